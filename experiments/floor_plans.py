@@ -1,4 +1,4 @@
-"""Train bubble diagrams on RPLAN, ResPlan, MSD and procedural plans, and print a table of the metrics of samples.
+"""Train bubble diagrams on RPLAN, ResPlan, MSD and procedural plans, and print their metrics.
 
     python -m experiments.floor_plans --rplan floorplan_dataset --resplan ResPlan.pkl --msd graph_out
 
@@ -49,35 +49,34 @@ def main(
     runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs/floor-plans"),
 ) -> None:
     """Print two rows of metrics for each source, of samples and of test plans, as Markdown."""
-    sources = {
-        form: path
-        for form, path in (("rplan-png", rplan), ("resplan", resplan), ("msd", msd))
-        if path
-    }
+    paths = {"rplan-png": rplan, "resplan": resplan, "msd": msd}
+    sources = {form: path for form, path in paths.items() if path}
     changes: dict[str, Any] = {"sample.count": samples}
-    changes |= {"train.steps": steps, "evaluate.every": steps} if steps else {}
+    if steps:
+        changes |= {"train.steps": steps, "evaluate.every": steps}
     with tempfile.TemporaryDirectory() as folder:
         if made_up:
             sources = write_made_up(Path(folder), made_up) | sources
-        results = {
-            "procedural": measure(experiment, changes | {"name": "plans-procedural"}, samples, runs)
-        }
+        procedural = changes | {"name": "plans-procedural"}
+        results = {"procedural": measure(experiment, procedural, samples, runs)}
         for form, path in sources.items():
             results[form] = measure(experiment, changes | prepare(form, path), samples, runs)
-    typer.echo(
-        "| plans | train | nats | "
-        + " | ".join(COLUMNS)
-        + " |\n"
-        + "|---" * (len(COLUMNS) + 3)
-        + "|"
-    )
+    print_table(results)
+
+
+def print_table(results: dict[str, dict[str, float]]) -> None:
+    """Print the metrics of samples and of test plans, by name of the source."""
+    columns = ["plans", "train", "nats", *COLUMNS]
+    typer.echo(f"| {' | '.join(columns)} |")
+    typer.echo(f"{'|---' * len(columns)}|")
+    keys = ["train", "nats_per_graph", *COLUMNS.values()]
     for name, metrics in results.items():
         for kind, end in (("samples", ""), ("test plans", "_floor")):
-            values = [
-                metrics.get(key + end) for key in ("train", "nats_per_graph", *COLUMNS.values())
-            ]
-            cells = ("-" if value is None else f"{value:.4g}" for value in values)
-            typer.echo(f"| {name}, {kind} | " + " | ".join(cells) + " |")
+            cells = [f"{name}, {kind}"]
+            for key in keys:
+                value = metrics.get(key + end)
+                cells.append("-" if value is None else f"{value:.4g}")
+            typer.echo(f"| {' | '.join(cells)} |")
 
 
 def prepare(form: str, path: Path) -> dict[str, Any]:
@@ -110,14 +109,11 @@ def measure(
     assert tokens is not None
     metrics: dict[str, float] = task.sample_metrics(tokens, like)
     metrics |= dither.evaluate(system, samples=min(2000, task.size("valid")))
-    drawn = [
-        one.placement for one in decode_samples(tokens[:DRAWN].numpy(), task.rooms) if one.placement
-    ]
-    distances = [edit_distance(placement) for placement in drawn]
-    return metrics | {
-        "train": task.size("train"),
-        "edit_distance": sum(distances) / max(len(distances), 1),
-    }
+    decoded = decode_samples(tokens[:DRAWN].numpy(), task.rooms)
+    distances = [edit_distance(sample.placement) for sample in decoded if sample.placement]
+    metrics["train"] = task.size("train")
+    metrics["edit_distance"] = sum(distances) / max(len(distances), 1)
+    return metrics
 
 
 def write_made_up(folder: Path, count: int) -> dict[str, Path]:

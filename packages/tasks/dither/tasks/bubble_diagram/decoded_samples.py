@@ -97,7 +97,11 @@ def decode_samples(
 
 # Samples are drawn, compared with their tokens, and exported.
 @lru_cache(maxsize=256)
-def _place(diagram: Diagram, proof: bytes, boundary: bytes) -> Placement:
+def _place(
+    diagram: Diagram,
+    proof: bytes,
+    boundary: bytes,
+) -> Placement:
     boxes = np.frombuffer(proof, np.int16).reshape(-1, 4)
     placement = place_diagram(diagram, boxes if boxes.any() else None, search=False)
     if not boundary:

@@ -41,7 +41,11 @@ EXPORTS: Final[dict[str, tuple[str, Callable[[Diagram], str]]]] = {
 """File suffix and text of each format; JSON lines share one file."""
 
 
-def write_diagrams(diagrams: Mapping[int, Diagram], folder: Path, form: Export) -> list[Path]:
+def write_diagrams(
+    diagrams: Mapping[int, Diagram],
+    folder: Path,
+    form: Export,
+) -> list[Path]:
     """Write diagrams atomically: one file, or one per diagram, named by its number.
 
     HouseGAN++ also requires `list.txt` with one file name per line, which is not returned.

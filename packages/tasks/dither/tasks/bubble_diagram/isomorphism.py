@@ -32,7 +32,12 @@ _Matrix = Int[np.ndarray, "R R"]
 class PlanIndex:
     """Hash index of valid diagrams for isomorphism lookups; `boxes` are zeros if unknown."""
 
-    def __init__(self, tokens: Tokens, rooms: int, boxes: BoxBatch | None = None) -> None:
+    def __init__(
+        self,
+        tokens: Tokens,
+        rooms: int,
+        boxes: BoxBatch | None = None,
+    ) -> None:
         self.rooms = rooms
         self.hashes = room_hashes(tokens, rooms)
         self.relations = _relation_matrices(tokens, rooms, boxes)
@@ -91,7 +96,9 @@ def room_hashes(tokens: Tokens, rooms: int) -> Types:
 
 
 def _relation_matrices(
-    tokens: Tokens, rooms: int, boxes: BoxBatch | None
+    tokens: Tokens,
+    rooms: int,
+    boxes: BoxBatch | None,
 ) -> Int[np.ndarray, "N R R"]:
     """Relation of each room to each other.
 
@@ -110,7 +117,12 @@ def _relation_matrices(
     return matrix
 
 
-def _isomorphic(samples: PlanIndex, row: int, plans: PlanIndex, number: int) -> bool:
+def _isomorphic(
+    samples: PlanIndex,
+    row: int,
+    plans: PlanIndex,
+    number: int,
+) -> bool:
     """Backtracking search for an order of the rooms of plan `number` that matches sample `row`."""
     keys = samples.hashes[row]
     keys = keys[keys != 0]
@@ -119,7 +131,11 @@ def _isomorphic(samples: PlanIndex, row: int, plans: PlanIndex, number: int) -> 
     candidates = [np.flatnonzero(plans.hashes[number] == key).tolist() for key in keys]
     reversible = _reversible()
 
-    def agree(relation: int, a: int, b: int) -> bool:
+    def agree(
+        relation: int,
+        a: int,
+        b: int,
+    ) -> bool:
         """Whether rooms a and b of the plan may have a relation of the sample."""
         known = theirs[a][b]
         if known == relation:
@@ -152,7 +168,7 @@ def _reversible() -> list[list[bool]]:
     v = boxes[None, :]
     occurs = np.zeros((NO_EDGE + 1, NO_EDGE + 1), bool)
     occurs[labels_of(u, v), labels_of(v, u)] = True
-    return occurs.tolist()  # type: ignore[no-any-return]
+    return occurs.tolist()
 
 
 def plan_groups(plans: Plans) -> list[bytes]:
@@ -186,7 +202,7 @@ def plan_groups(plans: Plans) -> list[bytes]:
 
     # "b" sorts before "s", so with known boxes the key of a group is independent of the order of
     # rooms.
-    group_of = {}
+    group_of: dict[bytes, bytes] = {}
     for group in networkx.connected_components(graph):
         group_of |= dict.fromkeys(group, min(group))
     return [group_of[key] for key in keys]
@@ -242,7 +258,11 @@ def _smallest(pairs: _Matrix, marked: _Matrix) -> bytes:
     return min(forms)
 
 
-def _interchangeable(pairs: _Matrix, first: int, second: int) -> bool:
+def _interchangeable(
+    pairs: _Matrix,
+    first: int,
+    second: int,
+) -> bool:
     """Whether swapping two rooms leaves the matrix unchanged."""
     order = np.arange(len(pairs))
     order[[first, second]] = [second, first]

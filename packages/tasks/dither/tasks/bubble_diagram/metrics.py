@@ -177,7 +177,7 @@ class Frequencies:
     def of(cls, tokens: Tokens, rooms: int) -> Frequencies:
         """Count tokens; MASK and invalid ids are ignored."""
         parts = [cls._of_block(tokens[rows], rooms) for rows in blocks(len(tokens))]
-        return cls(*(sum(counts) for counts in zip(*parts, strict=True)))
+        return cls(*(np.sum(counts, axis=0) for counts in zip(*parts, strict=True)))
 
     @staticmethod
     def _of_block(tokens: Tokens, rooms: int) -> list[Int[np.ndarray, "*n"]]:
@@ -235,7 +235,11 @@ class Frequencies:
         return np.concatenate([types, edges], 1)
 
 
-def shuffled(tokens: Tokens, rooms: int, seed: int) -> Tokens:
+def shuffled(
+    tokens: Tokens,
+    rooms: int,
+    seed: int,
+) -> Tokens:
     """Permute the relations of each pair of slots among the diagrams that have both rooms."""
     random = np.random.default_rng(seed)
     permuted = tokens.copy()
@@ -326,7 +330,11 @@ class Topology:
         }
 
 
-def mmd(first: _Histograms, second: Float[np.ndarray, "M K"], width: float) -> float:
+def mmd(
+    first: _Histograms,
+    second: Float[np.ndarray, "M K"],
+    width: float,
+) -> float:
     """Return the squared maximum mean discrepancy of two sets; NaN if one of them is empty."""
     from scipy.spatial.distance import cdist
 
@@ -368,7 +376,11 @@ def _spectra(near: Float[np.ndarray, "N R R"], real: Bool[np.ndarray, "N R"]) ->
 
 
 def _histograms(
-    values: _PerRoom, real: Bool[np.ndarray, "N R"], bins: int, *, largest: float
+    values: _PerRoom,
+    real: Bool[np.ndarray, "N R"],
+    bins: int,
+    *,
+    largest: float,
 ) -> _Histograms:
     """Histogram of the values of each row with `bins` bins from 0 to `largest`."""
     index = np.minimum((values / largest * bins).round(9).astype(int), bins - 1)
@@ -409,7 +421,9 @@ class Archetypes:
 
 
 def field_metrics(
-    tokens: Tokens, reference: Int[np.ndarray, "M L"], rooms: int
+    tokens: Tokens,
+    reference: Int[np.ndarray, "M L"],
+    rooms: int,
 ) -> dict[str, float]:
     """Return the share of samples with all rooms reachable by doors, and distances to a reference.
 
@@ -450,7 +464,9 @@ def _counts(shape: tuple[int, ...], *ids: Int[np.ndarray, "*n"]) -> Int[np.ndarr
 
 
 def field_nats(
-    train: Tokens, held: Int[np.ndarray, "M L"], rooms: int
+    train: Tokens,
+    held: Int[np.ndarray, "M L"],
+    rooms: int,
 ) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
     """Return nats of each field per held-out diagram, uniform and unigram, and its number of tokens.
 

@@ -116,7 +116,12 @@ class Diagram:
         return encode(self, rooms)[rooms:]
 
     @classmethod
-    def from_boxes(cls, types: Sequence[int], boxes: Sequence[Box], name: str = "") -> Diagram:
+    def from_boxes(
+        cls,
+        types: Sequence[int],
+        boxes: Sequence[Box],
+        name: str = "",
+    ) -> Diagram:
         """Return the diagram of rooms at given boxes; the relations follow from Graph2Plan's rule."""
         row = edges_of(np.array(boxes, np.int64).reshape(-1, 4))
         return cls(tuple(types), _edge_list(row, len(types)), tuple(boxes), name)
@@ -314,7 +319,13 @@ class Plans:
         boxes = plan.boxes[0, : len(diagram.types)].tolist()
         return replace(diagram, boxes=tuple(map(tuple, boxes)))
 
-    def tokens(self, rooms: int, *, doors: bool = False, areas: bool = False) -> Tokens:
+    def tokens(
+        self,
+        rooms: int,
+        *,
+        doors: bool = False,
+        areas: bool = False,
+    ) -> Tokens:
         """Return the plans as tokens for `rooms` room slots, at least as many as the plans have.
 
         Raises:
@@ -437,7 +448,13 @@ def _doors_exist(count: int, rooms: int) -> list[bool]:
     return [i < count and (j < count or j == rooms) for i, j in door_ends(rooms)]
 
 
-def _require_known(unknown: Rows, name: str, *, option: str, hint: str) -> None:
+def _require_known(
+    unknown: Rows,
+    name: str,
+    *,
+    option: str,
+    hint: str,
+) -> None:
     if unknown.any():
         message = f"{name} are unknown in {int(unknown.sum()):,} of {len(unknown):,} plans"
         raise Refused(Problem(message, ("task", option), help=hint, code="misfit"))
@@ -508,7 +525,8 @@ def decode(tokens: TokenRow, rooms: int) -> Diagram:
         Refused: Lists every invalid token: a remaining MASK, a PAD between rooms, an unknown id
             (`invalid-sample`).
     """
-    values = [None if part is None else part.tolist() for part in split_fields(tokens, rooms)]
+    fields = split_fields(tokens, rooms)
+    values: list[Any] = [None if part is None else part.tolist() for part in fields]
     types, edges, doors, areas = values
     count = rooms
     while count and types[count - 1] == NODE_PAD:
@@ -523,11 +541,15 @@ def decode(tokens: TokenRow, rooms: int) -> Diagram:
         types=tuple(types[:count]),
         edges=tuple((i, j, relation) for (i, j), relation in labelled if relation < NO_EDGE),
         doors=None if doors is None else _joined(doors, rooms),
-        areas=None if areas is None else tuple(AREAS[bin_ : bin_ + 2] for bin_ in areas[:count]),
+        areas=None if areas is None else tuple((AREAS[i], AREAS[i + 1]) for i in areas[:count]),
     )
 
 
-def _token_errors(values: Sequence[Any], count: int, rooms: int) -> Iterator[str]:
+def _token_errors(
+    values: Sequence[Any],
+    count: int,
+    rooms: int,
+) -> Iterator[str]:
     """Yield a message for each token that is invalid in a diagram of `count` rooms."""
     slots = [(room,) for room in range(rooms)]
     places: dict[str, Sequence[tuple[int, ...]]] = {
@@ -549,7 +571,12 @@ def _token_errors(values: Sequence[Any], count: int, rooms: int) -> Iterator[str
         yield "no rooms"
 
 
-def _token_error(token: int, ids: int, *, exists: bool) -> str:
+def _token_error(
+    token: int,
+    ids: int,
+    *,
+    exists: bool,
+) -> str:
     """Return the mistake of a token of a field with `ids` ids; empty if there is none."""
     if not exists:
         return "" if token == ids + 1 else f"{token} although there is no room"

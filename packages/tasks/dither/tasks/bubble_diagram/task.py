@@ -75,7 +75,11 @@ class BubbleDiagrams:
         self._base = self.rooms * (self.rooms + 1) // 2
         """Number of tokens of types and relations."""
 
-        self._plans: dict[Split, Plans] = vars(plans)
+        self._plans: dict[Split, Plans] = {
+            "train": plans.train,
+            "valid": plans.valid,
+            "test": plans.test,
+        }
         self._tokens = {
             split: part.tokens(self.rooms, **self.modelled) for split, part in self._plans.items()
         }
@@ -84,9 +88,11 @@ class BubbleDiagrams:
 
         self._constraints = constraints or Constraints()
         self._goal = None
+        met_by = None
         if constraints is not None:
             self._goal = constraints.goal(self.rooms, **self.modelled)
-        self._reference = Reference(plans, self.rooms, self._goal and self._goal.met_by)
+            met_by = self._goal.met_by
+        self._reference = Reference(plans, self.rooms, met_by)
 
     def size(self, split: Split) -> int:
         return len(self._tokens[split])
@@ -138,7 +144,13 @@ class BubbleDiagrams:
             rows.append(random.choice(equal if len(equal) else len(counts)))
         return _bounded(templates, self._boundaries("valid")[np.array(rows, int)])
 
-    def within(self, outline: Path, n: int, seed: int, like: Clean | None = None) -> Clean:
+    def within(
+        self,
+        outline: Path,
+        n: int,
+        seed: int,
+        like: Clean | None = None,
+    ) -> Clean:
         """Return `n` templates for an outline in a file; see `geometry.boundary.read_boundary`.
 
         The number of rooms has the distribution of the training plans that are nearest in area.
@@ -229,7 +241,11 @@ class BubbleDiagrams:
         return replace(plan.diagram(0), areas=areas), keep
 
     def _templates(
-        self, n: int, seed: int, counts: Numbers, goal: ConstraintGuidance | None
+        self,
+        n: int,
+        seed: int,
+        counts: Numbers,
+        goal: ConstraintGuidance | None,
     ) -> Clean:
         """Return masked diagrams whose numbers of rooms have weights `counts`."""
         if goal is not None:
@@ -277,7 +293,7 @@ class BubbleDiagrams:
             metrics["shuffled"] = self._reference.metrics(shuffled(real, self.rooms, 0))
             metrics["real"] = self._reference.floor(len(real))
 
-        named = {}
+        named: dict[str, float] = {}
         for baseline, values in metrics.items():
             named |= {f"{name}/{baseline}": value for name, value in values.items()}
         return named
@@ -316,7 +332,11 @@ class BubbleDiagrams:
         yield from sample_pictures(tokens, self.rooms, _boundaries_of(like), _narrow(like))
 
     def export(
-        self, samples: Int[Tensor, "N L"], like: Clean, form: str, folder: Path
+        self,
+        samples: Int[Tensor, "N L"],
+        like: Clean,
+        form: str,
+        folder: Path,
     ) -> tuple[list[Path], list[str]]:
         """Write samples in a format of `EXPORTS`; see `write_samples`."""
         return write_samples(
@@ -364,7 +384,13 @@ class GraphMetrics:
         self._graphs = 0
         self._accuracy = Accuracy(space)
 
-    def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
+    def update(
+        self,
+        clean: Clean,
+        noised: Noised,
+        pred: Any,
+        measured: Measured,
+    ) -> None:
         values = measured.values.double()
         weights = measured.weights.double()
         parts = torch.stack([values * weights, weights, (~clean.fixed).double()])

@@ -137,7 +137,11 @@ class _Problem:
         return _realise(self.relations.tobytes(), disjoint, self.rooms, limit, apart=level > 3)
 
 
-def _search(problem: _Problem, known: Boxes | None, limit: int) -> tuple[int, Boxes | None, bool]:
+def _search(
+    problem: _Problem,
+    known: Boxes | None,
+    limit: int,
+) -> tuple[int, Boxes | None, bool]:
     """Return the highest level from 2 to 5, boxes that prove level 4 or 5, and whether it is unknown.
 
     Searches from level 5 down to the first that is reached.
@@ -169,7 +173,14 @@ def is_buildable(tokens: Tokens, rooms: int) -> Rows:
 
 # Samples are checked while sampling, then evaluated, then drawn.
 @lru_cache(maxsize=_CACHED)
-def _realise(edges: bytes, exclude: bytes, rooms: int, limit: int, *, apart: bool) -> Realisation:
+def _realise(
+    edges: bytes,
+    exclude: bytes,
+    rooms: int,
+    limit: int,
+    *,
+    apart: bool,
+) -> Realisation:
     result = realise(
         np.frombuffer(edges, np.int8),
         rooms,
@@ -224,7 +235,11 @@ def connects(pairs: Pairs, real: Bool[np.ndarray, "N R"]) -> Rows:
     return np.asarray((from_first | ~real).all(1))
 
 
-def _directed(forward: Pairs, backward: Pairs, rooms: int) -> Links:
+def _directed(
+    forward: Pairs,
+    backward: Pairs,
+    rooms: int,
+) -> Links:
     """Return the adjacency matrix with i -> j where `forward` and j -> i where `backward`."""
     matrix = np.zeros((len(forward), rooms, rooms), bool)
     i, j = pair_ends(rooms)

@@ -133,7 +133,11 @@ def pairs(rooms: int) -> list[tuple[int, int]]:
     return [(i, j) for i in range(rooms) for j in range(i + 1, rooms)]
 
 
-def pair_index(i: int, j: int, rooms: int) -> int:
+def pair_index(
+    i: int,
+    j: int,
+    rooms: int,
+) -> int:
     """Return the index of the pair i < j among the edge tokens of `rooms` room slots."""
     if not 0 <= i < j < rooms:
         raise ValueError(f"a pair needs 0 <= i < j < {rooms}, got ({i}, {j})")
@@ -145,7 +149,11 @@ def door_ends(rooms: int) -> list[tuple[int, int]]:
     return [*pairs(rooms), *((i, rooms) for i in range(rooms))]
 
 
-def door_index(i: int, j: int | None, rooms: int) -> int:
+def door_index(
+    i: int,
+    j: int | None,
+    rooms: int,
+) -> int:
     """Return the index of the door token of rooms i < j, or of the front door of i if j is None."""
     if j is None:
         return rooms * (rooms - 1) // 2 + i

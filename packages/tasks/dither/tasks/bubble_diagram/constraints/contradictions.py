@@ -61,7 +61,8 @@ def unrealisable(rules: Sequence[Rule]) -> list[Rule]:
     fixed = [rule for rule in pairs_of_rooms if len(rule.relations) == 1]
     if _realisable(fixed):
         return []
-    return list(_irreducible(fixed, _realisable))
+    core = _irreducible(fixed, _realisable)
+    return [*core]
 
 
 def _irreducible(
@@ -148,14 +149,25 @@ class _IntegerProgram:
         self.variables += count
         return list(range(self.variables - count, self.variables))
 
-    def require(self, variables: list[int], low: float, high: float) -> None:
+    def require(
+        self,
+        variables: list[int],
+        low: float,
+        high: float,
+    ) -> None:
         """Require that the sum of variables is within bounds."""
         self.rows.append((variables, low, high))
 
     def of_type(self, room: int, types: frozenset[int]) -> list[int]:
         return [self.kind[room][kind] for kind in types]
 
-    def related(self, u: int, v: int, relations: frozenset[int], doors: bool = False) -> list[int]:
+    def related(
+        self,
+        u: int,
+        v: int,
+        relations: frozenset[int],
+        doors: bool = False,
+    ) -> list[int]:
         if doors:
             return [self.door[min(u, v), max(u, v)][door] for door in relations]
         if u > v:

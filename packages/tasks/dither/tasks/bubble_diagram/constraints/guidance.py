@@ -216,7 +216,10 @@ class ConstraintGuidance:
         return torch.from_numpy(held).to(x.device)
 
     def _adjoins(
-        self, rule: Adjacency, types: Int[Tensor, "N R"], relations: Int[Tensor, "N E"]
+        self,
+        rule: Adjacency,
+        types: Int[Tensor, "N R"],
+        relations: Int[Tensor, "N E"],
     ) -> _Met:
         i, j = torch.tensor(door_ends(self.slots)).T[:, : relations.shape[1]].to(types.device)
         outside = torch.full_like(types[:, :1], min(FRONT))
@@ -257,7 +260,11 @@ class ConstraintGuidance:
         return log_prob
 
 
-def _areas_hold(rule: Area, types: Int[Tensor, "N R"], areas: Int[Tensor, "N R"]) -> _Met:
+def _areas_hold(
+    rule: Area,
+    types: Int[Tensor, "N R"],
+    areas: Int[Tensor, "N R"],
+) -> _Met:
     wrong = ~_among(areas, rule.bins)
     if rule.room is not None:
         return ~wrong[:, rule.room]

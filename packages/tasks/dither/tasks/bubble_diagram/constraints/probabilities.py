@@ -111,7 +111,12 @@ class AreaProbability:
         start: Index of the first area token.
     """
 
-    def __init__(self, rule: Area, slots: int, start: int) -> None:
+    def __init__(
+        self,
+        rule: Area,
+        slots: int,
+        start: int,
+    ) -> None:
         self.slots = slots
         self.start = start
         self.kinds = _properties(rule.types)
@@ -140,8 +145,8 @@ class ReachableProbability:
         slots = self.slots
         base = slots * (slots + 1) // 2
         pairs = base - slots
-        near = _by_id(probs, self.related, at, slots, pairs)[..., 0] > 0
-        near = near.flatten(0, 1).cpu().numpy()
+        related = _by_id(probs, self.related, at, slots, pairs)[..., 0] > 0
+        near = related.flatten(0, 1).cpu().numpy()
         doors = _by_id(probs, self.doors, at, base, base) > 0
         without, may = doors.flatten(0, 1).cpu().numpy().transpose(2, 0, 1)
         must = may & ~without
@@ -260,7 +265,7 @@ class BuildableProbability:
         decided = is_decided.cpu().numpy()
         ids = likeliest.indices.cpu().numpy()
         own = at.cpu().numpy()
-        last = decided.all(1)
+        last = np.asarray(decided.all(1))
         attainable = (probs[numbers, at] > 0).cpu().numpy()
 
         known = decided[:, slots:] & (ids[:, slots:] <= NO_EDGE)
@@ -282,7 +287,7 @@ class BuildableProbability:
             attainable[pairs, : NO_EDGE + 1] &= ~impossible
             attainable[pairs, NO_EDGE + 1 : EDGE_SIZE] = False
 
-        rows, options = np.nonzero(attainable & last[:, None])
+        rows, options = np.nonzero(np.where(last[:, None], attainable, False))
         ended = ids[rows]
         ended[np.arange(len(rows)), own[rows]] = options
         attainable[rows, options] = is_buildable(ended, slots)
@@ -300,7 +305,11 @@ def _disjoint_pairs(living: Float[np.ndarray, "N R"]) -> Pairs:
     return np.asarray(apart[:, i] & apart[:, j])
 
 
-def contradictory(relations: Relations, rooms: int, disjoint: Pairs) -> Rows:
+def contradictory(
+    relations: Relations,
+    rooms: int,
+    disjoint: Pairs,
+) -> Rows:
     """Return which diagrams no plan shows; see `impossible_relations`."""
     ids = np.where(relations == OPEN, OPEN, relations + DISJOINT * disjoint)
     states, same = np.unique(ids, axis=0, return_inverse=True)
@@ -357,13 +366,21 @@ def _decided_bounds(relations: Relations, rooms: int) -> _Bounds:
     return most
 
 
-def _impose(most: _Bounds, rows: Int[np.ndarray, " k"], bounds: Int[np.ndarray, "k *F 4"]) -> None:
+def _impose(
+    most: _Bounds,
+    rows: Int[np.ndarray, " k"],
+    bounds: Int[np.ndarray, "k *F 4"],
+) -> None:
     axis, first, second, least = np.moveaxis(bounds, -1, 0)
     rows = rows.reshape(-1, *[1] * (bounds.ndim - 2))
     np.minimum.at(most, (np.broadcast_to(rows, axis.shape), axis, first, second), least)
 
 
-def _propagate(most: _Bounds, relations: Relations, rooms: int) -> Rows:
+def _propagate(
+    most: _Bounds,
+    relations: Relations,
+    rooms: int,
+) -> Rows:
     """Close bounds and impose single remaining alternatives in place; False if contradictory."""
     table = constraint_table(rooms)
     possible = np.ones(len(most), bool)

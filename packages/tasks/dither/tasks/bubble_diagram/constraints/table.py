@@ -124,7 +124,13 @@ class Constraints(Options):
         if not cores and (core := unrealisable(rules)):
             yield self._contradiction(core, above, "cannot be realised together with")
 
-    def _contradiction(self, core: list[Rule], above: Path, verb: str, alone: str = "") -> Misfit:
+    def _contradiction(
+        self,
+        core: list[Rule],
+        above: Path,
+        verb: str,
+        alone: str = "",
+    ) -> Misfit:
         *others, last = core
         if not others:
             return Misfit(alone, last.path, code="contradiction")
@@ -190,7 +196,13 @@ class Constraints(Options):
             update["areas"] = self.areas | texts
         return self.model_copy(update=update)
 
-    def goal(self, slots: int, *, doors: bool = False, areas: bool = False) -> ConstraintGuidance:
+    def goal(
+        self,
+        slots: int,
+        *,
+        doors: bool = False,
+        areas: bool = False,
+    ) -> ConstraintGuidance:
         """Return the guidance that steers sampling towards the constraints and checks samples.
 
         See `check` for the arguments.
@@ -286,11 +298,22 @@ class _Reader:
     ) -> None:
         self.misfits.append(Misfit(message, path, help=help_text, code=code))
 
-    def reject_type(self, expected: str, value: Any, path: Path, separator: str = ",") -> None:
+    def reject_type(
+        self,
+        expected: str,
+        value: Any,
+        path: Path,
+        separator: str = ",",
+    ) -> None:
         message = f"expected {expected}{separator} got {_shown(value)}"
         self.reject(message, path, code="wrong-type")
 
-    def take_items(self, field: str, table: Any, take: Callable[[str, Any], None]) -> None:
+    def take_items(
+        self,
+        field: str,
+        table: Any,
+        take: Callable[[str, Any], None],
+    ) -> None:
         """Compile the values of a table by key."""
         if isinstance(table, dict):
             for key, value in table.items():
@@ -299,7 +322,11 @@ class _Reader:
             self.reject_type("a table", table, (field,))
 
     def take_entries(
-        self, field: str, entries: Any, take: Callable[[Path, Any, bool], None], positive: bool
+        self,
+        field: str,
+        entries: Any,
+        take: Callable[[Path, Any, bool], None],
+        positive: bool,
     ) -> None:
         """Compile the entries of a list that requires (`positive`) or forbids them."""
         if isinstance(entries, list):
@@ -333,7 +360,12 @@ class _Reader:
         elif self.exists(path, int(key)) and types:
             self.rules.append(RoomType(path, int(key), types))
 
-    def take_relation(self, path: Path, entry: Any, allowed: bool) -> None:
+    def take_relation(
+        self,
+        path: Path,
+        entry: Any,
+        allowed: bool,
+    ) -> None:
         if not isinstance(entry, list) or len(entry) != 3 or not _are_numbers(entry[:2]):
             self.reject_type('[i, j, relation] such as [0, 1, "left-of"]', entry, path)
             return
@@ -356,7 +388,12 @@ class _Reader:
         if types:
             self.rules.append(Count(path, types, low, high))
 
-    def take_adjacency(self, path: Path, entry: Any, required: bool) -> None:
+    def take_adjacency(
+        self,
+        path: Path,
+        entry: Any,
+        required: bool,
+    ) -> None:
         if not isinstance(entry, list) or len(entry) not in (2, 3):
             example = '["Kitchen", "LivingRoom"] or ["Kitchen", "LivingRoom", "left-of"]'
             self.reject_type(example, entry, path)
@@ -372,7 +409,12 @@ class _Reader:
         elif first and second and relations:
             self.rules.append(Adjacency(path, first, second, relations, required))
 
-    def take_door(self, path: Path, entry: Any, required: bool) -> None:
+    def take_door(
+        self,
+        path: Path,
+        entry: Any,
+        required: bool,
+    ) -> None:
         match entry:
             case [first, second] if _are_numbers([first, second]):
                 self.take_numbered_door(path, first, second, required)
@@ -388,7 +430,13 @@ class _Reader:
                 example = f'[0, 1], ["Kitchen", "LivingRoom"] or [0, "{OUTSIDE}"]'
                 self.reject_type(example, entry, path)
 
-    def take_numbered_door(self, path: Path, i: int, j: int | None, required: bool) -> None:
+    def take_numbered_door(
+        self,
+        path: Path,
+        i: int,
+        j: int | None,
+        required: bool,
+    ) -> None:
         if j is not None and i >= j:
             self.reject(f"the smaller room number comes first, got {i}, {j}", path)
         elif self.exists(path, i) and (j is None or self.exists(path, j)):
@@ -437,7 +485,11 @@ class _Reader:
         return self.named(path, names, self.sets, "room type")
 
     def named(
-        self, path: Path, names: Any, known: Mapping[str, frozenset[int]], what: str
+        self,
+        path: Path,
+        names: Any,
+        known: Mapping[str, frozenset[int]],
+        what: str,
     ) -> frozenset[int]:
         """Return the ids of one or more names; reject unknown ones."""
         words = names if isinstance(names, list) else [names]

@@ -87,7 +87,11 @@ def _describe(source: Path, files: Sequence[Path]) -> Any:
     return describe_sources(files, source if source.is_dir() else source.parent)
 
 
-def load_prepared(spec: PrepareSpec, source: Path, form: Format) -> PlanSplits:
+def load_prepared(
+    spec: PrepareSpec,
+    source: Path,
+    form: Format,
+) -> PlanSplits:
     """Memory-map prepared plans; if the source still exists, it must be unchanged.
 
     Raises:
@@ -118,7 +122,11 @@ FORMATS: Final[
 """File suffixes of each format, and the function that reads a file."""
 
 
-def find_source(source: Path, form: Format, exclude: Path | None = None) -> tuple[str, list[Path]]:
+def find_source(
+    source: Path,
+    form: Format,
+    exclude: Path | None = None,
+) -> tuple[str, list[Path]]:
     """Return the format and the files of a file or folder, sorted by name (numbers by value).
 
     `exclude` is a folder that is not searched, where prepared plans are stored.
@@ -128,12 +136,7 @@ def find_source(source: Path, form: Format, exclude: Path | None = None) -> tupl
     """
     if not source.exists():
         raise path_not_found(source, "file or folder")
-    files = [source]
-    if not source.is_file():
-        files = [file for file in source.rglob("*") if not file.name.startswith(".")]
-    hidden = exclude and exclude.absolute()
-    files = [file for file in files if file.is_file() and hidden not in file.absolute().parents]
-
+    files = list(_visible_files(source, exclude))
     suffixes = {file.suffix.lower() for file in files}
     names: list[str] = [form]
     if form == "auto":
@@ -152,6 +155,16 @@ def find_source(source: Path, form: Format, exclude: Path | None = None) -> tupl
             code="unknown-format" if files else "no-samples",
         )
     )
+
+
+def _visible_files(source: Path, exclude: Path | None) -> Iterator[Path]:
+    """Yield a file, or the files of a folder and its folders, without hidden ones."""
+    if source.is_file():
+        yield source
+    for file in source.rglob("*"):
+        excluded = exclude is not None and exclude.absolute() in file.absolute().parents
+        if file.is_file() and not file.name.startswith(".") and not excluded:
+            yield file
 
 
 def _by_number(file: Path) -> list[tuple[int, str]]:
@@ -240,7 +253,12 @@ def _equal_boxes(diagram: Diagram | None) -> Iterator[Fault]:
             yield Fault("boxes", f"rooms {seen[box]} and {room} have the same box {list(box)}")
 
 
-def hold_out(plans: Plans, *, valid: float, test: float) -> PlanSplits:
+def hold_out(
+    plans: Plans,
+    *,
+    valid: float,
+    test: float,
+) -> PlanSplits:
     """Divide plans independently of their order and names; see `divide`."""
     return _split_plans(plans, divide(plan_groups(plans), valid=valid, test=test))
 
@@ -253,7 +271,12 @@ def _split_plans(plans: Plans, split: Numbers) -> PlanSplits:
     return PlanSplits(plans[:train], plans[train:valid], plans[valid:])
 
 
-def divide(groups: Sequence[bytes], *, valid: float, test: float) -> Numbers:
+def divide(
+    groups: Sequence[bytes],
+    *,
+    valid: float,
+    test: float,
+) -> Numbers:
     """Return the split of each plan: 0 for training, 1 validation, 2 test.
 
     A group (see `plan_groups`) shares a split. `valid` and `test` are shares of the groups; each

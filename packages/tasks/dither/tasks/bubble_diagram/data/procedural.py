@@ -102,7 +102,12 @@ def _map_plans(folder: Path) -> Plans:
     return Plans(**{name: np.asarray(array) for name, array in mapped.items()})
 
 
-def _make_plans(seed: int, start: int, stop: int, most: int) -> Plans:
+def _make_plans(
+    seed: int,
+    start: int,
+    stop: int,
+    most: int,
+) -> Plans:
     first = start // BLOCK
     last = max((stop - 1) // BLOCK, first)
     plans = Plans.concatenate([_make_block(seed, b, most) for b in range(first, last + 1)])
@@ -111,7 +116,11 @@ def _make_plans(seed: int, start: int, stop: int, most: int) -> Plans:
 
 # Experiments may build their data more than once.
 @lru_cache(maxsize=64)
-def _make_block(seed: int, block: int, most: int) -> Plans:
+def _make_block(
+    seed: int,
+    block: int,
+    most: int,
+) -> Plans:
     random = np.random.default_rng((seed, most, block))
     weights = ROOM_COUNTS | LARGER_COUNTS
     sizes = np.array([size for size in weights if size <= most])
@@ -137,7 +146,9 @@ def _make_block(seed: int, block: int, most: int) -> Plans:
 
 
 def _draw(
-    rooms: _PerPlan, most: int, random: np.random.Generator
+    rooms: _PerPlan,
+    most: int,
+    random: np.random.Generator,
 ) -> tuple[Types, BoxBatch, _RoomDoors, Rows]:
     """Draw types, boxes and doors for each number of rooms, and which plans are valid.
 
@@ -182,7 +193,11 @@ def _draw(
     )
 
 
-def place_doors(pieces: _Pieces, touching: _Touching, kinds: _Kinds) -> Bool[np.ndarray, "P K K_1"]:
+def place_doors(
+    pieces: _Pieces,
+    touching: _Touching,
+    kinds: _Kinds,
+) -> Bool[np.ndarray, "P K K_1"]:
     """Return which pieces are joined by doors, and in the last column which has the front door.
 
     Each room has one door to a room nearer to the living room: to the living room itself, or else
@@ -223,7 +238,10 @@ def _at_outline(pieces: _Pieces) -> _PieceFlags:
 
 
 def _join(
-    pieces: _Pieces, kinds: _Kinds, doors: Bool[np.ndarray, "P K K_1"], most: int
+    pieces: _Pieces,
+    kinds: _Kinds,
+    doors: Bool[np.ndarray, "P K K_1"],
+    most: int,
 ) -> tuple[Types, BoxBatch, _RoomDoors]:
     """Return types, boxes without walls and doors of rooms: the living room, then the others.
 
@@ -352,7 +370,10 @@ def shared_walls(boxes: _Pieces) -> _Touching:
 
 
 def grow_living_rooms(
-    boxes: _Pieces, touching: _Touching, extra: _PerPlan, random: np.random.Generator
+    boxes: _Pieces,
+    touching: _Touching,
+    extra: _PerPlan,
+    random: np.random.Generator,
 ) -> _PieceFlags:
     """Choose the pieces of the living room: one, and `extra` more that extend it to an L, T or Z.
 

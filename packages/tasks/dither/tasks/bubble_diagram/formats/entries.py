@@ -149,7 +149,12 @@ def _fault_of(detail: ErrorDetails, model: type[BaseModel]) -> Fault:
     return Fault(_SORT_OF.get(path[0], "text"), message)
 
 
-def diagram_of_boxes(types: Sequence[int], boxes: Any, name: str, most: int) -> Diagram:
+def diagram_of_boxes(
+    types: Sequence[int],
+    boxes: Any,
+    name: str,
+    most: int,
+) -> Diagram:
     """Return the diagram of rooms at given boxes; fractional walls are rounded to pixels.
 
     `boxes` holds x0, y0, x1, y1 of each room in grid pixels, x1 and y1 exclusive; rooms are at most
@@ -187,7 +192,12 @@ def _wrong_box(box: Sequence[float]) -> str | None:
     return None
 
 
-def diagram_of_edges(types: Sequence[int], edges: Any, name: str, most: int) -> Diagram:
+def diagram_of_edges(
+    types: Sequence[int],
+    edges: Any,
+    name: str,
+    most: int,
+) -> Diagram:
     """Return the diagram of rooms with known relations and unknown boxes.
 
     `edges` holds (i, j, relation id of room i to room j), i < j; `most` is the largest number of
@@ -213,7 +223,12 @@ def diagram_of_edges(types: Sequence[int], edges: Any, name: str, most: int) -> 
     return Diagram(tuple(types), tuple(listed), name=name)
 
 
-def _wrong_edge(i: float, j: float, relation: float, rooms: int) -> str | None:
+def _wrong_edge(
+    i: float,
+    j: float,
+    relation: float,
+    rooms: int,
+) -> str | None:
     # Numbers from a file may be fractional.
     if i not in range(rooms) or j not in range(rooms):
         return f", but rooms are numbered 0..{rooms - 1}"
@@ -225,7 +240,9 @@ def _wrong_edge(i: float, j: float, relation: float, rooms: int) -> str | None:
 
 
 def name_bedrooms(
-    types: Sequence[int], areas: Sequence[float], policy: Bedrooms
+    types: Sequence[int],
+    areas: Sequence[float],
+    policy: Bedrooms,
 ) -> tuple[int, ...]:
     """Return the types with bedrooms, given as SecondRoom, mapped according to the policy."""
     second = ROOM_IDS["SecondRoom"]

@@ -89,7 +89,11 @@ def _plain(value: Any) -> Any:
     return array.tolist() if array.dtype.kind in "biufU" else str(value)
 
 
-def _read(plan: Mapping[str, Any], name: str, most: int) -> Diagram:
+def _read(
+    plan: Mapping[str, Any],
+    name: str,
+    most: int,
+) -> Diagram:
     return replace(_read_rooms(plan, name, most), boundary=_boundary(plan.get("boundary", ())))
 
 
@@ -102,7 +106,11 @@ def _boundary(points: Any) -> tuple[tuple[int, int], ...] | None:
     return pack_boundary(corners.tolist(), corners[:2].tolist())
 
 
-def _read_rooms(plan: Mapping[str, Any], name: str, most: int) -> Diagram:
+def _read_rooms(
+    plan: Mapping[str, Any],
+    name: str,
+    most: int,
+) -> Diagram:
     known = [field for field in _BOXES if np.size(plan.get(field, ()))]
     if known and known[0] == "box":
         table = _rows(plan, "box", 5)
@@ -122,7 +130,11 @@ def _read_rooms(plan: Mapping[str, Any], name: str, most: int) -> Diagram:
     return diagram_of_edges(types, _rows(plan, stored[0], 3), name, most)
 
 
-def _rows(plan: Mapping[str, Any], field: str, columns: int) -> Any:
+def _rows(
+    plan: Mapping[str, Any],
+    field: str,
+    columns: int,
+) -> Any:
     """Return a field as rows; MATLAB drops dimensions of size one."""
     try:
         return np.asarray(plan[field], np.float64).reshape(-1, columns)

@@ -105,7 +105,11 @@ def _faults(plan: _House, rooms: Sequence[int]) -> Iterator[Fault]:
         yield Fault("boxes", f"{len(plan.room_type)} nodes, but {len(plan.boxes)} boxes")
 
 
-def _joined_rooms(plan: _House, walls: list[list[int]], rooms: Sequence[int]) -> Doors:
+def _joined_rooms(
+    plan: _House,
+    walls: list[list[int]],
+    rooms: Sequence[int],
+) -> Doors:
     """Return the rooms with a door between them, and front doors.
 
     A door is listed as a wall of both rooms, or as a node of its own next to both.

@@ -94,7 +94,11 @@ def _load(file: Path) -> Any:
         raise RejectedPlan(Fault("file", f"unreadable pickle: {error}")) from None
 
 
-def _read_resplan(plan: Any, name: str, options: ReadOptions) -> Diagram:
+def _read_resplan(
+    plan: Any,
+    name: str,
+    options: ReadOptions,
+) -> Diagram:
     if not isinstance(plan, dict):
         raise RejectedPlan(Fault("types", "expected a dict"))
     types: list[int] = []
@@ -175,7 +179,8 @@ def read_msd(file: Path, options: ReadOptions) -> Diagram:
     """Yield the plan of an MSD graph."""
     graph = _load(file)
     state = graph.state if isinstance(graph, Stub) else None
-    nodes = state.get("_node") if isinstance(state, dict) else None
+    state = dict(_items(state))
+    nodes = state.get("_node")
     if not isinstance(nodes, dict):
         raise RejectedPlan(Fault("file", "not a networkx graph"))
     types = []
@@ -228,7 +233,10 @@ def _diagram(
 
 
 def on_grid(
-    boxes: Sequence[Sequence[float]], scale: float, *, flip: bool = False
+    boxes: Sequence[Sequence[float]],
+    scale: float,
+    *,
+    flip: bool = False,
 ) -> Float[np.ndarray, "R 4"]:
     """Return boxes in pixels, centred on the grid, scaled down if the plan is larger than the grid.
 
@@ -249,7 +257,9 @@ def on_grid(
 
 
 def polygons_of(
-    plan: dict[str, Any], key: str, sort: Literal["boxes", "doors"] = "boxes"
+    plan: dict[str, Any],
+    key: str,
+    sort: Literal["boxes", "doors"] = "boxes",
 ) -> list[Any]:
     """Return the polygons of a pickled shapely geometry; none for None, points and lines.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -56,7 +56,12 @@ def pack_boundary(
     return tuple((x, y) for x, y in clockwise(row[None])[0].tolist())
 
 
-def ends_of_door(x0: float, y0: float, x1: float, y1: float) -> list[Point]:
+def ends_of_door(
+    x0: float,
+    y0: float,
+    x1: float,
+    y1: float,
+) -> list[Point]:
     """Return the ends of a door from its bounding box."""
     if x1 - x0 >= y1 - y0:
         y = (y0 + y1) / 2
@@ -127,7 +132,9 @@ def boundaries_of_boxes(types: Types, boxes: BoxBatch) -> Boundaries:
 
 
 def _longest_wall(
-    spans: Int[np.ndarray, "N R 2"], outer: Bool[np.ndarray, "N R"], hosts: Numbers
+    spans: Int[np.ndarray, "N R 2"],
+    outer: Bool[np.ndarray, "N R"],
+    hosts: Numbers,
 ) -> tuple[Numbers, Numbers]:
     """Return the middle and the length of the longest part of a wall that no other room covers.
 
@@ -201,22 +208,30 @@ def read_boundary(path: Path) -> Boundary:
         points = points[:-1]
     low = points.min(0) if len(points) else np.zeros(2)
     high = points.max(0) if len(points) else np.zeros(2)
-    width, height = high - low
-
-    problems = []
-    finite = np.isfinite(points).all() and np.isfinite(door).all()
-    if not (finite and 1 <= width <= GRID and 1 <= height <= GRID):
-        size = f"{width:g} x {height:g} pixels"
-        message = f"{path}: outline of {size}, expected 1 to {GRID} along both axes"
-        problems.append(Problem(message, help="a pixel is 7 cm", code="out-of-range"))
-    if not 3 <= len(points) <= _CORNERS:
-        message = f"{path}: outline of {len(points)} corners, expected 3 to {_CORNERS}"
-        problems.append(Problem(message, code="out-of-range"))
+    problems = list(_outline_problems(path, len(points), high - low, np.append(points, door)))
     if problems:
         raise Refused(problems)
     shift = np.floor((GRID - low - high) / 2)
     ends = (door + shift).clip(0, GRID)
     return np.array(pack_boundary((points + shift).tolist(), ends.tolist()), np.int16)
+
+
+def _outline_problems(
+    path: Path,
+    count: int,
+    size: Float[np.ndarray, " 2"],
+    numbers: Float[np.ndarray, " n"],
+) -> Iterator[Problem]:
+    """Yield the mistakes of an outline by its number of corners, its size, and its coordinates."""
+    width, height = size
+    fits = 1 <= width <= GRID and 1 <= height <= GRID
+    if not (fits and np.isfinite(numbers).all()):
+        pixels = f"{width:g} x {height:g} pixels"
+        message = f"{path}: outline of {pixels}, expected 1 to {GRID} along both axes"
+        yield Problem(message, help="a pixel is 7 cm", code="out-of-range")
+    if not 3 <= count <= _CORNERS:
+        message = f"{path}: outline of {count} corners, expected 3 to {_CORNERS}"
+        yield Problem(message, code="out-of-range")
 
 
 def _read_points(path: Path) -> tuple[_Points, _Points]:
@@ -263,7 +278,7 @@ def _svg_corners(data: str) -> list[Point]:
 
     pen = RecordingPen()
     parse_path(data, pen)
-    points = []
+    points: list[Point] = []
     for command, arguments in pen.value:
         if command in ("closePath", "endPath"):
             return points

@@ -148,7 +148,10 @@ def _front_host(types: Sequence[int]) -> int:
 
 
 def _front_wall(
-    label: PixelLabels, room: int, walls: Sequence[Window], front: Point | None
+    label: PixelLabels,
+    room: int,
+    walls: Sequence[Window],
+    front: Point | None,
 ) -> Window:
     """Return the wall nearest to a point, the first one without it; a pixel if there are none."""
     if not walls:
@@ -173,7 +176,11 @@ def _windows(types: Sequence[int], walls: Sequence[Window]) -> Iterator[Window]:
             yield replace(wall, length=min(0.6 * wall.length, _WINDOW))
 
 
-def segment(opening: Door | Window, length: float, shift: float = 0.0) -> tuple[Point, Point]:
+def segment(
+    opening: Door | Window,
+    length: float,
+    shift: float = 0.0,
+) -> tuple[Point, Point]:
     """Return the ends of a line along the wall of an opening, moved across the wall."""
     half = length / 2
     x = opening.x
@@ -260,7 +267,11 @@ _TURNS: Final = (
 """For each side of a pixel: the neighbour beyond it (row, column), and its ends (x, y), clockwise."""
 
 
-def trace_outline(region: Mask, left: int, top: int) -> tuple[Corner, ...]:
+def trace_outline(
+    region: Mask,
+    left: int,
+    top: int,
+) -> tuple[Corner, ...]:
     """Return the corners of a connected region without holes, clockwise from the top left."""
     padded = np.pad(region, 1)
     steps: dict[Corner, list[Corner]] = {}

@@ -59,7 +59,11 @@ def place_in_outline(placement: Placement, boundary: Boundary) -> Placement:
     return Placement.of(diagram, max(candidates, key=overlap), boundary)
 
 
-def _filling(diagram: Diagram, start: Boxes, inside: Mask) -> list[Boxes]:
+def _filling(
+    diagram: Diagram,
+    start: Boxes,
+    inside: Mask,
+) -> list[Boxes]:
     """Return boxes that realise a diagram and fill the outline more and more."""
     constraints = constraints_of(diagram, start)
     sides = preferred_sides(diagram)
@@ -100,7 +104,11 @@ def _outer_walls(boxes: Boxes, inside: Mask) -> Iterator[tuple[int, float]]:
                 yield 4 * room + side, float(place)
 
 
-def _is_hidden(boxes: Boxes, room: int, side: int) -> bool:
+def _is_hidden(
+    boxes: Boxes,
+    room: int,
+    side: int,
+) -> bool:
     """Whether another room is between a side of a room and the outline."""
     along = 1 - side % 2
     sign = 1 if side < 2 else -1
@@ -111,7 +119,12 @@ def _is_hidden(boxes: Boxes, room: int, side: int) -> bool:
     return bool(((shared > _OVERLAP) & beyond).any())
 
 
-def _outline_place(lines: Mask, middle: int, *, before: bool) -> int | None:
+def _outline_place(
+    lines: Mask,
+    middle: int,
+    *,
+    before: bool,
+) -> int | None:
     """Return the place of the outline before or after the middle of a room; None if there is none."""
     middle = min(max(middle, 0), lines.shape[1] - 1)
     beyond = lines[:, middle::-1] if before else lines[:, middle:]

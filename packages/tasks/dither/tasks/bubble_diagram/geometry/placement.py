@@ -121,7 +121,12 @@ class Placement:
     front_door: tuple[float, float] | None = None
 
     @classmethod
-    def of(cls, diagram: Diagram, boxes: Boxes, boundary: Boundary | None = None) -> Placement:
+    def of(
+        cls,
+        diagram: Diagram,
+        boxes: Boxes,
+        boundary: Boundary | None = None,
+    ) -> Placement:
         """Compare boxes with the diagram, and move them so that the smallest x and y are 0."""
         boxes = boxes.astype(np.int64)
         edges = {(i, j): relation for i, j, relation in diagram.edges}
@@ -185,7 +190,10 @@ def room_names(diagram: Diagram) -> list[str]:
 
 
 def place_diagram(
-    diagram: Diagram, realisation: Boxes | None = None, *, search: bool = True
+    diagram: Diagram,
+    realisation: Boxes | None = None,
+    *,
+    search: bool = True,
 ) -> Placement:
     """Find boxes for the rooms of a diagram, without forbidden overlap if there are such boxes.
 
@@ -430,7 +438,13 @@ def soft_program(
     return program
 
 
-def _relate(program: _WallProgram, u: int, v: int, relation: int, axis: int) -> None:
+def _relate(
+    program: _WallProgram,
+    u: int,
+    v: int,
+    relation: int,
+    axis: int,
+) -> None:
     """Add a relation along one axis; `u` and `v` are the first walls of the two rooms."""
     for low, high in ((u, v + 2), (v, u + 2)):
         program.add_order(low, high, _ROUNDING_PIXELS - NEAR, _MUST)
@@ -453,7 +467,15 @@ def _relate(program: _WallProgram, u: int, v: int, relation: int, axis: int) -> 
         program.add_order(u + 2, v + 2, 0.0, _SIZE)
 
 
-def _separate(program: _WallProgram, u: int, v: int, side: int, *, near: bool, door: bool) -> None:
+def _separate(
+    program: _WallProgram,
+    u: int,
+    v: int,
+    side: int,
+    *,
+    near: bool,
+    door: bool,
+) -> None:
     """Keep room u apart from room v on one of its sides, and room for a door in their wall."""
     axis = side % 2
     first, second = (u, v) if side < 2 else (v, u)
@@ -470,7 +492,9 @@ def _separate(program: _WallProgram, u: int, v: int, side: int, *, near: bool, d
 
 
 def choose_separations(
-    walls: Walls | Boxes, target: RelationRow, separations: _Separations
+    walls: Walls | Boxes,
+    target: RelationRow,
+    separations: _Separations,
 ) -> _Separations:
     """Assign the nearest side to pairs without one, and the next to pairs not separated on theirs."""
     separations = dict(separations)
@@ -504,11 +528,22 @@ class _WallProgram:
         self.rooms = rooms
         self.rows: list[tuple[dict[int, float], float, float]] = []
 
-    def add_soft(self, factors: dict[int, float], most: float, penalty: float) -> None:
+    def add_soft(
+        self,
+        factors: dict[int, float],
+        most: float,
+        penalty: float,
+    ) -> None:
         """Require a linear combination of walls to be at most `most`; the penalty is per pixel."""
         self.rows.append((factors, most, penalty))
 
-    def add_order(self, first: int, second: int, gap: float, penalty: float) -> None:
+    def add_order(
+        self,
+        first: int,
+        second: int,
+        gap: float,
+        penalty: float,
+    ) -> None:
         """Require one wall to be at least `gap` before another."""
         self.add_soft({first: 1.0, second: -1.0}, -gap, penalty)
 
@@ -528,16 +563,18 @@ class _WallProgram:
         entries = []
         for row, (factors, _, _) in enumerate(self.rows):
             entries += [(row, wall, factor) for wall, factor in factors.items()]
-        row, column, factor = zip(*entries, strict=True)
+        rows, columns, values = zip(*entries, strict=True)
 
         # Each soft constraint may be violated by its own variable, which has a penalty.
-        matrix = hstack([csr_array((factor, (row, column)), shape=(soft, walls)), -eye_array(soft)])
+        matrix = hstack(
+            [csr_array((values, (rows, columns)), shape=(soft, walls)), -eye_array(soft)]
+        )
         most = np.array([most for _, most, _ in self.rows])
         upper = np.full(walls + soft, np.inf)
         if hard is not None:
             upper[:walls] = _CANVAS.side
-            rows, limits = wall_rows(hard, self.rooms, _CANVAS)
-            matrix = vstack([matrix, hstack([rows[:, :walls], csr_array((len(limits), soft))])])
+            bounded, limits = wall_rows(hard, self.rooms, _CANVAS)
+            matrix = vstack([matrix, hstack([bounded[:, :walls], csr_array((len(limits), soft))])])
             most = np.concatenate([most, limits - margin])
         objective = np.concatenate([np.zeros(walls), [penalty for _, _, penalty in self.rows]])
         bounds: Any = np.stack([np.zeros(walls + soft), upper], 1)

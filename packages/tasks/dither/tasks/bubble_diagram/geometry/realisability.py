@@ -118,7 +118,12 @@ class _Node:
 class _Search:
     """Depth-first search."""
 
-    def __init__(self, constraints: WallConstraints, canvas: Canvas, limit: int) -> None:
+    def __init__(
+        self,
+        constraints: WallConstraints,
+        canvas: Canvas,
+        limit: int,
+    ) -> None:
         self.constraints = constraints
         self.canvas = canvas
         self.limit = limit
@@ -203,7 +208,12 @@ class _Search:
             if not self.impose(node, forced.reshape(-1, 4)):
                 return False
 
-    def take(self, node: _Node, choice: int, option: int) -> bool:
+    def take(
+        self,
+        node: _Node,
+        choice: int,
+        option: int,
+    ) -> bool:
         """Impose one alternative of a choice; return False on a contradiction."""
         node.decided[choice] = True
         node.alive[choice] = np.arange(node.alive.shape[1]) == option
@@ -273,7 +283,9 @@ class _Search:
 
 
 def wall_rows(
-    bounds: _BoundRows, rooms: int, canvas: Canvas
+    bounds: _BoundRows,
+    rooms: int,
+    canvas: Canvas,
 ) -> tuple[Any, Float[np.ndarray, " F"]]:
     """Return bounds, and the smallest sides, as rows of a linear program on walls.
 

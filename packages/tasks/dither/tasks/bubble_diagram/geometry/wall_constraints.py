@@ -175,7 +175,11 @@ def mark_values(walls: Boxes) -> Int[np.ndarray, "2 M"]:
 
 
 def _constraints_of(
-    i: int, j: int, relation: int, *, disjoint: bool
+    i: int,
+    j: int,
+    relation: int,
+    *,
+    disjoint: bool,
 ) -> tuple[list[Bound], list[Choice]]:
     """Return the fixed bounds and the choices of the relation of room i to room j, or `NO_EDGE`."""
     # Room u ends at most `gap` half pixels after room v starts.
@@ -220,13 +224,21 @@ def _ways(i: int, j: int) -> list[tuple[int, int, int]]:
     return [(0, i, j), (0, j, i), (1, i, j), (1, j, i)]
 
 
-def _before(axis: int, u: int, v: int, most: int) -> Bound:
+def _before(
+    axis: int,
+    u: int,
+    v: int,
+    most: int,
+) -> Bound:
     """Return the bound that room u ends at most `most` half pixels after the start of room v."""
     return axis, 3 * u + END, 3 * v + START, most
 
 
 def _cell_bounds(
-    i: int, j: int, rows: tuple[int, int], columns: tuple[int, int]
+    i: int,
+    j: int,
+    rows: tuple[int, int],
+    columns: tuple[int, int],
 ) -> Iterator[Bound]:
     """Bounds that put the middle of room i into a range of cells of `RULE` relative to room j."""
     middle = 3 * i + MIDDLE

@@ -159,7 +159,12 @@ class Scene:
         label = self.labels[room]
         return label.spot or (label.x, label.y)
 
-    def _on_room(self, room: int, lines: tuple[str, ...], sizes: Sequence[float]) -> Label | None:
+    def _on_room(
+        self,
+        room: int,
+        lines: tuple[str, ...],
+        sizes: Sequence[float],
+    ) -> Label | None:
         """Return the largest label that fits on the visible part of its room."""
         rows, columns = np.nonzero(self._visible == room)
         if not len(rows):
@@ -226,7 +231,11 @@ class Scene:
         )
 
 
-def _free_rectangles(free: _Cells, height: int, width: int) -> _Cells:
+def _free_rectangles(
+    free: _Cells,
+    height: int,
+    width: int,
+) -> _Cells:
     """Return at which cells a free rectangle starts."""
     if height > free.shape[0] or width > free.shape[1]:
         return np.zeros((0, 0), bool)
@@ -272,7 +281,11 @@ def draw_gallery(
     return svg.Page(width, height, (*shapes, *legend))
 
 
-def _legend(kinds: Sequence[int], width: float, top: float) -> tuple[list[str], float]:
+def _legend(
+    kinds: Sequence[int],
+    width: float,
+    top: float,
+) -> tuple[list[str], float]:
     """Return the types of rooms with their colours in lines of a width, and where they end."""
     font = 10.5
     line = 20.0
@@ -308,7 +321,12 @@ def draw_bubbles(scene: Scene) -> list[str]:
     return shapes
 
 
-def draw_room(scene: Scene, room: int, fill: str = "", stroke: str = INK) -> str:
+def draw_room(
+    scene: Scene,
+    room: int,
+    fill: str = "",
+    stroke: str = INK,
+) -> str:
     """Return the box of a room, by default in the colour of its type."""
     x0, y0, x1, y1 = scene.boxes[room].tolist()
     width = x1 - x0
@@ -345,7 +363,12 @@ def label_shapes(label: Label, *, background: bool = True) -> list[str]:
     return shapes
 
 
-def draw_floorplan(placement: Placement, verdict: str = "", *, size: float = 420.0) -> svg.Page:
+def draw_floorplan(
+    placement: Placement,
+    verdict: str = "",
+    *,
+    size: float = 420.0,
+) -> svg.Page:
     """Draw a floor plan with walls, doors, windows, areas, scale bar, total area and verdict."""
     corners = np.array([*placement.boxes[:, 2:], *placement.outline])
     across, down = corners.max(0) + 2 * _OUTER
@@ -418,7 +441,13 @@ def _wall_shapes(scene: Scene, plan: FloorPlan) -> list[str]:
     return shapes
 
 
-def _foot_shapes(scene: Scene, caption: str, left: float, width: float, y: float) -> list[str]:
+def _foot_shapes(
+    scene: Scene,
+    caption: str,
+    left: float,
+    width: float,
+    y: float,
+) -> list[str]:
     """Return a scale bar with its length and a caption, in a line."""
     pixels = scene.scale / METRES
     space = width - 2 * left - svg.text_width("1 m · " + caption, _CAPTION)
@@ -464,7 +493,11 @@ def _gap(
     return svg.rectangle(x0, y0, x1 - x0, y1 - y0, 0.0, "#ffffff", _WALL, border)
 
 
-def _window_shapes(scene: Scene, window: Window, label: PixelLabels) -> list[str]:
+def _window_shapes(
+    scene: Scene,
+    window: Window,
+    label: PixelLabels,
+) -> list[str]:
     """Return a gap in an outer wall with a line along its middle."""
     depth = _OUTER - _REVEAL
     shift = _outward(window, label) * (_REVEAL + depth / 2)
@@ -491,7 +524,12 @@ class _Swing:
         return any(x0 < c and a < x1 and y0 < d and b < y1 for a, b, c, d in squares)
 
 
-def _door_shapes(scene: Scene, door: Door, label: PixelLabels, swept: list[Square]) -> list[str]:
+def _door_shapes(
+    scene: Scene,
+    door: Door,
+    label: PixelLabels,
+    swept: list[Square],
+) -> list[str]:
     """Return the gap of a door, its leaf, and its arc, if possible in a square not `swept` yet."""
     shift = 0.0
     depth = max(door.depth - 2 * _REVEAL, 0.0) + 1.0
@@ -518,7 +556,12 @@ def _door_shapes(scene: Scene, door: Door, label: PixelLabels, swept: list[Squar
     return [gap, svg.path(leaf + arc, "none", PALE, 0.8)]
 
 
-def _swing(door: Door, side: int, hinge: int, shift: float) -> _Swing:
+def _swing(
+    door: Door,
+    side: int,
+    hinge: int,
+    shift: float,
+) -> _Swing:
     """Return the leaf of a door that opens to a side, with its hinge at one of its two ends."""
     ends = segment(door, DOOR_WIDTH, shift)
     opened = segment(door, DOOR_WIDTH, shift + side * DOOR_WIDTH)

@@ -140,7 +140,11 @@ def _drawings(samples: Sequence[DecodedSample], count: int) -> Iterator[Picture]
         yield Picture(name, png=png, svg=svg.to_svg(page), html=html if is_gallery else None)
 
 
-def trajectory_pictures(path: _Path, rooms: int, narrow: Narrow = None) -> Iterator[Picture]:
+def trajectory_pictures(
+    path: _Path,
+    rooms: int,
+    narrow: Narrow = None,
+) -> Iterator[Picture]:
     """Yield a sampling trajectory as GIF and in stages; nothing if no sample decodes."""
     decoded = list(decode_samples(path[-1], rooms, None, narrow))
     placements = [sample.placement for sample in decoded if sample.placement]
@@ -154,7 +158,9 @@ def trajectory_pictures(path: _Path, rooms: int, narrow: Narrow = None) -> Itera
 
 
 def draw_frames(
-    path: _Path, placements: Sequence[Placement], size: float = 260.0
+    path: _Path,
+    placements: Sequence[Placement],
+    size: float = 260.0,
 ) -> list[svg.Page]:
     """Return the frames of an animation of K samples side by side.
 
@@ -176,7 +182,12 @@ def draw_frames(
     return frames
 
 
-def _draw_stages(path: _Path, placements: Sequence[Placement], *, size: float = 190.0) -> svg.Page:
+def _draw_stages(
+    path: _Path,
+    placements: Sequence[Placement],
+    *,
+    size: float = 190.0,
+) -> svg.Page:
     """Return a page with a row of stages for each sample."""
     shapes: list[str] = []
     for row, placement in enumerate(placements):
@@ -192,13 +203,19 @@ def _subsample(path: _Path, most: int) -> _Path:
     path = path[changed]
     if len(path) <= most:
         return path
-    return path[np.round(np.linspace(0, len(path) - 1, most)).astype(int)]
+    return np.asarray(path[np.round(np.linspace(0, len(path) - 1, most)).astype(int)])
 
 
 class _Cell:
     """One sample in a square cell of a page."""
 
-    def __init__(self, placement: Placement, x: float, y: float, size: float) -> None:
+    def __init__(
+        self,
+        placement: Placement,
+        x: float,
+        y: float,
+        size: float,
+    ) -> None:
         self.types = placement.diagram.types
         self.corner = (x, y)
         self.size = size
@@ -316,7 +333,11 @@ def draw_html_gallery(samples: Sequence[DecodedSample], title: str = "Samples") 
     return "\n".join(lines)
 
 
-def _filter(title: str, name: str, values: Mapping[int, str]) -> str:
+def _filter(
+    title: str,
+    name: str,
+    values: Mapping[int, str],
+) -> str:
     """Return radio buttons; the first shows all samples."""
     inputs = f'<label><input type="radio" name="{name}" id="{name}-all" checked> all</label>'
     for value, label in values.items():

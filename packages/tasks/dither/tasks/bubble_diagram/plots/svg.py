@@ -104,7 +104,13 @@ def line(
     return _titled("line", f"{ends} {style}", title)
 
 
-def path(commands: str, fill: str, stroke: str, stroke_width: float, title: str = "") -> str:
+def path(
+    commands: str,
+    fill: str,
+    stroke: str,
+    stroke_width: float,
+    title: str = "",
+) -> str:
     """Return outlines and arcs in SVG's path language; browsers show `title` as a tooltip."""
     style = f'fill="{fill}" stroke="{stroke}" stroke-width="{stroke_width:.2f}"'
     return _titled("path", f'd="{commands}" {style}', title)
@@ -131,7 +137,11 @@ def text(
     return f"<text {position} {length} {style}>{escape(words)}</text>"
 
 
-def _titled(kind: str, attributes: str, title: str) -> str:
+def _titled(
+    kind: str,
+    attributes: str,
+    title: str,
+) -> str:
     if not title:
         return f"<{kind} {attributes}/>"
     return f"<{kind} {attributes}><title>{escape(title)}</title></{kind}>"
