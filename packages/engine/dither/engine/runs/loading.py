@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -158,40 +158,51 @@ def start_from(
             replace(problem, path=problem.path or FROM) for problem in refused.problems
         )
         raise
-    common = loaded.keys() & own.keys()
-    fits = {name for name in common if loaded[name].shape == own[name].shape}
-    pointers = {own[name].data_ptr() for name in fits}  # tied weights are stored once
-    lines = {
-        "missing": [
-            name for name in own if name not in loaded and own[name].data_ptr() not in pointers
-        ],
-        "unknown to the model": [name for name in loaded if name not in own],
-        "of another shape": [
-            f"{name} {_shape(loaded[name])} for {_shape(own[name])}"
-            for name in own
-            if name in common - fits
-        ],
-    }
-    notes = [
-        f"{source}: {len(names)} weights {problem}: {_listed(names)}"
-        for problem, names in lines.items()
-        if names
-    ]
+
+    fits = {name for name in own if name in loaded and loaded[name].shape == own[name].shape}
+    notes = [f"{source}: {line}" for line in _misfits(own, loaded, fits)]
     if notes and not (partial and fits):
         hint = None if partial else "train.start_partial = true loads only the matching weights"
         raise Refused([Problem(note, FROM, help=hint, code="shape-mismatch") for note in notes])
+
+    # As they will be in the model: a float32 may overflow in half precision.
     weights = dict(model.named_parameters(remove_duplicate=False))
-    if lost := [
+    lost = [
         name
-        for name in fits & weights.keys()
+        for name in sorted(fits & weights.keys())
         if not all_finite([loaded[name].to(weights[name].dtype)])
-    ]:
-        names = [name for name in stored if not all_finite([stored[name]])] or sorted(lost)
+    ]
+    if lost:
+        names = [name for name in stored if not all_finite([stored[name]])] or lost
         message = f"{path}: {len(names)} weights contain NaN or inf: {_listed(names)}"
         raise Refused(Problem(message, FROM, code="non-finite"))
     for name in fits:
         own[name].copy_(loaded[name])
     return notes
+
+
+def _misfits(
+    own: Mapping[str, Tensor], loaded: Mapping[str, Tensor], fits: Collection[str]
+) -> Iterator[str]:
+    """Yield a line for each reason why weights are not loaded."""
+    pointers = {own[name].data_ptr() for name in fits}  # tied weights are stored once
+    missing = []
+    other_shape = []
+    for name, weight in own.items():
+        if name in loaded and name not in fits:
+            other_shape.append(f"{name} {_shape(loaded[name])} for {_shape(weight)}")
+        elif name not in loaded and weight.data_ptr() not in pointers:
+            missing.append(name)
+    unknown = [name for name in loaded if name not in own]
+
+    reasons = {
+        "missing": missing,
+        "unknown to the model": unknown,
+        "of another shape": other_shape,
+    }
+    for reason, names in reasons.items():
+        if names:
+            yield f"{len(names)} weights {reason}: {_listed(names)}"
 
 
 def _read(source: Path, foreign: bool) -> tuple[Path, Mapping[str, Tensor]]:
