@@ -1,4 +1,4 @@
-"""Types of options shared by Specs and implementations. No torch at import."""
+"""Types of options shared by Specs and implementations. Read without torch."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Components of this package. No torch at import."""
+"""Components of this package. Read without torch."""
 
 from __future__ import annotations
 

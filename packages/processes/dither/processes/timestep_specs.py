@@ -1,4 +1,4 @@
-"""Options of schedule and training timesteps, which every process has. No torch at import."""
+"""Options of schedule and training timesteps, which every process has. Read without torch."""
 
 from __future__ import annotations
 

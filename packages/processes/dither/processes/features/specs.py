@@ -1,4 +1,4 @@
-"""Processes over features. No torch at import."""
+"""Processes over features. Read without torch."""
 
 from __future__ import annotations
 

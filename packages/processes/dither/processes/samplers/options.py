@@ -1,4 +1,4 @@
-"""Options shared by samplers: number of steps, temperature, spacing of times. No torch at import."""
+"""Options shared by samplers: number of steps, temperature, spacing of times. Read without torch."""
 
 from __future__ import annotations
 

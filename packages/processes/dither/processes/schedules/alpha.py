@@ -1,4 +1,4 @@
-"""Schedules given by alpha(t), the signal left, which falls from 1 to eps. No torch at import.
+"""Schedules given by alpha(t), the signal left, which falls from 1 to eps. Read without torch.
 
 alpha = exp(-sigma) is the share of tokens not replaced, of regions not masked, or the squared scale
 of x_0 under Gaussian noise. Each is alpha = 1 - (1 - eps) f(t) for a curve f from 0 to 1; all is

@@ -1,4 +1,4 @@
-"""Schedules of discrete diffusion: tables of betas, and the sigma that they add up to. No torch at import.
+"""Schedules of discrete diffusion: tables of betas, and the sigma that they add up to. Read without torch.
 
 beta_i is the share of the variance that step i of T replaces by noise; alpha after it is the
 product of 1 - beta_0 .. 1 - beta_i (DDPM, Ho et al. 2020), which is exp(-sigma). sigma is that of

@@ -1,4 +1,4 @@
-"""Schedules given by sigma(t), the accumulated noise. No torch at import.
+"""Schedules given by sigma(t), the accumulated noise. Read without torch.
 
 The rate is its derivative, and the signal left is alpha = exp(-sigma); under Gaussian noise -sigma
 is the log of DDPM's cumulative product. All is computed in float64 and returned in the dtype of t.

@@ -1,4 +1,4 @@
-"""Processes over tokens. No torch at import."""
+"""Processes over tokens. Read without torch."""
 
 from __future__ import annotations
 
