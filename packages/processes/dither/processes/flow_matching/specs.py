@@ -1,4 +1,4 @@
-"""Processes and schedules of flow matching: linear paths of features, and kappa(t) = (1 - t)^n of tokens. Read without torch."""
+"""Flow matching: linear paths of features, and kappa(t) = (1 - t)^n of tokens. Read without torch."""
 
 from __future__ import annotations
 
