@@ -31,7 +31,6 @@ __all__ = [
     "TokenPrediction",
     "TokenStep",
     "over",
-    "true_everywhere",
 ]
 
 
@@ -78,7 +77,6 @@ class Clean(_TensorRecord):
     known: Bool[Tensor, "B L *M"]
     cond: dict[str, Tensor] = field(default_factory=dict)
     goal: Goal | None = None
-    _none_known = False  # set by `to_device`; `replace` drops it, as it may change `known`
 
     @classmethod
     def of(
@@ -96,11 +94,6 @@ class Clean(_TensorRecord):
             torch.zeros(x0.shape, dtype=torch.bool, device=x0.device) if known is None else known
         )
         return cls(x0, valid, known, cond)
-
-    @property
-    def none_known(self) -> bool:
-        """Whether the host knows that no value is known; on an accelerator, if `to_device` has read it before."""
-        return self._none_known if self.known.device.type != "cpu" else not self.known.any()
 
     @property
     def fixed(self) -> Bool[Tensor, "B L *M"]:
@@ -158,15 +151,12 @@ class State(_TensorRecord):
         x: Ids `B L` or features `B L M`.
         masked: True where the value was removed (feature processes); for tokens MASK says so and
             this is all False.
-        requested: True on positions whose output is used; None for all. At others the output may be
-            anything finite.
         noisy: True where x may have noise, False where it is known to be clean; None if that is not
             said.
     """
 
     x: Shaped[Tensor, "B L *M"]
     masked: Bool[Tensor, "B L *M"]
-    requested: Bool[Tensor, "B L"] | None = None
     noisy: Bool[Tensor, "B L *M"] | None = None
 
     @classmethod
@@ -271,11 +261,6 @@ class FeaturePrediction(Protocol):
 
 
 Prediction = TokenPrediction | FeaturePrediction
-
-
-def true_everywhere(mask: Shaped[Tensor, "..."]) -> bool:
-    """Whether a mask on an accelerator is known to be True without reading it: by convention one of stride 0 is."""
-    return mask.dtype == torch.bool and mask.device.type != "cpu" and not any(mask.stride())
 
 
 @dataclass(frozen=True)
