@@ -15,7 +15,9 @@ import pytest
 
 from dither.registry.config.errors import CODES, Refused
 
-hypothesis.settings.register_profile("house", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.register_profile(
+    "house", deadline=None, derandomize=True, print_blob=True
+)
 hypothesis.settings.load_profile("house")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -26,19 +28,27 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Path]]:
+def install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Path]]:
     """Put plugins with distribution metadata on the path, as pip would."""
     site = tmp_path / "site"
     site.mkdir()
     monkeypatch.syspath_prepend(site)
 
-    def install(dist: str, source: str, entry: str | None = None, version: str = "1.0") -> Path:
+    def install(
+        dist: str, source: str, entry: str | None = None, version: str = "1.0"
+    ) -> Path:
         module = "test_plugin_" + dist.replace("-", "_")
         (site / f"{module}.py").write_text(textwrap.dedent(source))
         info = site / f"{module}-{version}.dist-info"
         info.mkdir(exist_ok=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {dist}\nVersion: {version}\n")
-        (info / "entry_points.txt").write_text(f"[dither.plugins]\n{entry or dist} = {module}\n")
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {dist}\nVersion: {version}\n"
+        )
+        (info / "entry_points.txt").write_text(
+            f"[dither.plugins]\n{entry or dist} = {module}\n"
+        )
         importlib.invalidate_caches()
         return site / f"{module}.py"
 

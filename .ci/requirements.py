@@ -24,7 +24,9 @@ def requirements() -> list[str]:
         found.update(project["dependencies"])
         for extra in EXTRAS.get(project["name"], ()):
             found.update(project["optional-dependencies"][extra])
-    return sorted(requirement for requirement in found if not requirement.startswith("dither-"))
+    return sorted(
+        requirement for requirement in found if not requirement.startswith("dither-")
+    )
 
 
 if __name__ == "__main__":

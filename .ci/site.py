@@ -99,7 +99,9 @@ def place_of(path: Path) -> str:
 def components_page() -> str:
     """Return the options of every component, as `dither list --markdown` prints them."""
     command = [sys.executable, "-m", "experiments.run", "list", "--markdown"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
 
 
 def kinds_page() -> str:
@@ -113,7 +115,8 @@ def kinds_page() -> str:
     for kind, spec in KINDS.items():
         lines += [f"\n## {kind}\n", inspect.getdoc(spec) or "", ""]
         lines += [
-            f"- `{signature(name, method)}`: {summary(method)}" for name, method in methods(spec)
+            f"- `{signature(name, method)}`: {summary(method)}"
+            for name, method in methods(spec)
         ]
         lines.append(f"- [example](../{example_file(kind).relative_to(ROOT)})")
     return "\n".join(lines) + "\n"
@@ -123,18 +126,27 @@ def hooks_page() -> str:
     """List every hook with its exact signature."""
     lines = ["# Hooks\n", "[Write a plugin](plugins.md#hooks) has an example of each."]
     for name, hook in methods(Hooks):
-        lines += [f"\n## {name}\n", f"`{signature(name, hook)}`\n", inspect.getdoc(hook) or ""]
+        lines += [
+            f"\n## {name}\n",
+            f"`{signature(name, hook)}`\n",
+            inspect.getdoc(hook) or "",
+        ]
     return "\n".join(lines) + "\n"
 
 
 def checks_page() -> str:
     """List the traits that a component may declare, and the checks of the conformance kit."""
-    traits = [(kind, f"`{trait}`", meaning) for (kind, trait), meaning in DECLARED_TRAITS.items()]
+    traits = [
+        (kind, f"`{trait}`", meaning)
+        for (kind, trait), meaning in DECLARED_TRAITS.items()
+    ]
     traits += [("", f"`{trait}`", meaning) for trait, meaning in IMPLIED_TRAITS.items()]
     checks = []
     for check in CHECKS:
         needs = ", ".join(sorted(check.needs))
-        checks.append((check.kind, f"`{check.name}`", needs, check.level, check.summary))
+        checks.append(
+            (check.kind, f"`{check.name}`", needs, check.level, check.summary)
+        )
     head = ("kind", "check", "needs", "level", "property")
     tables = table(("kind", "trait", "meaning"), traits), table(head, checks)
     return f"# Conformance checks\n\n## Traits\n\n{tables[0]}\n## Checks\n\n{tables[1]}"
@@ -149,7 +161,11 @@ def errors_page() -> str:
 def methods(owner: type) -> Iterator[tuple[str, Callable[..., Any]]]:
     """Yield the public methods that a class defines itself."""
     for name, method in vars(owner).items():
-        if inspect.isfunction(method) and not name.startswith("_") and name != "model_post_init":
+        if (
+            inspect.isfunction(method)
+            and not name.startswith("_")
+            and name != "model_post_init"
+        ):
             yield name, method
 
 

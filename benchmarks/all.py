@@ -72,7 +72,10 @@ def steps() -> dict[str, tuple[Callable[[], Step], Callable[[], Step]]]:
     euler = lambda: sampled(sampling.straightforward())  # noqa: E731
     for precision in ("float32", "bfloat16"):
         case = partial(sampling.ancestral, "uniform", "score", precision)
-        rows[f"sampling step {precision}, rival float32"] = euler, lambda case=case: sampled(case())
+        rows[f"sampling step {precision}, rival float32"] = (
+            euler,
+            lambda case=case: sampled(case()),
+        )
     return rows
 
 
@@ -100,7 +103,10 @@ def start_up() -> Iterator[tuple[str, float]]:
         *(["validate", file] for file in quick),
         *(["run", file, *few] for file in quick),
     )
-    for words in (["-c", "import torch"], *(["-m", "experiments.run", *verb] for verb in verbs)):
+    for words in (
+        ["-c", "import torch"],
+        *(["-m", "experiments.run", *verb] for verb in verbs),
+    ):
         for _ in range(2):  # the first compiles
             command = [sys.executable, *words]
             process = subprocess.Popen(
@@ -110,7 +116,14 @@ def start_up() -> Iterator[tuple[str, float]]:
                 stdout=subprocess.PIPE,
                 text=True,
             )
-            next((line for line in cast(IO[str], process.stdout) if line.startswith("step ")), None)
+            next(
+                (
+                    line
+                    for line in cast(IO[str], process.stdout)
+                    if line.startswith("step ")
+                ),
+                None,
+            )
             os.kill(process.pid, signal.SIGKILL)
             usage = os.wait4(process.pid, 0)[2]
         yield " ".join(words[1:4]), usage.ru_utime + usage.ru_stime
@@ -145,7 +158,9 @@ def many_machines() -> None:
             ddp, fsdp = traffic(parameters, ranks)
             half = traffic(parameters, ranks, 2)[1]
             seconds = 6 * parameters * tokens / PEAK
-            cells = (f"{b / 1e9:.2f} GB {b / speed / seconds:.0%}" for b in (ddp, fsdp, half))
+            cells = (
+                f"{b / 1e9:.2f} GB {b / speed / seconds:.0%}" for b in (ddp, fsdp, half)
+            )
             print(f"  {name:9} {ranks:4} GPUs   " + "   ".join(cells))
 
 
@@ -153,7 +168,9 @@ def main() -> None:
     """Print all rows."""
     torch.set_num_threads(1)
     rows = steps()
-    if serve({f"{name} {side}": pair[side] for name, pair in rows.items() for side in (0, 1)}):
+    if serve(
+        {f"{name} {side}": pair[side] for name, pair in rows.items() for side in (0, 1)}
+    ):
         return
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -167,7 +184,9 @@ def main() -> None:
     chosen = [name for name in rows if options.only in name]
     if not getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)():
         print("bfloat16 left out: this CPU has no instructions for it")
-        chosen = [name for name in chosen if "bf16" not in name and "bfloat16" not in name]
+        chosen = [
+            name for name in chosen if "bf16" not in name and "bfloat16" not in name
+        ]
     deadline = time.monotonic() + 60 * options.minutes
     for number, name in enumerate(chosen):
         left = (deadline - time.monotonic()) / (len(chosen) - number)

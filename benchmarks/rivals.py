@@ -45,7 +45,9 @@ def engine(task: str, changes: str) -> Step:
     """Return the step of dither; with "separate", each masked region is computed by itself."""
     keep_freed_memory()  # as a run does
     built = trainer(task, changes.replace("separate", ""))
-    built.system.model.merge_masked = "separate" not in changes and built.system.model.merge_masked
+    built.system.model.merge_masked = (
+        "separate" not in changes and built.system.model.merge_masked
+    )
     return built.advance
 
 
@@ -81,15 +83,21 @@ class Block(nn.Module):
         angles: Tensor | None = None,
     ) -> Tensor:
         """Return B L D."""
-        shift1, scale1, gate1, shift2, scale2, gate2 = self.modulation(c)[:, None].chunk(6, -1)
+        shift1, scale1, gate1, shift2, scale2, gate2 = self.modulation(c)[
+            :, None
+        ].chunk(6, -1)
         h = self.norm1(x) * (1 + scale1) + shift1
-        q, k, v = self.qkv(h).view(*h.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        q, k, v = (
+            self.qkv(h).view(*h.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        )
         if angles is not None:
             q = rotated(q, angles)
             k = rotated(k, angles)
         y = functional.scaled_dot_product_attention(q, k, v, mask)
         x = x + gate1 * self.drop(self.out(y.transpose(1, 2).reshape(h.shape)))
-        out: Tensor = x + gate2 * self.drop(self.mlp(self.norm2(x) * (1 + scale2) + shift2))
+        out: Tensor = x + gate2 * self.drop(
+            self.mlp(self.norm2(x) * (1 + scale2) + shift2)
+        )
         return out
 
 
@@ -160,7 +168,9 @@ def timestep(t: Tensor) -> Tensor:
 
 def conditioning(width: int) -> nn.Module:
     """Return the MLP of the timestep."""
-    return nn.Sequential(nn.Linear(256, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU())
+    return nn.Sequential(
+        nn.Linear(256, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU()
+    )
 
 
 class Graphs(nn.Module):
@@ -170,7 +180,9 @@ class Graphs(nn.Module):
         super().__init__()
         self.nodes = nodes
         self.ends = torch.triu_indices(nodes, nodes, 1)
-        self.node, self.edge, self.entity = (nn.Embedding(n, width) for n in (15, 13, 2))
+        self.node, self.edge, self.entity = (
+            nn.Embedding(n, width) for n in (15, 13, 2)
+        )
         self.place = nn.Embedding(nodes, width)
         self.pair = nn.Embedding(nodes, width)
         blocks = (Block(width, 4, 0.1, affine=True) for _ in range(depth))
@@ -229,12 +241,19 @@ def graph_loss(model: nn.Module, clean: Any) -> Tensor:
     masked = (torch.rand(clean.x0.shape) < t[:, None]) & clean.valid
     logits = model(torch.where(masked, masks, clean.x0), t, clean.valid)
     total = torch.zeros(())
-    for part, where, size in zip(logits, (slice(0, 8), slice(8, None)), (13, 11), strict=True):
+    for part, where, size in zip(
+        logits, (slice(0, 8), slice(8, None)), (13, 11), strict=True
+    ):
         chosen = masked[:, where]
         ce = functional.cross_entropy(
             part[..., :size][chosen], clean.x0[:, where][chosen], reduction="none"
         )
-        total = total + (ce / t[:, None].expand(-1, chosen.shape[1])[chosen].clamp_min(1e-3)).sum()
+        total = (
+            total
+            + (
+                ce / t[:, None].expand(-1, chosen.shape[1])[chosen].clamp_min(1e-3)
+            ).sum()
+        )
     return total / clean.valid.sum()
 
 
@@ -242,7 +261,8 @@ def region_loss(model: nn.Module, clean: Any) -> Tensor:
     """Mean square of prediction times mask less target times mask."""
     mask = torch.rand(*clean.x0.shape[:2], 1) < 0.5
     return functional.mse_loss(
-        model(clean.x0, mask, torch.randint(0, 1000, (len(mask),))) * mask, clean.x0 * mask
+        model(clean.x0, mask, torch.randint(0, 1000, (len(mask),))) * mask,
+        clean.x0 * mask,
     )
 
 
@@ -261,9 +281,13 @@ def text_loss(system: Diffusion, model: nn.Module, clean: Any) -> Tensor:
     target = score.gather(-1, x0[..., None])[..., 0] / sigma.expm1()
     negative = torch.where(x == x0, ratio * negative, target + negative)
     unchanged = (size - 1) / size * ratio * (ratio.log() - 1)
-    constant = torch.where(x == x0, unchanged, ((-ratio.log() - 1) / ratio - (size - 2)) / size)
+    constant = torch.where(
+        x == x0, unchanged, ((-ratio.log() - 1) / ratio - (size - 2)) / size
+    )
     exponential = score.exp()
-    positive = exponential.mean(-1) - exponential.gather(-1, x[..., None])[..., 0] / size
+    positive = (
+        exponential.mean(-1) - exponential.gather(-1, x[..., None])[..., 0] / size
+    )
     return (
         (positive - negative + constant) * noised.noise.rate.float()[:, None]
     ).sum() / clean.valid.sum()
@@ -279,7 +303,9 @@ def rival(task: str, changes: str = "") -> Step:
         model: nn.Module = Text()
         loss = partial(text_loss, built.system, model)
     elif task == "bubbles":
-        model = (partial(Graphs, 32, 1) if "model.depth=1" in changes else Graphs)().train()
+        model = (
+            partial(Graphs, 32, 1) if "model.depth=1" in changes else Graphs
+        )().train()
         loss = partial(graph_loss, model)
     else:
         model = Regions(data.batch("train", [0]).x0.shape[-1])

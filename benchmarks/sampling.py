@@ -61,7 +61,11 @@ def straightforward() -> Step:
 
     def step(t: float) -> None:
         now = system.process.schedule(torch.tensor([t]))
-        score = system.model(State.of(x), now.sigma, valid, {}).scatter(-1, x[..., None], 0.0).exp()
+        score = (
+            system.model(State.of(x), now.sigma, valid, {})
+            .scatter(-1, x[..., None], 0.0)
+            .exp()
+        )
         edge = (torch.ones_like(score) / V).scatter(-1, x[..., None], (1 - V) / V)
         rate = (edge * score).scatter(-1, x[..., None], 0.0)
         rate = rate.scatter(-1, x[..., None], -rate.sum(-1, keepdim=True))
@@ -79,7 +83,9 @@ def ancestral(kind: str, predict: str, precision: str) -> Step:
     session = Session(system, like)
 
     def step(t: float) -> None:
-        now, then = (process.schedule(torch.tensor([time])) for time in (t, t - 1 / STEPS))
+        now, then = (
+            process.schedule(torch.tensor([time])) for time in (t, t - 1 / STEPS)
+        )
         state = (
             process.corrupt(like, torch.tensor([t])).state
             if kind == "absorbing"

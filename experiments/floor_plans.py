@@ -35,18 +35,25 @@ COLUMNS = {
 
 
 def main(
-    rplan: Annotated[Path | None, typer.Option(help="Folder of the RPLAN pictures.")] = None,
+    rplan: Annotated[
+        Path | None, typer.Option(help="Folder of the RPLAN pictures.")
+    ] = None,
     resplan: Annotated[Path | None, typer.Option(help="ResPlan.pkl.")] = None,
     msd: Annotated[Path | None, typer.Option(help="Folder of the MSD graphs.")] = None,
     made_up: Annotated[
-        int, typer.Option(help="Procedural plans to write in each of the three layouts.")
+        int,
+        typer.Option(help="Procedural plans to write in each of the three layouts."),
     ] = 0,
-    experiment: Annotated[str, typer.Option(help="Experiment to train.")] = "bubble_diagram/small",
+    experiment: Annotated[
+        str, typer.Option(help="Experiment to train.")
+    ] = "bubble_diagram/small",
     steps: Annotated[
         int | None, typer.Option(help="Steps, instead of those of the experiment.")
     ] = None,
     samples: Annotated[int, typer.Option(help="Samples of each model.")] = 1000,
-    runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs/floor-plans"),
+    runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path(
+        "runs/floor-plans"
+    ),
 ) -> None:
     """Print two rows of metrics for each source, of samples and of test plans, as Markdown."""
     paths = {"rplan-png": rplan, "resplan": resplan, "msd": msd}
@@ -60,7 +67,9 @@ def main(
         procedural = changes | {"name": "plans-procedural"}
         results = {"procedural": measure(experiment, procedural, samples, runs)}
         for form, path in sources.items():
-            results[form] = measure(experiment, changes | prepare(form, path), samples, runs)
+            results[form] = measure(
+                experiment, changes | prepare(form, path), samples, runs
+            )
     print_table(results)
 
 
@@ -100,7 +109,10 @@ def measure(
 ) -> dict[str, float]:
     """Train, evaluate and sample; return metrics by name."""
     import dither
-    from dither.tasks.bubble_diagram.decoded_samples import decode_samples, edit_distance
+    from dither.tasks.bubble_diagram.decoded_samples import (
+        decode_samples,
+        edit_distance,
+    )
 
     system = dither.load(dither.train(experiment, changes, runs=runs))
     task: Any = system.task
@@ -110,7 +122,9 @@ def measure(
     metrics: dict[str, float] = task.sample_metrics(tokens, like)
     metrics |= dither.evaluate(system, samples=min(2000, task.size("valid")))
     decoded = decode_samples(tokens[:DRAWN].numpy(), task.rooms)
-    distances = [edit_distance(sample.placement) for sample in decoded if sample.placement]
+    distances = [
+        edit_distance(sample.placement) for sample in decoded if sample.placement
+    ]
     metrics["train"] = task.size("train")
     metrics["edit_distance"] = sum(distances) / max(len(distances), 1)
     return metrics
@@ -129,7 +143,10 @@ def write_made_up(folder: Path, count: int) -> dict[str, Path]:
         PIXELS_PER_METRE,
         RESPLAN_ROOMS,
     )
-    from dither.tasks.bubble_diagram.geometry.boundary import boundaries_of_boxes, corners_of
+    from dither.tasks.bubble_diagram.geometry.boundary import (
+        boundaries_of_boxes,
+        corners_of,
+    )
     from dither.tasks.bubble_diagram.vocabulary import LIVING, ROOMS
 
     keys = {kind: key for key, kind in reversed(RESPLAN_ROOMS.items())}
@@ -155,9 +172,12 @@ def write_made_up(folder: Path, count: int) -> dict[str, Path]:
             pixels[box[1] : box[3], box[0] : box[2], 1:3] = kind, number + 1
             key = keys.get(ROOMS[kind], "bedroom")
             shape = shapely.box(*box)
-            plan[key] = shapely.MultiPolygon([*getattr(plan.get(key), "geoms", ()), shape])
+            plan[key] = shapely.MultiPolygon(
+                [*getattr(plan.get(key), "geoms", ()), shape]
+            )
             points = [
-                (x / PIXELS_PER_METRE, -y / PIXELS_PER_METRE) for x, y in shape.exterior.coords
+                (x / PIXELS_PER_METRE, -y / PIXELS_PER_METRE)
+                for x, y in shape.exterior.coords
             ]
             room = MSD_ROOMS.index(ROOMS[kind]) if ROOMS[kind] in MSD_ROOMS else 0
             graph.add_node(number, room_type=room, geometry=points)
@@ -165,7 +185,11 @@ def write_made_up(folder: Path, count: int) -> dict[str, Path]:
         (folder / "msd" / f"{row}.pickle").write_bytes(pickle.dumps(graph))
         resplan.append(plan)
     (folder / "ResPlan.pkl").write_bytes(pickle.dumps(resplan))
-    return {"rplan-png": folder / "rplan", "resplan": folder / "ResPlan.pkl", "msd": folder / "msd"}
+    return {
+        "rplan-png": folder / "rplan",
+        "resplan": folder / "ResPlan.pkl",
+        "msd": folder / "msd",
+    }
 
 
 if __name__ == "__main__":

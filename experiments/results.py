@@ -3,8 +3,9 @@
     python -m experiments.results            # resumable; runs what experiments/results.json lacks
     python -m experiments.results --tables   # only write the tables again
 
-Every run is a row of experiments/results.json: file, seed, arithmetic, CPU model, metrics. A row is measured again when
-its experiment file changes. The seeds vary the data order, the noise and the initial weights; the data stay.
+Every run is a row of experiments/results.json: file, seed, arithmetic, CPU model, metrics. A row is
+measured again when its experiment file changes. The seeds vary the data order, the noise and the
+initial weights; the data stay.
 """
 
 from __future__ import annotations
@@ -77,7 +78,11 @@ QUICK = (
         ("unigram", "uniform"),
     ),
     Row(
-        "dna_sequence/quick", "DNA, nats per base", "valid/nats_per_base", 3, ("markov", "uniform")
+        "dna_sequence/quick",
+        "DNA, nats per base",
+        "valid/nats_per_base",
+        3,
+        ("markov", "uniform"),
     ),
 )
 
@@ -107,9 +112,16 @@ def main() -> None:
         write_table(page, quick_table(records, prefix))
 
 
-def measure_once(records: list[dict[str, Any]], file: str, seed: int, arithmetic: str) -> None:
+def measure_once(
+    records: list[dict[str, Any]], file: str, seed: int, arithmetic: str
+) -> None:
     """Run an experiment unless it was measured, and save the record at once."""
-    key = {"file": file, "seed": seed, "arithmetic": arithmetic, "content": content_of(file)}
+    key = {
+        "file": file,
+        "seed": seed,
+        "arithmetic": arithmetic,
+        "content": content_of(file),
+    }
     if any(key.items() <= record.items() for record in records):
         return
 
@@ -117,16 +129,22 @@ def measure_once(records: list[dict[str, Any]], file: str, seed: int, arithmetic
     same = {"file": file, "seed": seed, "arithmetic": arithmetic}
     records[:] = [record for record in records if not same.items() <= record.items()]
     records.append(key | run(file, seed, ARITHMETIC[arithmetic]))
-    records.sort(key=lambda record: (record["file"], record["arithmetic"], record["seed"]))
+    records.sort(
+        key=lambda record: (record["file"], record["arithmetic"], record["seed"])
+    )
     RECORDS.write_text(json.dumps(records, indent=1) + "\n")
-    sys.stdout.write(f"{file} seed {seed}, {arithmetic}: {records[-1]['seconds']:.0f} CPU s\n")
+    sys.stdout.write(
+        f"{file} seed {seed}, {arithmetic}: {records[-1]['seconds']:.0f} CPU s\n"
+    )
     sys.stdout.flush()
 
 
 def content_of(file: str) -> str:
     """Return a hash of the settings of an experiment file, without its comments."""
     lines = (ROOT / f"experiments/{file}.toml").read_text().splitlines()
-    settings = "\n".join(line.partition("  #")[0] for line in lines if not line.startswith("#"))
+    settings = "\n".join(
+        line.partition("  #")[0] for line in lines if not line.startswith("#")
+    )
     return hashlib.sha256(settings.encode()).hexdigest()[:12]
 
 
@@ -163,7 +181,9 @@ def run(file: str, seed: int, environment: dict[str, str]) -> dict[str, Any]:
     return {
         "cpu": cpu_model(),
         "python": platform.python_version(),
-        "seconds": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
+        "seconds": round(
+            after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1
+        ),
         "metrics": metrics,
         "baselines": content["baselines"],
     }
@@ -173,7 +193,9 @@ def cpu_model() -> str:
     """Return the model of the CPU and the best instructions for bfloat16 that it has."""
     text = Path("/proc/cpuinfo").read_text()
     model = re.search(r"model name\s*: (.+)", text)
-    instructions = [name for name in ("amx_bf16", "avx512_bf16", "avx512f", "avx2") if name in text]
+    instructions = [
+        name for name in ("amx_bf16", "avx512_bf16", "avx512f", "avx2") if name in text
+    ]
     return f"{model[1] if model else platform.machine()} ({instructions[0] if instructions else 'no avx2'})"
 
 

@@ -16,7 +16,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 DISTRIBUTIONS = sorted(path.parent for path in ROOT.glob("packages/*/pyproject.toml"))
 PACKAGES = {
-    folder.name: next(folder.glob("dither/*/__init__.py")).parent for folder in DISTRIBUTIONS
+    folder.name: next(folder.glob("dither/*/__init__.py")).parent
+    for folder in DISTRIBUTIONS
 }
 SOURCES = sorted(
     path
@@ -44,7 +45,11 @@ def imported_by_string(call: ast.Call) -> set[str]:
         return set()
     values = [part.value for argument in call.args for part in ast.walk(argument)
               if isinstance(part, ast.Constant)]  # fmt: skip
-    return {value for value in values if isinstance(value, str) and value.startswith("dither")}
+    return {
+        value
+        for value in values
+        if isinstance(value, str) and value.startswith("dither")
+    }
 
 
 @cache
@@ -53,7 +58,9 @@ def trees():
     found = []
     for path in SOURCES:
         tree, names = ast.parse(path.read_text(encoding="utf-8")), set()
-        package = module_name(path).split(".")[: None if path.name == "__init__.py" else -1]
+        package = module_name(path).split(".")[
+            : None if path.name == "__init__.py" else -1
+        ]
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 names |= {alias.name for alias in node.names}
@@ -72,7 +79,11 @@ def test_every_package_is_typed_and_part_of_the_namespace():
         "registry", "core-blocks", "embeddings", "processes", "losses", "tasks", "testing", "engine"
     }  # fmt: skip
     for name, package in PACKAGES.items():
-        initial = [path.name for path in package.parent.iterdir() if path.suffix in (".py", ".pyi")]
+        initial = [
+            path.name
+            for path in package.parent.iterdir()
+            if path.suffix in (".py", ".pyi")
+        ]
         assert initial == ["__init__.py" if name == "engine" else "__init__.pyi"], (
             f"{name}: {initial}"
         )
@@ -87,11 +98,15 @@ def test_no_import_cycles():
         name = module_name(path)
         found = names & modules - {name}
         packages = {
-            other for other in found if any(inner.startswith(f"{other}.") for inner in found)
+            other
+            for other in found
+            if any(inner.startswith(f"{other}.") for inner in found)
         }
         graph.add_edges_from((name, other) for other in found - packages)
     assert not [
-        sorted(group) for group in networkx.strongly_connected_components(graph) if len(group) > 1
+        sorted(group)
+        for group in networkx.strongly_connected_components(graph)
+        if len(group) > 1
     ]
 
 
@@ -115,9 +130,19 @@ def test_the_search_for_imports_by_strings_finds_them():
 def test_specs_and_listings_do_not_import_torch():
     specs = sorted(module_name(path) for path in SOURCES if path.name == "specs.py")
     assert len(specs) >= 6
-    light = ["", ".kinds", ".plugins.manager", ".plugins.describe", ".config.validation"]
+    light = [
+        "",
+        ".kinds",
+        ".plugins.manager",
+        ".plugins.describe",
+        ".config.validation",
+    ]
     light = [f"dither.registry{name}" for name in light]
-    light += ["dither.engine", "dither.engine.cli.app", "dither.engine.cli.catalog_output"]
+    light += [
+        "dither.engine",
+        "dither.engine.cli.app",
+        "dither.engine.cli.catalog_output",
+    ]
     code = f"""
 import importlib, sys
 for name in {[*light, *specs]!r}:
@@ -131,7 +156,9 @@ for part in catalog.parts():
     describe(part, catalog)
 assert "torch" not in sys.modules, "describe imports torch"
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
     assert not done.returncode, done.stderr.strip().splitlines()[-1]
 
 
@@ -153,7 +180,9 @@ def test_nothing_is_unpickled_or_evaluated_and_nothing_listens():
         found = {name.split(".")[0] for name in names} & FORBIDDEN_MODULES
         if shown(path) in UNPICKLES:
             attributes = {
-                ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)
+                ast.unparse(node)
+                for node in ast.walk(tree)
+                if isinstance(node, ast.Attribute)
             }
             allowed = re.compile(rf"pickle\.(?:{UNPICKLES[shown(path)]})(?:\..*)?")
             used = {name for name in attributes if name.startswith("pickle.")}
@@ -163,25 +192,36 @@ def test_nothing_is_unpickled_or_evaluated_and_nothing_listens():
             if not isinstance(node, ast.Call):
                 continue
             called = ast.unparse(node.func)
-            options = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+            options = {
+                keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords
+            }
             if (
                 called == "torch.load"
                 and shown(path) == READS_TORCH
                 and SAFELY.items() <= options.items()
             ):
                 continue  # the only reader of external weights: tensors only, and no pickle outside a zip archive
-            if called in FORBIDDEN_CALLS or called in ("torch.load", "torch.save", "os.system"):
+            if called in FORBIDDEN_CALLS or called in (
+                "torch.load",
+                "torch.save",
+                "os.system",
+            ):
                 wrong.append(f"{shown(path)}:{node.lineno} calls {called}")
             allowed = {keyword.arg: keyword.value for keyword in node.keywords}
             if (
                 called.endswith(".load")
-                and ast.unparse(allowed.get("allow_pickle", ast.Constant(False))) != "False"
+                and ast.unparse(allowed.get("allow_pickle", ast.Constant(False)))
+                != "False"
             ):
                 wrong.append(f"{shown(path)}:{node.lineno} unpickles")
             if ast.unparse(allowed.get("shell", ast.Constant(False))) != "False":
                 wrong.append(f"{shown(path)}:{node.lineno} runs a shell")
     assert not wrong, "\n".join(wrong)
-    assert not [shown(path) for path in SOURCES if SERVERS.search(path.read_text(encoding="utf-8"))]
+    assert not [
+        shown(path)
+        for path in SOURCES
+        if SERVERS.search(path.read_text(encoding="utf-8"))
+    ]
 
 
 SERVERS = re.compile(
@@ -239,7 +279,11 @@ def test_texts_name_no_machine_and_no_package_host():
     assert not wrong, "\n".join(wrong)
 
 
-PART_OF = {"pydantic_core": "pydantic", "annotated_types": "pydantic", "umap": "umap-learn"}
+PART_OF = {
+    "pydantic_core": "pydantic",
+    "annotated_types": "pydantic",
+    "umap": "umap-learn",
+}
 
 
 def test_dependencies_are_declared():
@@ -247,9 +291,13 @@ def test_dependencies_are_declared():
     distributions = importlib.metadata.packages_distributions()
     wrong = []
     for name, package in PACKAGES.items():
-        project = tomllib.loads((package.parents[1] / "pyproject.toml").read_text())["project"]
+        project = tomllib.loads((package.parents[1] / "pyproject.toml").read_text())[
+            "project"
+        ]
         extras = [
-            item for items in project.get("optional-dependencies", {}).values() for item in items
+            item
+            for items in project.get("optional-dependencies", {}).values()
+            for item in items
         ]
         declared = {
             re.split(r"[<>=!~\[ ;]", item)[0].lower().replace("_", "-")

@@ -23,7 +23,9 @@ QUICK = str(ROOT / "experiments/bubble_diagram/quick.toml")
 def python(code: str, *arguments: str, **options) -> str:
     """Run code in a new process and return its standard output."""
     command = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, **options
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout
@@ -46,15 +48,17 @@ def test_every_command_has_help_without_heavy_imports():
     said, heavy = json.loads(python(code))
     assert heavy == []
     assert said["schema"][2] < 0.8, "0.2 s of CPU time on an idle machine"
-    assert all(f"─ {panel} ─" in said[""][1] for panel in [*PANELS, "tasks and plugins"])
+    assert all(
+        f"─ {panel} ─" in said[""][1] for panel in [*PANELS, "tasks and plugins"]
+    )
     assert " infill " in said[""][1]
     for verb, (code, text, _) in said.items():
         assert code == 0, f"{verb}: {text}"
         assert f" {verb} " in text, verb
         before_options = text.partition("Usage:")[2].partition("╭")[0]
-        assert len([line for line in before_options.splitlines() if line.strip()]) >= 2, (
-            f"{verb} has no help"
-        )
+        assert (
+            len([line for line in before_options.splitlines() if line.strip()]) >= 2
+        ), f"{verb} has no help"
         assert "<bool>" not in text
         assert (
             not verb
@@ -92,14 +96,21 @@ def test_light_commands_import_no_torch():
 
 def test_shell_completion():
     code = "import sys; sys.argv = ['dither']; from dither.engine.cli import main; sys.exit(main())"
-    variables = {"_DITHER_COMPLETE": "complete_bash", "COMP_WORDS": "dither des", "COMP_CWORD": "1"}
-    assert python(code, cwd=ROOT, env={**os.environ, **variables}).split() == ["describe"]
+    variables = {
+        "_DITHER_COMPLETE": "complete_bash",
+        "COMP_WORDS": "dither des",
+        "COMP_CWORD": "1",
+    }
+    assert python(code, cwd=ROOT, env={**os.environ, **variables}).split() == [
+        "describe"
+    ]
 
 
 def test_list_and_plugins(cli):
     def listed(*arguments: str) -> list[tuple[str, str]]:
         return [
-            (row["kind"], row["name"]) for row in json.loads(cli("list", "--json", *arguments).out)
+            (row["kind"], row["name"])
+            for row in json.loads(cli("list", "--json", *arguments).out)
         ]
 
     wanted = {
@@ -117,10 +128,19 @@ def test_list_and_plugins(cli):
     assert "### mse" in page
     assert "score-entropy" not in page
     assert "save_total_limit" not in page
-    states = {row["name"]: row["state"] for row in json.loads(cli("plugins", "--json").out)}
+    states = {
+        row["name"]: row["state"] for row in json.loads(cli("plugins", "--json").out)
+    }
     assert {
         states[name]
-        for name in ("core-blocks", "embeddings", "engine", "losses", "processes", "tasks")
+        for name in (
+            "core-blocks",
+            "embeddings",
+            "engine",
+            "losses",
+            "processes",
+            "tasks",
+        )
     } == {"loaded"}
 
 
@@ -182,15 +202,26 @@ def test_describe(cli, monkeypatch):
         (["validate", QUICK, "train.compile=yes"], "unknown-value", "true or false"),
         (["validate", QUICK, "train.start_from=EXPOR"], "file-not-found", "EXPORT"),
         (["validate", QUICK, "train.start_from=RUN"], "file-not-found", ""),
-        (["validate", QUICK, "train.start_layout=get"], "", "start_layout requires start_from"),
         (
-            ["validate", QUICK, "train.lora={on=['attention']}", "train.freeze=['head.*']"],
+            ["validate", QUICK, "train.start_layout=get"],
+            "",
+            "start_layout requires start_from",
+        ),
+        (
+            [
+                "validate",
+                QUICK,
+                "train.lora={on=['attention']}",
+                "train.freeze=['head.*']",
+            ],
             "misfit",
             "freeze",
         ),
     ],
 )
-def test_invalid_input_is_refused_with_a_hint(arguments, code, word, cli, tmp_path, monkeypatch):
+def test_invalid_input_is_refused_with_a_hint(
+    arguments, code, word, cli, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     for name, file in (("RUN", "resolved.toml"), ("EXPORT", "weights.safetensors")):
         (tmp_path / name).mkdir()
@@ -244,7 +275,10 @@ ENGINE_COMMANDS = COMMANDS.replace("(app):", "(app, engine):").replace(
 
 def test_a_command_of_a_plugin_applies_the_model_of_a_run(trained, tmp_path, cli):
     (file := tmp_path / "greeter.py").write_text(ENGINE_COMMANDS)
-    assert cli("hello", "--name", str(trained[1]), "-p", str(file), code=3).out == "(2, 8) (2, 8)\n"
+    assert (
+        cli("hello", "--name", str(trained[1]), "-p", str(file), code=3).out
+        == "(2, 8) (2, 8)\n"
+    )
 
 
 def test_commands_of_plugins_run_with_garbage_collection(tmp_path, cli):
@@ -268,7 +302,8 @@ def test_a_plugin_adds_a_group_without_a_name(tmp_path, cli):
     assert cli("group", "hello", "-p", str(file), code=3).out == "hello world\n"
     file.write_text(source.replace("'group'", "'runs'"))
     assert (
-        'adds the command "runs", which exists already' in cli("group", "-p", str(file), code=2).err
+        'adds the command "runs", which exists already'
+        in cli("group", "-p", str(file), code=2).err
     )
 
 
@@ -282,8 +317,12 @@ def site(tmp_path, monkeypatch):
         (tmp_path / f"{name}.py").write_text(source)
         info = tmp_path / f"{name}-1.dist-info"
         info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
-        (info / "entry_points.txt").write_text(f"[dither.plugins]\n{entry or name} = {name}\n")
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n"
+        )
+        (info / "entry_points.txt").write_text(
+            f"[dither.plugins]\n{entry or name} = {name}\n"
+        )
 
     yield install
     for path in tmp_path.glob("*.py"):
@@ -297,7 +336,11 @@ def test_help_and_corrections_need_no_valid_registry_toml(site, capsys, cli):
     (broken / "entry_points.txt").write_text("[console_scripts]\nnoequals\n")
     site("tp_greeter", COMMANDS)
     for invalid in (False, True):
-        for words, said in (([], ""), (["--help"], ""), (["validat"], "No such command")):
+        for words, said in (
+            ([], ""),
+            (["--help"], ""),
+            (["validat"], "No such command"),
+        ):
             main(words)
             printed = capsys.readouterr()
             assert said in printed.err
@@ -310,10 +353,21 @@ def test_help_and_corrections_need_no_valid_registry_toml(site, capsys, cli):
 
 def test_one_plugin_that_fails_to_add_commands_takes_no_others_away(site, cli):
     for name in ("tp_aaa", "tp_bbb", "tp_ccc"):
-        site(name, COMMANDS.replace("hello", f"hello-{name}").replace("def hello-", "def hello_"))
-    Path("tp_bbb.py").write_text(COMMANDS.replace("(app):\n", "(app):\n    raise SystemExit(0)\n"))
+        site(
+            name,
+            COMMANDS.replace("hello", f"hello-{name}").replace(
+                "def hello-", "def hello_"
+            ),
+        )
+    Path("tp_bbb.py").write_text(
+        COMMANDS.replace("(app):\n", "(app):\n    raise SystemExit(0)\n")
+    )
     printed = cli("--help")
-    assert [name for name in ("tp-aaa", "tp-bbb", "tp-ccc") if f"hello-{name}" in printed.out] == [
+    assert [
+        name
+        for name in ("tp-aaa", "tp-bbb", "tp-ccc")
+        if f"hello-{name}" in printed.out
+    ] == [
         "tp-aaa",
         "tp-ccc",
     ]
@@ -324,7 +378,8 @@ def test_one_plugin_that_fails_to_add_commands_takes_no_others_away(site, cli):
 def test_a_command_of_a_plugin_may_have_an_option_p(site, cli):
     site(
         "tp_greeter",
-        "import typer\n" + COMMANDS.replace('str = "world"', 'str = typer.Option("world", "-p")'),
+        "import typer\n"
+        + COMMANDS.replace('str = "world"', 'str = typer.Option("world", "-p")'),
     )
     assert cli("hello", "-p", "8080", code=3).out == "hello 8080\n"
     assert main(["hello", "-p"]) == 2
@@ -346,9 +401,7 @@ BROKEN = {
         "return [Block]", "yield Block; raise ValueError('half')"
     ),
 }
-LINGERS = (
-    "import threading, time\nthreading.Thread(target=time.sleep, args=(9,), daemon=True).start()\n"
-)
+LINGERS = "import threading, time\nthreading.Thread(target=time.sleep, args=(9,), daemon=True).start()\n"
 OTHERS = {
     "tp_prints": "print('noise')\n" + BLOCK.format(name="prints"),
     "tp_lingers": LINGERS + BLOCK.format(name="lingers"),
@@ -368,9 +421,14 @@ def test_broken_plugins_are_listed_and_stop_only_experiments_that_use_them(
     assert not {"tp_raises", "tp_prints", "tp_clash", "tp_lingers"} & set(sys.modules)
     capsys.readouterr()
     rows = {row["name"]: row for row in json.loads(cli("plugins", "--json").out)}
-    assert {name for name, row in rows.items() if row["state"] == "failed"} == set(BROKEN)
+    assert {name for name, row in rows.items() if row["state"] == "failed"} == set(
+        BROKEN
+    )
     assert all(row["reason"] for name, row in rows.items() if name in BROKEN)
-    assert (rows["tp_same"]["state"], rows["tp_same"]["source"]) == ("clash", "tp_one, tp_two")
+    assert (rows["tp_same"]["state"], rows["tp_same"]["source"]) == (
+        "clash",
+        "tp_one, tp_two",
+    )
     assert rows["core-blocks"]["state"] == rows["tp_lingers"]["state"] == "loaded"
     assert main(["describe", "process", "absorbing"]) == 0
     assert "tp_raises" in cli("doctor", code=1).out
@@ -427,12 +485,15 @@ def test_run_sample_evaluate_and_resume(trained, tmp_path, capsys):
     baselines = {name: known[name] for name in known if name.partition("/")[0] in again}
     assert {name: value for name, value in measured.items() if "/" in name} == baselines
     lines = [json.loads(line) for line in before.decode().splitlines()]
-    assert {key: value for key, value in lines[-2].items() if key in again} == pytest.approx(
-        again
-    ), "as in the run"
+    assert {
+        key: value for key, value in lines[-2].items() if key in again
+    } == pytest.approx(again), "as in the run"
     other = json.loads(printed("evaluate", str(run), "--json", "--split", "test"))
     assert other["nats_per_token"] not in (0, again["nats_per_token"])
-    assert other["nats_per_token/unigram"] not in (0, baselines["nats_per_token/unigram"])
+    assert other["nats_per_token/unigram"] not in (
+        0,
+        baselines["nats_per_token/unigram"],
+    )
     (line,) = [
         line
         for line in printed("evaluate", str(run)).splitlines()
@@ -440,8 +501,12 @@ def test_run_sample_evaluate_and_resume(trained, tmp_path, capsys):
     ]
     assert f"{again['nats_per_token']:.6g} ± " in line
     assert f"unigram {baselines['nats_per_token/unigram']:.4g}" in line
-    output = printed("sample", str(run), "--count", "3", "--out", str(tmp_path / "samples"))
-    assert "nats_per_token" not in output, "no baselines of metrics that were not measured"
+    output = printed(
+        "sample", str(run), "--count", "3", "--out", str(tmp_path / "samples")
+    )
+    assert "nats_per_token" not in output, (
+        "no baselines of metrics that were not measured"
+    )
     assert list((tmp_path / "samples").iterdir())
     assert (run / "metrics.jsonl").read_bytes() == before
     printed("--resume", str(run), "--set", "train.steps=5")
@@ -449,14 +514,20 @@ def test_run_sample_evaluate_and_resume(trained, tmp_path, capsys):
     output = printed("--resume", str(run), "--set", "train.steps=6")
     assert f"dither sample '{run}'" in output, "commands can be pasted"
     steps = [
-        json.loads(line).get("step") for line in (run / "metrics.jsonl").read_text().splitlines()
+        json.loads(line).get("step")
+        for line in (run / "metrics.jsonl").read_text().splitlines()
     ]
     assert max(step for step in steps if step is not None) == 6
 
 
-def test_experiments_are_found_by_name_in_any_folder_and_copied(tmp_path, monkeypatch, cli):
+def test_experiments_are_found_by_name_in_any_folder_and_copied(
+    tmp_path, monkeypatch, cli
+):
     monkeypatch.chdir(tmp_path)
-    assert main(["new", "experiment", "mine.toml", "--from", "bubble_diagram/seed_base"]) == 0
+    assert (
+        main(["new", "experiment", "mine.toml", "--from", "bubble_diagram/seed_base"])
+        == 0
+    )
     for words in (
         ["mine"],
         ["experiments/bubble_diagram/quick.toml"],
@@ -467,14 +538,20 @@ def test_experiments_are_found_by_name_in_any_folder_and_copied(tmp_path, monkey
     assert load_experiment("more").experiment.seed == 3
     assert (
         "exists already"
-        in cli("new", "experiment", "mine.toml", "--from", "language_model/quick", code=2).err
+        in cli(
+            "new", "experiment", "mine.toml", "--from", "language_model/quick", code=2
+        ).err
     )
 
 
-def test_a_copied_experiment_has_its_own_name_and_no_results(tmp_path, monkeypatch, cli):
+def test_a_copied_experiment_has_its_own_name_and_no_results(
+    tmp_path, monkeypatch, cli
+):
     monkeypatch.chdir(tmp_path)
     words = ["new", "experiment", "my plans.toml", "--from", "bubble_diagram/quick"]
-    printed = cli(*words, "train.steps=3", "sampler.use=ancestral", "sampler.steps=5").out
+    printed = cli(
+        *words, "train.steps=3", "sampler.use=ancestral", "sampler.steps=5"
+    ).out
     assert printed.endswith("next: dither run 'my plans.toml'\n")
     text = Path("my plans.toml").read_text()
     for absent in ("schema", "Result", "experiments.run"):
@@ -484,7 +561,10 @@ def test_a_copied_experiment_has_its_own_name_and_no_results(tmp_path, monkeypat
     assert (copy.name, copy.train.steps, copy.sampler.steps) == ("my-plans", 3, 5)
     same = {"name", "sampler", "train"}
     assert copy.model_dump(exclude=same) == original.model_dump(exclude=same)
-    assert "[unknown-key]" in cli(*words[:2], "b.toml", *words[3:], "train.stpes=3", code=2).err
+    assert (
+        "[unknown-key]"
+        in cli(*words[:2], "b.toml", *words[3:], "train.stpes=3", code=2).err
+    )
     assert not Path("b.toml").exists()
 
 
@@ -496,7 +576,9 @@ def test_new_experiment_writes_the_quick_experiment_with_every_option(task, tmp_
     assert load_experiment(tmp_path / "all.toml").experiment == quick
     text = (tmp_path / "all.toml").read_text()
     keys = type(load_experiment(name).experiment.train).model_fields
-    assert [key for key in keys if f"{key} = " not in text and f"[train.{key}]" not in text] == []
+    assert [
+        key for key in keys if f"{key} = " not in text and f"[train.{key}]" not in text
+    ] == []
 
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments/bubble_diagram"
@@ -516,7 +598,8 @@ def explained(cli):
 
     def call(*words: str) -> dict[str, tuple[str, str]]:
         split = (
-            line.partition(" = ") for line in cli("resolve", "--origins", *words).out.splitlines()
+            line.partition(" = ")
+            for line in cli("resolve", "--origins", *words).out.splitlines()
         )
         return {
             key.strip(): tuple(part.strip() for part in rest.split("  ", 1))
@@ -570,7 +653,9 @@ def test_origins_one_key_or_table(here, cli, explained):
     assert "model.block.heads" in found
     assert all(key.startswith("model.block.") for key in found)
     steps = explained("quick.toml", "train.steps")
-    assert steps == {"train.steps": ("1500", "from " + place("quick.toml", "steps = 1500", "1500"))}
+    assert steps == {
+        "train.steps": ("1500", "from " + place("quick.toml", "steps = 1500", "1500"))
+    }
     suggestions = {
         "model.bolck": "model.block",
         "train.stpes": "train.steps",
@@ -585,7 +670,13 @@ def test_origins_one_key_or_table(here, cli, explained):
 
 def test_origins_as_json(here, cli, explained):
     found = cli(
-        "resolve", "--origins", "quick.toml", "train", "--set", "train.steps=3", "--json"
+        "resolve",
+        "--origins",
+        "quick.toml",
+        "train",
+        "--set",
+        "train.steps=3",
+        "--json",
     ).out
     rows = {row["key"]: row for row in json.loads(found)}
     steps = rows["train.steps"]
@@ -595,17 +686,29 @@ def test_origins_as_json(here, cli, explained):
         None,
     )
     assert steps["over"][0]["file"] == "quick.toml"
-    assert (rows["train.keep"]["from"], rows["train.keep"]["default_of"]) == (None, "[train]")
+    assert (rows["train.keep"]["from"], rows["train.keep"]["default_of"]) == (
+        None,
+        "[train]",
+    )
     for words in (["train.steps=7"], ["--train.steps", "7"], ["--train.steps=7"]):
         assert (
             json.loads(
-                cli("resolve", "--origins", "quick.toml", "train.steps", *words, "--json").out
+                cli(
+                    "resolve",
+                    "--origins",
+                    "quick.toml",
+                    "train.steps",
+                    *words,
+                    "--json",
+                ).out
             )[0]["value"]
             == 7
         )
     assert (
         "[unknown-key]"
-        in cli("resolve", "--origins", "quick.toml", "--set", "train.stpes=3", code=2).err
+        in cli(
+            "resolve", "--origins", "quick.toml", "--set", "train.stpes=3", code=2
+        ).err
     )
     assert (
         explained("quick.toml", "model.block.heads", "--set", "model.block.heads=7")[
@@ -635,12 +738,16 @@ def test_diff_of_two_runs(here, cli):
                 "threads": 1,
             },
             "git": {"commit": ("a" if one else "b") * 40, "clean": one},
-            "plugins": {"core-blocks": {"version": "0.1.0" if one else "0.2.0", "sha256": ""}},
+            "plugins": {
+                "core-blocks": {"version": "0.1.0" if one else "0.2.0", "sha256": ""}
+            },
         }
         manifest["plugins"] |= {} if one else {"mine": {"version": "", "sha256": "f00"}}
         (here / name / "manifest.json").write_text(json.dumps(manifest))
         changes = [] if one else ["--set", "train.steps=3"]
-        (here / name / "resolved.toml").write_text(cli("resolve", "quick.toml", *changes).out)
+        (here / name / "resolved.toml").write_text(
+            cli("resolve", "quick.toml", *changes).out
+        )
     found = json.loads(cli("runs", "diff", "one", "other", "--json").out)
     assert found["options"] == {"train.steps": [1500, 3]}
     assert found["parts"] == {}

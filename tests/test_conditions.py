@@ -62,9 +62,17 @@ def experiment(task="labelled-text", model=None, **tables):
             "embedding": embedding,
             "condition": {
                 "use": "sum",
-                "parts": [{"use": "level", "frequencies": 8, "time_scale": 100.0}, KINDS],
+                "parts": [
+                    {"use": "level", "frequencies": 8, "time_scale": 100.0},
+                    KINDS,
+                ],
             },
-            "block": {"use": "adaln-zero", "heads": 2, "rope": "centre", "rope_unit": 10_000.0},
+            "block": {
+                "use": "adaln-zero",
+                "heads": 2,
+                "rope": "centre",
+                "rope_unit": 10_000.0,
+            },
             "head": head,
             **(model or {}),
         },
@@ -83,7 +91,11 @@ def experiment(task="labelled-text", model=None, **tables):
 @pytest.mark.parametrize("task", ENDS)
 def test_guidance_strengthens_a_learned_label(task):
     """Weight 0 ignores the label, so that both kinds are sampled."""
-    settings = {"count": 48, "seed": 1, "guidance": {"condition": "kind", "weight": 3.0}}
+    settings = {
+        "count": 48,
+        "seed": 1,
+        "guidance": {"condition": "kind", "weight": 3.0},
+    }
     e = experiment(task, sample=settings)
     assert not list(e.check())
     system = Diffusion.build(e)
@@ -100,7 +112,9 @@ def test_guidance_strengthens_a_learned_label(task):
     assert accuracy[3.0] >= accuracy[1.0] > accuracy[0.0]
     assert accuracy[3.0] > 0.9
     system.guidance, system.labels = None, {"kind": 1}
-    assert make_samples(system, 48, 1).metrics["high"] > 0.75, "all samples have the label high"
+    assert make_samples(system, 48, 1).metrics["high"] > 0.75, (
+        "all samples have the label high"
+    )
     system.labels = {"kind": 0}
     assert make_samples(system, 48, 1).metrics["high"] < 0.25
 
@@ -109,7 +123,9 @@ def test_labels_are_requested_by_name_or_number():
     plain = Diffusion.build(experiment()).like(5, 0)
     assert plain.cond["kind"].tolist() == [0, 1, 0, 1, 0]
     for requested, label in (("high", 1), (1, 1), (-1, -1)):
-        like = Diffusion.build(experiment(sample={"cond": {"kind": requested}})).like(5, 0)
+        like = Diffusion.build(experiment(sample={"cond": {"kind": requested}})).like(
+            5, 0
+        )
         assert like.cond["kind"].tolist() == [label] * 5
         assert torch.equal(like.cond["centre"], plain.cond["centre"])
         assert torch.equal(like.x0, plain.x0)
@@ -119,7 +135,9 @@ def labels_seen(system):
     """Record the labels that the model embeds."""
     seen = []
     embedding = system.model.condition.parts[1]
-    embedding.register_forward_pre_hook(lambda module, given: seen.append(given[1]["kind"].clone()))
+    embedding.register_forward_pre_hook(
+        lambda module, given: seen.append(given[1]["kind"].clone())
+    )
     return seen
 
 
@@ -127,7 +145,9 @@ def test_label_dropout_follows_from_seed_and_step():
     """A resumed run drops the same labels; evaluation drops none."""
     e = experiment()
     whole, first, second = (Trainer(Diffusion.build(e), e.train, 0) for _ in range(3))
-    seen, before, after = (labels_seen(trainer.system) for trainer in (whole, first, second))
+    seen, before, after = (
+        labels_seen(trainer.system) for trainer in (whole, first, second)
+    )
     for _ in range(6):
         whole.advance()
     assert all((kind < 0).any() for kind in seen)
@@ -140,10 +160,14 @@ def test_label_dropout_follows_from_seed_and_step():
         second.advance()
     assert all(torch.equal(a, b) for a, b in zip(seen, [*before, *after], strict=True))
     ends = whole.system.model.state_dict(), second.system.model.state_dict()
-    assert all(torch.equal(a, b) for a, b in zip(*(end.values() for end in ends), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(*(end.values() for end in ends), strict=True)
+    )
     whole.system.eval()
     clean = whole.system.task.batch("valid", range(16))
-    whole.system.denoise(whole.system.process.prior(clean), torch.full((16,), 0.5), clean)
+    whole.system.denoise(
+        whole.system.process.prior(clean), torch.full((16,), 0.5), clean
+    )
     assert torch.equal(seen[-1], clean.cond["kind"])
 
 
@@ -152,7 +176,9 @@ def test_label_dropout_is_the_same_on_every_rank():
     clean, seen = system.task.batch("train", range(32)), labels_seen(system)
     for rows in (None, slice(0, 16), slice(16, 32)):
         torch.manual_seed(5)
-        system(*(part if rows is None else part[rows] for part in system.prepare(clean)))
+        system(
+            *(part if rows is None else part[rows] for part in system.prepare(clean))
+        )
     whole, *parts = seen
     assert (whole < 0).any()
     assert torch.equal(torch.cat(parts), whole)
@@ -161,8 +187,12 @@ def test_label_dropout_is_the_same_on_every_rank():
 @pytest.mark.parametrize("block_size", [None, 4])
 def test_label_dropout_covers_clean_and_noised_halves(block_size):
     """Under block diffusion both halves of a sample have the same label."""
-    sampler = {"use": "blocks", "size": 4} if block_size else {"use": "ancestral", "steps": 8}
-    e = experiment(model={"block_size": block_size} if block_size else {}, sampler=sampler)
+    sampler = (
+        {"use": "blocks", "size": 4} if block_size else {"use": "ancestral", "steps": 8}
+    )
+    e = experiment(
+        model={"block_size": block_size} if block_size else {}, sampler=sampler
+    )
     assert not list(e.check())
     system = Diffusion.build(e).train()
     seen = labels_seen(system)
@@ -172,7 +202,9 @@ def test_label_dropout_covers_clean_and_noised_halves(block_size):
     assert torch.equal(seen[0], seen[-1])
 
 
-NO_DROPOUT = {"condition": {"use": "sum", "parts": ["level", {"use": "label", "of": "kind"}]}}
+NO_DROPOUT = {
+    "condition": {"use": "sum", "parts": ["level", {"use": "label", "of": "kind"}]}
+}
 
 
 @pytest.mark.parametrize(
@@ -188,7 +220,10 @@ NO_DROPOUT = {"condition": {"use": "sum", "parts": ["level", {"use": "label", "o
             "sample.guidance.condition",
         ),
         (
-            {"sample": {"guidance": {"condition": "kind"}}, "model": {"condition": "level"}},
+            {
+                "sample": {"guidance": {"condition": "kind"}},
+                "model": {"condition": "level"},
+            },
             "sample.guidance.condition",
         ),
         ({"sample": {"cond": {"kind": "hih"}}}, "sample.cond.kind"),
@@ -211,12 +246,23 @@ def test_from_a_file_to_samples_and_to_other_samples_of_the_same_run(tmp_path, c
     """The second drawing requests another label and no guidance, and costs half as much; weights are left alone."""
     shutil.copy(Path(__file__).with_name("toy_tasks.py"), tmp_path)
     sample = {"count": 2, "guidance": {"condition": "kind", "weight": 2.0}}
-    tree = dump(experiment(sample=sample, sampler={"use": "ancestral", "steps": 4}), catalog())
+    tree = dump(
+        experiment(sample=sample, sampler={"use": "ancestral", "steps": 4}), catalog()
+    )
     (tmp_path / "exp.toml").write_text(
-        'plugins = ["./toy_tasks.py"]\n' + tomlkit.dumps(tree).replace("plugins = []", "")
+        'plugins = ["./toy_tasks.py"]\n'
+        + tomlkit.dumps(tree).replace("plugins = []", "")
     )
     assert (
-        main(["run", str(tmp_path / "exp.toml"), "train.steps=2", "--runs", str(tmp_path / "runs")])
+        main(
+            [
+                "run",
+                str(tmp_path / "exp.toml"),
+                "train.steps=2",
+                "--runs",
+                str(tmp_path / "runs"),
+            ]
+        )
         == 0
     )
     (run,) = (tmp_path / "runs").glob("*-*")
@@ -226,15 +272,42 @@ def test_from_a_file_to_samples_and_to_other_samples_of_the_same_run(tmp_path, c
         ("b", ["sample.guidance.weight=1", "sample.cond.kind=high", "sampler.steps=4"]),
     ):
         arguments = [word for change in changes for word in ("--set", change)]
-        assert main(["sample", str(run), "-n", "8", "--out", str(tmp_path / name), *arguments]) == 0
+        assert (
+            main(
+                [
+                    "sample",
+                    str(run),
+                    "-n",
+                    "8",
+                    "--out",
+                    str(tmp_path / name),
+                    *arguments,
+                ]
+            )
+            == 0
+        )
         calls.append(
-            float(re.search(r"model_calls_per_sample\D*([\d.]+)", capsys.readouterr().out)[1])
+            float(
+                re.search(
+                    r"model_calls_per_sample\D*([\d.]+)", capsys.readouterr().out
+                )[1]
+            )
         )
         drawn = load_file(tmp_path / name / "samples.safetensors")["samples"]
         assert drawn.shape == (8, 8)
     assert calls[0] == 2 * calls[1]
     assert (
-        main(["sample", str(run), "--set", "model.width=8", "--set", "sample.cond.kind=hihg"]) == 2
+        main(
+            [
+                "sample",
+                str(run),
+                "--set",
+                "model.width=8",
+                "--set",
+                "sample.cond.kind=hihg",
+            ]
+        )
+        == 2
     )
     assert "error: model.width: " in capsys.readouterr().err
 
@@ -269,9 +342,9 @@ class Pairs:
 
     def batch(self, split: str, rows) -> Clean:
         signs = (
-            torch.randint(2, (512, 6, 1), generator=torch.Generator().manual_seed(len(split)))[
-                list(rows)
-            ]
+            torch.randint(
+                2, (512, 6, 1), generator=torch.Generator().manual_seed(len(split))
+            )[list(rows)]
             * 2.0
             - 1
         )
@@ -333,7 +406,11 @@ PARTIAL = [{"use": "gaussian", "mask": mask, "predict": predict}
 def test_known_values_are_kept(process) -> None:
     """Drawn in the order of their spread, or with partial noise."""
     sampler = {"use": "dpm-solver", "steps": 5}
-    changes = {"sampler": sampler} if process in PARTIAL else {"head": HEAD, "sampler": ORDERED}
+    changes = (
+        {"sampler": sampler}
+        if process in PARTIAL
+        else {"head": HEAD, "sampler": ORDERED}
+    )
     system = train_on_pairs(assemble(process=process, **changes), 3)
     clean = system.task.batch("valid", range(4))
     like = Clean(clean.x0, clean.valid, torch.rand(4, 6, 4) < 0.3)

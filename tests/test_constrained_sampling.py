@@ -49,7 +49,9 @@ def sample(run, tmp_path):
     return sample
 
 
-def test_a_file_of_constraints_takes_the_place_of_those_of_the_run(run, sample, tmp_path, capsys):
+def test_a_file_of_constraints_takes_the_place_of_those_of_the_run(
+    run, sample, tmp_path, capsys
+):
     own = load_file(next((run / "samples").rglob("samples.safetensors")))["samples"]
     assert not (own[:, :8] == 2).any()
     constraints = """
@@ -60,7 +62,9 @@ def test_a_file_of_constraints_takes_the_place_of_those_of_the_run(run, sample, 
         counts = { Kitchen = 2 }
         """
     samples = sample(constraints, "-n", "3", "--no-metrics")
-    assert [file.name for file in (tmp_path / "out").iterdir()] == ["samples.safetensors"]
+    assert [file.name for file in (tmp_path / "out").iterdir()] == [
+        "samples.safetensors"
+    ]
     assert samples.shape[0] == 3
     assert (samples[:, 0] == 0).all()
     assert ((samples[:, :8] == 2).sum(1) == 2).all()
@@ -73,7 +77,11 @@ def test_a_file_of_constraints_takes_the_place_of_those_of_the_run(run, sample, 
 @pytest.mark.parametrize(
     "parts",
     [
-        ["process={use='uniform'}", "loss='score-entropy'", "sampler={use='analytic', steps=3}"],
+        [
+            "process={use='uniform'}",
+            "loss='score-entropy'",
+            "sampler={use='analytic', steps=3}",
+        ],
         [
             "process={use='marginal', schedule='log-linear'}",
             "loss='flow-kl'",
@@ -95,13 +103,27 @@ def test_doors_areas_and_outlines_with_other_processes(parts, tmp_path):
     fields = ["task.doors=true", "task.areas=true", "task.boundary=true"]
     outline = "model.condition={use='sum', parts=[{use='level'}, {use='outline'}]}"
     assert (
-        main(["run", str(QUICK), *TINY[:7], *fields, outline, *parts, "--runs", str(tmp_path)]) == 0
+        main(
+            [
+                "run",
+                str(QUICK),
+                *TINY[:7],
+                *fields,
+                outline,
+                *parts,
+                "--runs",
+                str(tmp_path),
+            ]
+        )
+        == 0
     )
     (summary,) = tmp_path.glob("*-*/summary.json")
     metrics = json.loads(summary.read_text())["figures"]
     for name in ("nodes", "edges", "doors", "areas"):
         assert 0 < metrics["valid"][f"{name}_nats_per_graph"] < float("inf")
-    assert {"reachable", "door_js", "area_js", "outline_iou"} <= metrics["sample"].keys()
+    assert {"reachable", "door_js", "area_js", "outline_iou"} <= metrics[
+        "sample"
+    ].keys()
     (samples,) = tmp_path.glob("*-*/samples/**/samples.safetensors")
     x = load_file(samples)["samples"]
     assert x.shape[1] == 80
@@ -114,7 +136,9 @@ def test_a_plan_is_edited(run, tmp_path, capsys):
     diagram = make_plans(3, 0, 1).diagram(0)
     rooms, path = len(diagram.types), tmp_path / "plan.json"
     path.write_text(json.dumps(json.loads(plan_line(diagram)), indent=1))
-    edges = dict(zip(pairs(rooms), encode(diagram, rooms)[rooms:].tolist(), strict=True))
+    edges = dict(
+        zip(pairs(rooms), encode(diagram, rooms)[rooms:].tolist(), strict=True)
+    )
     for number, (words, kept, total) in enumerate((
         (["--keep", "0-1,3"], [0, 1, 3], rooms),
         (["--keep", "0,2", "--redraw", "2"], [0, 2], 4),
@@ -134,7 +158,8 @@ def test_a_plan_is_edited(run, tmp_path, capsys):
         samples = load_file(out / "samples.safetensors")["samples"]
         assert ((samples[:, :8] != 14).sum(1) == total).all()
         assert (
-            samples[:, : len(kept)] == torch.tensor([diagram.types[room] for room in kept])
+            samples[:, : len(kept)]
+            == torch.tensor([diagram.types[room] for room in kept])
         ).all()
         for (u, i), (v, j) in combinations(enumerate(kept), 2):
             assert (samples[:, 8 + pair_index(u, v, 8)] == edges[i, j]).all()
@@ -147,7 +172,10 @@ def test_a_plan_is_edited(run, tmp_path, capsys):
         ["--keep", "x"],
         ["--keep", "3-0"],
     ):
-        assert main(["edit", str(run), str(path), *words, "--out", str(tmp_path / "none")]) == 2
+        assert (
+            main(["edit", str(run), str(path), *words, "--out", str(tmp_path / "none")])
+            == 2
+        )
     assert main(["edit", str(run), "--keep", "0", "--out", str(tmp_path / "none")]) == 2
 
 
@@ -162,7 +190,10 @@ def test_samples_that_can_be_built_may_be_asked_for(sample, capsys):
     samples = sample(constraints, "-n", "6").numpy()
     assert len(samples) == 6
     assert is_buildable(samples, 8).all()
-    assert float(re.search(r"satisfied/buildable +([0-9.]+)", capsys.readouterr().out)[1]) > 0.5
+    assert (
+        float(re.search(r"satisfied/buildable +([0-9.]+)", capsys.readouterr().out)[1])
+        > 0.5
+    )
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,9 @@ LINES = (
     "a." * 40 + "b = 1", "x = ", "= 1", "]", "'''", "\x00", 'plugins = ["./x.py", 3]', '"model" = {}', "\u2028",
     "name = 'a\u202eb'", "model.embedding.use = 'regions'", "seed = [",
 )  # fmt: skip
-LETTERS = "\x00\x07\x1b\t\r\n \"'[]{}=.,#\\\u00e9\u0301\u200b\u2028\ufeff\U0001f600\uffff0aZ"
+LETTERS = (
+    "\x00\x07\x1b\t\r\n \"'[]{}=.,#\\\u00e9\u0301\u200b\u2028\ufeff\U0001f600\uffff0aZ"
+)
 
 
 def change_lines(text, dice):
@@ -60,7 +62,9 @@ def change_lines(text, dice):
 
 def change_value(text, dice):
     """Replace a value, an inline table, or the name of a component."""
-    pattern = dice.choice((r"""= ("[^"\n]*"|[\w.+-]+)""", r"(\{[^{}\n]*\})", r"""("[a-z0-9-]+")"""))
+    pattern = dice.choice(
+        (r"""= ("[^"\n]*"|[\w.+-]+)""", r"(\{[^{}\n]*\})", r"""("[a-z0-9-]+")""")
+    )
     found = list(re.finditer(pattern, text))
     names = re.findall(r""""[a-z0-9-]+\"""", text) or VALUES
     value = dice.choice(VALUES if dice.randrange(2) else names)
@@ -79,7 +83,9 @@ def misspell(text, dice):
 def put_letter(text, dice):
     at = dice.randrange(len(text) + 1)
     return text[:at] + (
-        dice.choice(LETTERS) + text[at + dice.randrange(2) :] if dice.randrange(2) else ""
+        dice.choice(LETTERS) + text[at + dice.randrange(2) :]
+        if dice.randrange(2)
+        else ""
     )
 
 
@@ -91,7 +97,12 @@ def flip_bit(text, dice):
 
 def change_ends(text, dice):
     return dice.choice(
-        ("\ufeff" + text, text.replace("\n", "\r\n"), text.replace("\n", "\r"), text + "\ufeff")
+        (
+            "\ufeff" + text,
+            text.replace("\n", "\r\n"),
+            text.replace("\n", "\r"),
+            text + "\ufeff",
+        )
     )
 
 
@@ -132,7 +143,8 @@ def examine(path, text, catalog):
 
 
 @pytest.mark.parametrize(
-    "share", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, len(EXAMPLES)))]
+    "share",
+    [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, len(EXAMPLES)))],
 )
 def test_damaged_files_are_read_or_refused_with_a_place(folder, share):
     catalog = load_plugins().catalog
@@ -149,7 +161,9 @@ def test_damaged_files_are_read_or_refused_with_a_place(folder, share):
     @given(
         st.integers(0, len(FILES) - 1),
         st.lists(
-            st.tuples(st.sampled_from(DAMAGES), st.integers(0, 2**32)), min_size=1, max_size=3
+            st.tuples(st.sampled_from(DAMAGES), st.integers(0, 2**32)),
+            min_size=1,
+            max_size=3,
         ),
     )
     def read(number, damages):
@@ -185,8 +199,14 @@ TEXTS = {
     "dotted header": (f"[{KEY}]\nb = 1", "too-large"),
     "huge integer": ("a = " + "9" * 5000, "out-of-range"),
     "huge hexadecimal": ("a = 0x" + "f" * 200_000, "out-of-range"),
-    "200,000 keys": ("".join(f"k{number} = 1\n" for number in range(200_000)), "too-large"),
-    "32,000 keys": ("".join(f"{number:x}=1\n" for number in range(32_000)), "more-problems"),
+    "200,000 keys": (
+        "".join(f"k{number} = 1\n" for number in range(200_000)),
+        "too-large",
+    ),
+    "32,000 keys": (
+        "".join(f"{number:x}=1\n" for number in range(32_000)),
+        "more-problems",
+    ),
     "names of plugins": (
         f"plugins = {[f'no{number}' for number in range(8_000)]}",
         "unknown-plugin",
@@ -277,7 +297,8 @@ def write_special_files(folder: Path) -> None:
     write("other", 'extends = "a circle.toml"')
     for number in range(1, 25):
         write(
-            f"twice{number}", f'extends = ["twice{number - 1}.toml", "./twice{number - 1}.toml"]\n'
+            f"twice{number}",
+            f'extends = ["twice{number - 1}.toml", "./twice{number - 1}.toml"]\n',
         )
     shutil.copyfile(FINE, folder / "twice0.toml")
     write("twice each", 'extends = ["twice24.toml", "twice24.toml"]\n')
@@ -305,7 +326,9 @@ def results(tmp_path_factory):
     for name, (text, _) in TEXTS.items():
         (folder / f"{name}.toml").write_text(text, encoding="utf-8")
     cases = {name: [file_of(name)] for name in (*TEXTS, *FOLDERS)}
-    cases |= {f"set {name}": ["fine.toml", *words] for name, (words, _) in CHANGES.items()}
+    cases |= {
+        f"set {name}": ["fine.toml", *words] for name, (words, _) in CHANGES.items()
+    }
     (folder / "cases.json").write_text(json.dumps(cases))
     done = subprocess.run(
         [sys.executable, "-c", READER],

@@ -70,9 +70,13 @@ def npz(path):
 
 
 def same_hashes(path):
-    keys = [(key * ((1 << 61) - 1)).to_bytes(11, "little", signed=True) for key in range(1, 60_000)]
+    keys = [
+        (key * ((1 << 61) - 1)).to_bytes(11, "little", signed=True)
+        for key in range(1, 60_000)
+    ]
     return hashed_keys(
-        path, b"\x80\x02}(" + b"".join(b"\x8a\x0b" + key + b"K\x01" for key in keys) + b"u."
+        path,
+        b"\x80\x02}(" + b"".join(b"\x8a\x0b" + key + b"K\x01" for key in keys) + b"u.",
     )
 
 
@@ -131,7 +135,11 @@ def results(tmp_path_factory):
     """Results from a new process: memory that a process once used, and keeps, would not count against limits."""
     folder = tmp_path_factory.mktemp("bombs")
     done = subprocess.run(
-        [sys.executable, __file__, folder], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, __file__, folder],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
@@ -150,5 +158,7 @@ if __name__ == "__main__":
     for folder in folders.values():
         folder.mkdir()
     sys.stdout.write(
-        json.dumps({bomb.__name__: measure(bomb, folder) for bomb, folder in folders.items()})
+        json.dumps(
+            {bomb.__name__: measure(bomb, folder) for bomb, folder in folders.items()}
+        )
     )

@@ -28,11 +28,17 @@ from dither.registry.plugins.policy import read_policy
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    return re.findall(
+        rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL
+    )
 
 
 def test_the_python_example_of_the_readme_trains(monkeypatch):
@@ -63,8 +69,12 @@ def test_notebooks_run(notebook, tmp_path):
 
     content = nbformat.read(notebook, 4)
     assert notebook.stat().st_size < 200_000
-    assert not re.search(r"/(home|root|work|tmp)/", notebook.read_text()), "a path of one machine"
-    NotebookClient(content, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert not re.search(r"/(home|root|work|tmp)/", notebook.read_text()), (
+        "a path of one machine"
+    )
+    NotebookClient(
+        content, timeout=600, resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
 
 
 def test_the_plugin_of_the_readme_works(tmp_path):
@@ -86,12 +96,17 @@ def test_the_plugin_of_the_readme_works(tmp_path):
 
 def test_the_likelihood_of_the_language_page(monkeypatch):
     small = ["task.data.length=2000", "task.data.held=200", "model.width=16"]
-    experiment = load_experiment(ROOT / "experiments/language_model/markov.toml", small).experiment
+    experiment = load_experiment(
+        ROOT / "experiments/language_model/markov.toml", small
+    ).experiment
     system = System.build(experiment)
     monkeypatch.setattr("dither.load", lambda run: system)
     ids = system.task.batch("valid", range(2)).x0
     mask = (torch.arange(16) < 4).expand(2, -1)
-    (code,), names = blocks(ROOT / "docs/language.md", "python"), {"ids": ids, "mask": mask}
+    (code,), names = (
+        blocks(ROOT / "docs/language.md", "python"),
+        {"ids": ids, "mask": mask},
+    )
     exec(code, names)
     assert (names["bound"].values + names["bound"].half_widths < 0).all()
 
@@ -168,11 +183,16 @@ def test_the_hook_examples_run(tmp_path, capsys, cli):
     plugin.write_text(code)
     (tmp_path / "tiny.toml").write_text(f'plugins = ["./observer.py"]\n{TINY}')
 
-    assert main(["run", str(tmp_path / "tiny.toml"), "--runs", str(tmp_path / "runs")]) == 0
+    assert (
+        main(["run", str(tmp_path / "tiny.toml"), "--runs", str(tmp_path / "runs")])
+        == 0
+    )
     (run,) = (tmp_path / "runs").glob("*-*")
     assert (run / "frozen.txt").read_text() == "0 parameters are frozen\n"
     assert re.fullmatch(r"10 \d\.\d{4}\n", (run / "losses.txt").read_text())
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()
+    ]
     losses = [line["loss"] for line in lines if line["kind"] == "valid"]
     assert len(losses) == 2
     assert float((run / "best.txt").read_text()) == pytest.approx(min(losses))
@@ -189,7 +209,9 @@ def test_the_hook_examples_run(tmp_path, capsys, cli):
 
     error = FloatingPointError("a test")
     stopped = SimpleNamespace(directory=SimpleNamespace(path=tmp_path))
-    list(load_plugins(files=[plugin]).call_each("on_run_error", run=stopped, error=error))
+    list(
+        load_plugins(files=[plugin]).call_each("on_run_error", run=stopped, error=error)
+    )
     assert (tmp_path / "error.txt").read_text() == "FloatingPointError: a test\n"
 
 
@@ -203,12 +225,15 @@ def test_the_policy_example_is_valid(tmp_path):
 def test_documented_commands_exist():
     application, _ = app_for([])
     known = {
-        command.name or command.callback.__name__ for command in application.registered_commands
+        command.name or command.callback.__name__
+        for command in application.registered_commands
     }
     known |= {group.name for group in application.registered_groups}
     for page in PAGES:
         for line in re.findall(
-            r"^    (?:python -m experiments\.run|dither) (.*)$", page.read_text(), re.MULTILINE
+            r"^    (?:python -m experiments\.run|dither) (.*)$",
+            page.read_text(),
+            re.MULTILINE,
         ):
             word = line.split()[0]
             assert word in known or word.endswith(".toml") or word == "--resume", line
@@ -241,11 +266,17 @@ def made(width: int, depth: int, features: int = 283) -> dict[str, torch.Tensor]
             f"{block}.norm1": (width,),
             f"{block}.norm2": (width,),
         }
-        sizes |= {f"{block}.mlp.fc1": (4 * width, width), f"{block}.mlp.fc2": (width, 4 * width)}
+        sizes |= {
+            f"{block}.mlp.fc1": (4 * width, width),
+            f"{block}.mlp.fc2": (width, 4 * width),
+        }
     for name, shape in sizes.items():
         shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
     generator = torch.Generator().manual_seed(0)
-    return {name: 0.1 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    return {
+        name: 0.1 * torch.randn(shape, generator=generator)
+        for name, shape in shapes.items()
+    }
 
 
 @pytest.fixture
@@ -263,11 +294,14 @@ def folder(tmp_path, monkeypatch):
 HUMAN = "task.data.subset='chr21-22'"
 
 
-def begun(folder: Path, name: str, *changes: str) -> tuple[dict[str, torch.Tensor], str]:
+def begun(
+    folder: Path, name: str, *changes: str
+) -> tuple[dict[str, torch.Tensor], str]:
     """Run an experiment; return its last weights, and what it said."""
     console = Console(file=io.StringIO(), width=200)
     loaded = load_experiment(
-        folder / name, [*SMALL, *([] if name == "expression.toml" else [HUMAN]), *changes]
+        folder / name,
+        [*SMALL, *([] if name == "expression.toml" else [HUMAN]), *changes],
     )
     assert run(loaded, folder / "runs", [], console=console) == 0
     (path,) = (folder / "runs").glob("*/checkpoints/*/model.safetensors")
@@ -294,7 +328,9 @@ def test_a_run_begins_with_the_weights_of_the_file(folder):
 
 def test_the_code_of_the_page_runs(folder):
     """On a small model, of the same experiment otherwise."""
-    toml = PRETRAIN.replace("width = 768", "width = 24").replace("depth = 12", "depth = 2")
+    toml = PRETRAIN.replace("width = 768", "width = 24").replace(
+        "depth = 12", "depth = 2"
+    )
     toml = toml.replace("regions = 200", "regions = 6")
     toml = toml.replace('"human-dhs"', '{ use = "human-dhs", subset = "chr21-22" }')
     (folder / "get.toml").write_text(toml)
@@ -312,14 +348,18 @@ def store(folder: Path, regions: int = 120) -> np.ndarray:
     expression = np.stack([motifs[:, 0] + 3 * atpm, 2 * motifs[:, 1]], -1)
     group = zarr.create_group(str(folder / "astrocyte.zarr"), zarr_format=2)
     places = [
-        f"chr{number}:{1000 * n}-{1000 * n + 500}" for number in (1, 2, 3) for n in range(regions)
+        f"chr{number}:{1000 * n}-{1000 * n + 500}"
+        for number in (1, 2, 3)
+        for n in range(regions)
     ]
     group.create_array("peak_names", data=np.array(places))
     group.create_array("motif_names", data=np.array([f"m{n}" for n in range(282)]))
     group.create_array("data", data=motifs)
     group.create_array("atpm/astrocyte", data=atpm)
     for strand, values in zip(("positive", "negative"), expression.T, strict=True):
-        group.create_array(f"expression_{strand}/astrocyte", data=np.ascontiguousarray(values))
+        group.create_array(
+            f"expression_{strand}/astrocyte", data=np.ascontiguousarray(values)
+        )
     return expression
 
 
@@ -339,7 +379,9 @@ def test_expression_is_predicted_from_the_other_columns(folder):
     assert found["embedding.linear.weight"].shape == (24, 283)
     assert found["head.linear.weight"].shape == (2, 24)
     (path,) = (folder / "runs").glob("*-*")
-    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()
+    ]
     losses = [line["loss"] for line in lines if "loss" in line and "lr" in line]
     assert losses[-1] < losses[0] - 0.05, losses
     (samples,) = path.glob("samples/*/samples.safetensors")

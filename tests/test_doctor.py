@@ -19,7 +19,9 @@ def plugins_of(*reports):
     return SimpleNamespace(reports=list(reports), catalog=Catalog())
 
 
-@pytest.mark.parametrize(("free", "expected"), [(1e10, ("ok", "")), (1e9, ("note", "disk-full"))])
+@pytest.mark.parametrize(
+    ("free", "expected"), [(1e10, ("ok", "")), (1e9, ("note", "disk-full"))]
+)
 def test_free_space(tmp_path, monkeypatch, free, expected):
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free))
     assert codes(doctor.check_folder("runs", tmp_path / "runs", "move")) == [expected]
@@ -54,10 +56,16 @@ def test_states_of_plugins():
 
 
 def test_requirements_of_registry_toml():
-    policy = Policy.model_validate({"plugins": {"require": ["dist-a>=1", "a>=3", "absent"]}})
+    policy = Policy.model_validate(
+        {"plugins": {"require": ["dist-a>=1", "a>=3", "absent"]}}
+    )
     plugins = plugins_of(PluginStatus("a", "loaded", "dist-a", "2.0"))
     found = codes(doctor.check_policy(None, policy, plugins))
-    assert found == [("ok", ""), ("broken", "unknown-plugin"), ("broken", "unknown-plugin")]
+    assert found == [
+        ("ok", ""),
+        ("broken", "unknown-plugin"),
+        ("broken", "unknown-plugin"),
+    ]
     policy = Policy.model_validate({"components": {"mine": {"block": ["gone"]}}})
     assert codes(doctor.check_policy(None, policy, plugins)) == [
         ("ok", ""),
@@ -84,10 +92,20 @@ def test_every_problem_of_registry_toml_is_a_finding(tmp_path):
 
 def test_the_command_and_its_exit_code(tmp_path, cli, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DITHER_PLUGINS", "core-blocks,embeddings,engine,losses,processes,tasks")
+    monkeypatch.setenv(
+        "DITHER_PLUGINS", "core-blocks,embeddings,engine,losses,processes,tasks"
+    )
     rows = json.loads(cli("doctor", "--json").out)
-    assert {row["topic"] for row in rows} >= {"python", "runs", "cache", "plugins", "registry.toml"}
-    assert all(row.keys() == {"topic", "state", "message", "advice", "code"} for row in rows)
+    assert {row["topic"] for row in rows} >= {
+        "python",
+        "runs",
+        "cache",
+        "plugins",
+        "registry.toml",
+    }
+    assert all(
+        row.keys() == {"topic", "state", "message", "advice", "code"} for row in rows
+    )
     (tmp_path / "runs").write_text("a file")
     page = cli("doctor", code=1).out
     assert "1 broken" in page

@@ -35,9 +35,11 @@ def write_files() -> None:
     (FILES / "regions.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
     with (FILES / "plans.jsonl").open("w", encoding="utf-8") as file:
         for i in range(40):
-            boxes = [[20, 20, 100 + i, 120], [100 + i, 20, 200, 80], [100 + i, 80, 200, 120]][
-                : 2 + i % 2
-            ]
+            boxes = [
+                [20, 20, 100 + i, 120],
+                [100 + i, 20, 200, 80],
+                [100 + i, 80, 200, 120],
+            ][: 2 + i % 2]
             types = ["LivingRoom", ROOMS[i % 5], ROOMS[i % 3]][: 2 + i % 2]
             file.write(json.dumps({"types": types, "boxes": boxes}) + "\n")
     for i in range(12):
@@ -45,7 +47,9 @@ def write_files() -> None:
             f"The {i}th letter says little, and says it {'very ' * i}well.\n" * 8
         )
     store = zarr.create_group(str(FILES / "regions.zarr"), zarr_format=2)
-    peaks = [f"chr{n}:{1000 * i}-{1000 * i + 500}" for n in (1, 2, 3) for i in range(12)]
+    peaks = [
+        f"chr{n}:{1000 * i}-{1000 * i + 500}" for n in (1, 2, 3) for i in range(12)
+    ]
     for name, values in (
         ("peak_names", peaks),
         ("motif_names", ["GATA1"]),
@@ -58,7 +62,9 @@ def write_files() -> None:
     )
     peaks = [f"chr{n}\t{20 * i}\t{20 * i + 20}\n" for n in (1, 2, 3) for i in range(12)]
     (FILES / "peaks.bed").write_text("".join(peaks))
-    (FILES / "motifs.jaspar").write_text(">MA0035 GATA1\n0 9 0 9\n0 0 0 0\n9 0 0 0\n0 0 9 0\n")
+    (FILES / "motifs.jaspar").write_text(
+        ">MA0035 GATA1\n0 9 0 9\n0 0 0 0\n9 0 0 0\n0 0 9 0\n"
+    )
 
 
 os.environ.update(
@@ -68,13 +74,18 @@ os.environ.update(
     _MLFLOW_SERVER_ARTIFACT_ROOT=str(FILES / "artifacts"),
 )
 write_files()
-PREPARED = {"source": str(FILES / "plans.jsonl"), "destination": str(FILES / "prepared")}
+PREPARED = {
+    "source": str(FILES / "plans.jsonl"),
+    "destination": str(FILES / "prepared"),
+}
 PlanFiles(**PREPARED).prepare()
 REGIONS = {"use": "region-file", "path": str(FILES / "regions.csv")}
 ARRAYS = {"paths": [REGIONS["path"]], "out": str(FILES / "regions")}
 PreparedRegions(**ARRAYS).prepare()
 SCANNED = {
-    "paths": [str(FILES / name) for name in ("peaks.bed", "genome.fa", "motifs.jaspar")],
+    "paths": [
+        str(FILES / name) for name in ("peaks.bed", "genome.fa", "motifs.jaspar")
+    ],
     "p_value": 0.01,
 }
 SCANNED["out"] = str(FILES / "scanned")
@@ -102,8 +113,20 @@ EXAMPLES = {
     "data:planted-motifs": [PLANTED],
     "data:human-dhs": [{"subset": "chr21-22"}],
     "task:get-region": [
-        {"data": REGIONS, "regions": 5, "stride": 2, "standardise": True, "accessibility": False},
-        {"data": MAPPED, "regions": 4, "stride": 3, "jitter": 1, "accessibility": "constant"},
+        {
+            "data": REGIONS,
+            "regions": 5,
+            "stride": 2,
+            "standardise": True,
+            "accessibility": False,
+        },
+        {
+            "data": MAPPED,
+            "regions": 4,
+            "stride": 3,
+            "jitter": 1,
+            "accessibility": "constant",
+        },
     ],
     "task:bubble-diagram": [
         {"data": {"use": "procedural-plans", "train": 300, "valid": 50, "test": 50}},
@@ -120,14 +143,23 @@ EXAMPLES = {
     ],
     "task:language-model": [
         {},
-        {"data": TEXTS, "length": 48, "tokenizer": "chars", "prompt": "The ", "ngrams": 3},
+        {
+            "data": TEXTS,
+            "length": 48,
+            "tokenizer": "chars",
+            "prompt": "The ",
+            "ngrams": 3,
+        },
         {"data": TEXTS, "length": 64, "documents": "separate", "end_of_text": True},
         {"data": SHARDS, "length": 32},
     ],
 }
 ROOT = Path(__file__).parent.parent
 FAILURES = {
-    ("loss:poisson", "truth_is_best"): "samples of the kit may be negative, which counts are not"
+    (
+        "loss:poisson",
+        "truth_is_best",
+    ): "samples of the kit may be negative, which counts are not"
 }
 
 
@@ -168,7 +200,8 @@ def test_every_plugin_runs_the_kit():
     parts = default_catalog().parts()
     ours = set(conformance.BUILT_IN)
     metadata = [
-        tomllib.loads(path.read_text("utf-8")) for path in ROOT.glob("packages/*/pyproject.toml")
+        tomllib.loads(path.read_text("utf-8"))
+        for path in ROOT.glob("packages/*/pyproject.toml")
     ]
     offering = {
         name

@@ -25,7 +25,9 @@ NEEDED = {
 """Experiments whose data a user must provide: code and option of the problem without them."""
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
+@pytest.mark.parametrize(
+    "path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}"
+)
 def test_every_file_is_valid_and_documented(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     missing = []
@@ -36,11 +38,15 @@ def test_every_file_is_valid_and_documented(path, tmp_path, monkeypatch):
         missing = ["task.data=stdlib-text", "task.tokenizer=bytes"]
     loaded = load_experiment(path, missing)
     tree = dump(loaded.experiment, loaded.plugins.catalog)
-    again = validate(type(loaded.experiment), type(loaded.document)(tree), loaded.plugins.catalog)
+    again = validate(
+        type(loaded.experiment), type(loaded.document)(tree), loaded.plugins.catalog
+    )
     assert again == loaded.experiment
     header = [line for line in path.read_text().splitlines() if line.startswith("#")]
     text = "\n".join(header)
-    assert f"python -m experiments.run experiments/{path.parent.name}/{path.name}" in text
+    assert (
+        f"python -m experiments.run experiments/{path.parent.name}/{path.name}" in text
+    )
     assert "Result" in text
 
 
@@ -64,10 +70,13 @@ COUNTS = {
 def test_parameter_counts_of_each_module(name, expected):
     experiment = load_experiment(ROOT / "experiments" / name).experiment
     with torch.device("meta"):
-        model = experiment.model.build(experiment.process.facts(experiment.task.space()).space)
+        model = experiment.model.build(
+            experiment.process.facts(experiment.task.space()).space
+        )
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
     assert {
-        part: sum(n for name, n in sizes.items() if name.startswith(part)) for part in expected
+        part: sum(n for name, n in sizes.items() if name.startswith(part))
+        for part in expected
     } == expected
 
 
@@ -101,9 +110,13 @@ def test_host_synchronisations_on_a_simulated_gpu(change):
         f"train.optimizer={'muon' if 'blocks' in name else 'adamw'}",
     ]
     overrides += ["train.precision=float32", "train.device=cpu"]
-    experiment = load_experiment(ROOT / "experiments" / f"{name}.toml", overrides).experiment
+    experiment = load_experiment(
+        ROOT / "experiments" / f"{name}.toml", overrides
+    ).experiment
     expected = float(
-        Trainer(Diffusion.build(experiment).train(), experiment.train, 0).advance()["loss"]
+        Trainer(Diffusion.build(experiment).train(), experiment.train, 0).advance()[
+            "loss"
+        ]
     )
     system, shapes = Diffusion.build(experiment).train(), []
     for block in system.model.blocks:
@@ -128,9 +141,20 @@ def test_host_synchronisations_on_a_simulated_gpu(change):
 )
 def test_models_of_the_seed_files_compile_to_one_graph(name):
     """Without graph breaks, so that norms, modulation and RoPE are fused, and without recompiling as masks vary."""
-    small = ["model.width=16", "model.depth=2", "model.block.heads=2", "train.precision=float32"]
-    data = {"g": "task.regions=200", "b": "task.data.train=8", "l": "task.tokenizer=bytes"}[name[0]]
-    experiment = load_experiment(ROOT / f"experiments/{name}.toml", [*small, data]).experiment
+    small = [
+        "model.width=16",
+        "model.depth=2",
+        "model.block.heads=2",
+        "train.precision=float32",
+    ]
+    data = {
+        "g": "task.regions=200",
+        "b": "task.data.train=8",
+        "l": "task.tokenizer=bytes",
+    }[name[0]]
+    experiment = load_experiment(
+        ROOT / f"experiments/{name}.toml", [*small, data]
+    ).experiment
     system, counter = Diffusion.build(experiment).train(), CompileCounter()
     model = torch.compile(system.model, backend=counter, fullgraph=True)
     for rows in range(0, 8, 2):
@@ -145,9 +169,14 @@ def test_models_of_the_seed_files_compile_to_one_graph(name):
 def test_host_synchronisations_of_metrics_on_a_simulated_gpu(name, waits):
     with DeviceTrace() as trace:
         system = trace.move(
-            Diffusion.build(load_experiment(ROOT / f"experiments/{name}/quick.toml").experiment)
+            Diffusion.build(
+                load_experiment(ROOT / f"experiments/{name}/quick.toml").experiment
+            )
         )
-        counts = [(evaluate(system, samples, 4), trace.syncs.total())[1] for samples in (4, 4, 8)]
+        counts = [
+            (evaluate(system, samples, 4), trace.syncs.total())[1]
+            for samples in (4, 4, 8)
+        ]
     assert counts[2] - 2 * counts[1] + counts[0] == waits, (
         "a batch more; the first evaluation copies constants"
     )
@@ -159,7 +188,12 @@ def test_host_synchronisations_of_metrics_on_a_simulated_gpu(name, waits):
 def test_loss_and_gradient_norm_do_not_depend_on_accumulation(blocks):
     """Also where micro-batches have different numbers of weighted positions."""
     metrics = []
-    small = ("model.width=16", "model.depth=1", "model.block.heads=2", "model.block.dropout=0.0")
+    small = (
+        "model.width=16",
+        "model.depth=1",
+        "model.block.heads=2",
+        "model.block.dropout=0.0",
+    )
     data = (
         "task.data.length=20000",
         "task.data.held=4096",
@@ -171,8 +205,12 @@ def test_loss_and_gradient_norm_do_not_depend_on_accumulation(blocks):
         experiment = load_experiment(
             ROOT / "experiments/language_model/markov.toml", changes
         ).experiment
-        trainer = Trainer(Diffusion.build(experiment), experiment.train, experiment.seed)
-        metrics.append([value.item() for _ in range(2) for value in trainer.advance().values()])
+        trainer = Trainer(
+            Diffusion.build(experiment), experiment.train, experiment.seed
+        )
+        metrics.append(
+            [value.item() for _ in range(2) for value in trainer.advance().values()]
+        )
     assert metrics[1] == pytest.approx(metrics[0], rel=3e-6)
 
 
@@ -220,7 +258,9 @@ def folder(tmp_path, monkeypatch, text_experiment):
     (tmp_path / "a.txt").write_text("the cat sat on the mat. " * 50)
     (tmp_path / "text.toml").write_text(text_experiment("a.txt", tokenizer="chars"))
     (tmp_path / "regions.toml").write_text(REGIONS)
-    rows = [f"chr{c},{p},{p + 1},1,0.{p},0.5" for c in (1, 2, 3) for p in range(0, 400, 20)]
+    rows = [
+        f"chr{c},{p},{p + 1},1,0.{p},0.5" for c in (1, 2, 3) for p in range(0, 400, 20)
+    ]
     (tmp_path / "table.csv").write_text(
         "\n".join(["chromosome,start,end,open:K562,A,B", *rows, ""])
     )
@@ -262,7 +302,9 @@ def test_mistakes_are_found_before_the_first_step(folder, cli, table, line, code
         assert f"[{code}]" in captured.err
         assert f"{file}:{number}:" in captured.err
         assert "step 1" not in captured.out
-    assert not [path for path in folder.glob("runs/*/metrics.jsonl") if path.read_text()]
+    assert not [
+        path for path in folder.glob("runs/*/metrics.jsonl") if path.read_text()
+    ]
 
 
 def test_buckets_with_a_batch_larger_than_the_data(folder, cli):
@@ -296,8 +338,15 @@ def test_mistakes_below_a_wrong_task_are_reported_at_once(folder, refusal):
     expected = {"task.prompt", "model.block.heads", "train.buckets", "train.accumulate"}
     for changes in (
         [],
-        ["task.use=languages", "train.buckets=false", "process=uniform", "sampler=first-hitting"],
+        [
+            "task.use=languages",
+            "train.buckets=false",
+            "process=uniform",
+            "sampler=first-hitting",
+        ],
     ):
         refused = refusal(load_experiment, folder / "text.toml", changes)
-        assert {".".join(map(str, problem.path)) for problem in refused.problems} == expected
+        assert {
+            ".".join(map(str, problem.path)) for problem in refused.problems
+        } == expected
         expected = {"task", "model.block.heads", "loss", "sampler", "train.accumulate"}

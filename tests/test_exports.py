@@ -17,11 +17,22 @@ import dither
 from dither.engine.checkpoints.checkpoint import Damaged
 from dither.engine.cli import main
 from dither.engine.runs.evaluate_run import evaluate_run, load_model
-from dither.engine.runs.exports import pack, read_missing_data, space_as_json, space_from_json
+from dither.engine.runs.exports import (
+    pack,
+    read_missing_data,
+    space_as_json,
+    space_from_json,
+)
 from dither.registry.config.errors import Refused
 from dither.registry.contracts.commands import RunOptions
 from dither.registry.contracts.records import Clean
-from dither.registry.contracts.spaces import Condition, FeatureSpace, Field, Group, TokenSpace
+from dither.registry.contracts.spaces import (
+    Condition,
+    FeatureSpace,
+    Field,
+    Group,
+    TokenSpace,
+)
 from dither.registry.plugins.manager import default_catalog
 from dither.tasks.language_model.data import builtin_texts
 from dither.tasks.language_model.data.corpus import Document
@@ -36,7 +47,9 @@ def made(tmp_path_factory, text_experiment):
     (home / "texts").mkdir(parents=True)
     (home / "texts" / "a.txt").write_text("the cat sat on the mat. " * 60)
     (home / "more.txt").write_text("the dog lay on the log. " * 60)
-    (home / "exp.toml").write_text(text_experiment("texts/*.txt", "more.txt", tokenizer="chars"))
+    (home / "exp.toml").write_text(
+        text_experiment("texts/*.txt", "more.txt", tokenizer="chars")
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
         assert main(["run", "exp.toml"]) == 0
@@ -69,18 +82,25 @@ def test_an_export_loads_without_its_data(export):
         system.task.space.fields[0].size
         == len(set("the cat sat on the mat. the dog lay on the log.")) + 1
     )
-    assert dither.draw(system, Clean.of(torch.zeros(2, 8, dtype=torch.int64)), seed=0).shape == (
+    assert dither.draw(
+        system, Clean.of(torch.zeros(2, 8, dtype=torch.int64)), seed=0
+    ).shape == (
         2,
         8,
     )
-    with pytest.raises(Refused, match=r"task\.batch requires data .*task\.data\.paths") as no:
+    with pytest.raises(
+        Refused, match=r"task\.batch requires data .*task\.data\.paths"
+    ) as no:
         system.task.batch("train", [0])
     assert system.task.text(system.task.tokens("the cat")) == "the cat"
-    assert "task.data.paths = data/*.txt; task.data.paths = data/more.txt" in str(no.value)
+    assert "task.data.paths = data/*.txt; task.data.paths = data/more.txt" in str(
+        no.value
+    )
     assert "load(..., changes=" in no.value.problems[0].help
     x = dither.draw(system, system.task.infill("the[MASK:2]cat", 2, seed=0), seed=0)
     assert all(
-        picture.text.startswith("the") for picture in system.task.plots(x, system.task.like(2, 0))
+        picture.text.startswith("the")
+        for picture in system.task.plots(x, system.task.like(2, 0))
     )
     (record,) = (given / "assets").glob("tokenizer-record.json")
     record.write_text("{}")
@@ -92,7 +112,9 @@ def test_an_export_of_built_in_text_keeps_its_tokenizer(
     tmp_path, text_experiment, monkeypatch
 ) -> None:
     """The alphabet of Python's documentation differs between versions, and plays must be downloaded."""
-    text = text_experiment(tokenizer="chars").replace('"text-files", paths = []', '"stdlib-text"')
+    text = text_experiment(tokenizer="chars").replace(
+        '"text-files", paths = []', '"stdlib-text"'
+    )
     (tmp_path / "exp.toml").write_text(text)
     monkeypatch.chdir(tmp_path)
     assert main(["run", "exp.toml"]) == 0
@@ -107,7 +129,10 @@ def test_an_export_of_built_in_text_keeps_its_tokenizer(
         lambda docstrings: [Document.of(n, f"catéhe {n}" * 9) for n in "uvwxyz"],
     )
     other = dither.load("given")
-    assert (other.task.space.fields[0].size, other.task.tokens("the cat")) == (size, ids)
+    assert (other.task.space.fields[0].size, other.task.tokens("the cat")) == (
+        size,
+        ids,
+    )
     assert other.task.batch("train", [0]).x0.shape == (1, 8)
 
     def offline(docstrings: bool) -> None:
@@ -149,7 +174,11 @@ def test_small_files_are_bundled(tmp_path):
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "one").write_text("12345")
     data = {"use": "token-shards", "path": f"{tmp_path}/corpus"}
-    task = {"use": "language-model", "judge": f"{tmp_path}/corpus", "prompt": str(tmp_path)}
+    task = {
+        "use": "language-model",
+        "judge": f"{tmp_path}/corpus",
+        "prompt": str(tmp_path),
+    }
     tree = {
         "name": "x/y.json",
         "plugins": ["plugins/a.py", "/a/b.py"],
@@ -175,7 +204,10 @@ def test_small_files_are_bundled(tmp_path):
         "train": {"steps": 3},
     }
     assert bundle.files == {"files/tokenizer.json": tmp_path / "tokenizer.json"}
-    assert bundle.data == [("task.judge", "data/corpus"), ("task.data.path", "data/2-corpus")]
+    assert bundle.data == [
+        ("task.judge", "data/corpus"),
+        ("task.data.path", "data/2-corpus"),
+    ]
 
 
 @pytest.mark.parametrize("prompt", ["/* sum", "~nobody", "/etc/hostname"])
@@ -203,7 +235,9 @@ def test_space_round_trip(space):
     assert space_from_json(table) == space
 
 
-@pytest.mark.parametrize("damage", ["{", '{"data": [{}]}', '{"space": {"data": "tokens"}}'])
+@pytest.mark.parametrize(
+    "damage", ["{", '{"data": [{}]}', '{"space": {"data": "tokens"}}']
+)
 def test_invalid_data_entries_are_damage(tmp_path, damage):
     (tmp_path / "MANIFEST.json").write_text(damage)
     with pytest.raises(Damaged, match=r"MANIFEST\.json"):
@@ -224,7 +258,9 @@ def test_an_export_may_have_other_sampling_options(run, tmp_path, cli) -> None:
     assert not (tmp_path / "other").exists()
 
 
-def test_text_files_are_evaluated_as_the_split_that_holds_them(run, tmp_path, refusal, cli) -> None:
+def test_text_files_are_evaluated_as_the_split_that_holds_them(
+    run, tmp_path, refusal, cli
+) -> None:
     task = dither.load(run).task
     file = tmp_path / "zero.txt"
     file.write_text(task.text(task.ids["valid"].tolist()))
@@ -254,14 +290,23 @@ def test_text_files_are_evaluated_as_the_split_that_holds_them(run, tmp_path, re
             str(tmp_path / name),
         ]
         assert main(["prepare", "text", str(tmp_path / f"{name}.txt"), *options]) == 0
-    file.write_text(task.text(open_store(tmp_path / "same").splits["valid"].ids.tolist()))
-    stored = evaluate_run(run, task=lambda task: task.over_store(tmp_path / "same", "valid"))
+    file.write_text(
+        task.text(open_store(tmp_path / "same").splits["valid"].ids.tolist())
+    )
+    stored = evaluate_run(
+        run, task=lambda task: task.over_store(tmp_path / "same", "valid")
+    )
     assert stored == evaluate_run(run, task=of_text)
-    assert main(["perplexity", str(run), "--data", str(tmp_path / "same"), "--json"]) == 0
+    assert (
+        main(["perplexity", str(run), "--data", str(tmp_path / "same"), "--json"]) == 0
+    )
     assert main(["perplexity", str(run), "--data", str(tmp_path / "other")]) == 2
     changes = RunOptions(changes=["train.steps=4"])
     assert refusal(evaluate_run, run, changes).problems[0].path == ("train", "steps")
-    assert "cannot be read" in cli("perplexity", str(run), str(tmp_path / "none.txt"), code=2).err
+    assert (
+        "cannot be read"
+        in cli("perplexity", str(run), str(tmp_path / "none.txt"), code=2).err
+    )
 
 
 def test_baselines_predict_the_windows_of_the_model(run) -> None:
@@ -270,7 +315,10 @@ def test_baselines_predict_the_windows_of_the_model(run) -> None:
     three, first = task.baselines("valid", 3), task.batch("valid", range(3)).x0.numpy()
     nats = sum(task._ngrams.nats(window)[1] for window in first)
     assert three["nats_per_token/2-gram"] == pytest.approx(nats / first.size)
-    assert three["nats_per_token/unigram"] != task.baselines("valid")["nats_per_token/unigram"]
+    assert (
+        three["nats_per_token/unigram"]
+        != task.baselines("valid")["nats_per_token/unigram"]
+    )
 
 
 def test_infilling_keeps_what_is_known(run, tmp_path, cli) -> None:
@@ -278,21 +326,25 @@ def test_infilling_keeps_what_is_known(run, tmp_path, cli) -> None:
     assert main([*words, "--out", str(tmp_path / "out")]) == 0
     tensors = load_file(tmp_path / "out" / "samples.safetensors")
     assert tensors["known"][0].int().tolist() == [1, 1, 0, 0, 0, 1, 1, 0]
-    assert [bytes(row.tolist())[:2] + bytes(row.tolist())[5:7] for row in tensors["samples"]] == [
-        b"aton"
-    ] * 3
+    assert [
+        bytes(row.tolist())[:2] + bytes(row.tolist())[5:7] for row in tensors["samples"]
+    ] == [b"aton"] * 3
     for text in ("longer than the window[MASK:4]", "[MASK:9]"):
         assert "[misfit]" in cli("infill", str(run), text, code=2).err
 
 
-def test_a_frontier_compares_options_of_sampling_with_real_text(run, tmp_path, cli) -> None:
+def test_a_frontier_compares_options_of_sampling_with_real_text(
+    run, tmp_path, cli
+) -> None:
     words = ["frontier", str(run), "sampler=ancestral", "evaluate.samples=4"]
     words += ["--over", "temperature=0.5,1", "--over", "steps=2,4"]
     out = tmp_path / "out"
     rows = json.loads(cli(*words, "--out", str(out), "--json").out)
     assert [row.get("temperature") for row in rows] == [None, 0.5, 0.5, 1.0, 1.0]
     assert [row.get("steps") for row in rows] == [None, 2, 4, 2, 4]
-    assert all(0 < row["model_calls_per_sample"] <= row["steps"] + 1 for row in rows[1:])
+    assert all(
+        0 < row["model_calls_per_sample"] <= row["steps"] + 1 for row in rows[1:]
+    )
     names = {"ngram_perplexity", "sample_unigram_bits", "distinct_2", "mauve"}
     assert all(names <= row.keys() for row in rows)
     assert (out / "frontier.png").read_bytes().startswith(b"\x89PNG")
@@ -317,7 +369,10 @@ def test_a_likelihood_given_all_other_ids_is_that_of_the_model(run) -> None:
     state = system.process.prior(like)
     with torch.no_grad():
         log = torch.stack(
-            [system.denoise(state, u[None], like).log_clean()[0, 3, ids[0, 3]] for u in t[::50]]
+            [
+                system.denoise(state, u[None], like).log_clean()[0, 3, ids[0, 3]]
+                for u in t[::50]
+            ]
         )
     half = float(found.half_widths)
     assert log.min() - 1.5 * half < float(found.values) < log.max() + 1.5 * half
@@ -349,7 +404,9 @@ def test_the_commands_of_the_language_page_run(
     tmp_path, monkeypatch, text_experiment, toy_task
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "book.txt").write_text("the cat sat on the mat, and the dog on the log. " * 60)
+    (tmp_path / "book.txt").write_text(
+        "the cat sat on the mat, and the dog on the log. " * 60
+    )
     (tmp_path / "my.toml").write_text(
         text_experiment("book.txt").replace("length = 8", "length = 64")
     )
@@ -378,7 +435,10 @@ def test_the_harness_runs_a_local_task(run, toy_task) -> None:
 
     found = evaluate_tasks(load_model(run), [str(toy_task)], samples=8)["toy_cat"]
     model = HarnessModel(load_model(run), samples=8)
-    values = [model._score([*q, *a], len(q))[0] for q, a in ((b"the c", b"at"), (b"the ", b"mat"))]
+    values = [
+        model._score([*q, *a], len(q))[0]
+        for q, a in ((b"the c", b"at"), (b"the ", b"mat"))
+    ]
     assert found["perplexity,none"] == pytest.approx(
         float(torch.tensor(values).mean().neg().exp()), rel=1e-6
     )
@@ -388,6 +448,8 @@ def test_the_harness_runs_a_local_task(run, toy_task) -> None:
             self.args = args
 
     assert model.loglikelihood_rolling([Request("the cat sat")])[0] < 0
-    (text,) = model.generate_until([Request("the ", {"until": ["\n"], "max_gen_toks": 3})])
+    (text,) = model.generate_until(
+        [Request("the ", {"until": ["\n"], "max_gen_toks": 3})]
+    )
     assert len(text) <= 3
     assert "\n" not in text

@@ -36,7 +36,8 @@ def test_a_damaged_manifest_is_refused_without_side_effects(copy, text, cli):
     (copy / "manifest.json").write_text(text)
     before = contents(copy)
     assert (
-        "manifest.json" in cli("run", "--resume", str(copy), "--set", "train.steps=4", code=2).err
+        "manifest.json"
+        in cli("run", "--resume", str(copy), "--set", "train.steps=4", code=2).err
     )
     assert contents(copy) == before
 
@@ -45,14 +46,19 @@ def test_a_checkpoint_with_matching_checksums_and_wrong_contents(copy, capsys):
     newest = max((copy / "checkpoints").iterdir())
     (newest / "state.json").write_text("{}")
     manifest = json.loads((newest / "MANIFEST.json").read_text())
-    manifest["files"]["state.json"] = {"size": 2, "sha256": sha256_of(newest / "state.json")}
+    manifest["files"]["state.json"] = {
+        "size": 2,
+        "sha256": sha256_of(newest / "state.json"),
+    }
     (newest / "MANIFEST.json").write_text(json.dumps(with_checksum(manifest)))
     assert main(["run", "--resume", str(copy), "--set", "train.steps=4"]) == 3
     assert "is intact but does not match this run" in capsys.readouterr().err
 
 
 def test_a_closed_output_pipe_does_not_stop_a_run(trained, tmp_path):
-    command = f"{sys.executable} -m experiments.run {trained[0]} --runs {tmp_path / 'runs'}"
+    command = (
+        f"{sys.executable} -m experiments.run {trained[0]} --runs {tmp_path / 'runs'}"
+    )
     line = f"{command} | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["bash", "-c", line], capture_output=True, text=True, cwd=ROOT, check=False
@@ -73,7 +79,12 @@ WITHIN = "compile('os.kill(os.getpid(), 15)\\nfor _ in range(9): pass', '<frozen
         ("import late", "with stop_on_signals():\n    import torch", 75, ""),
         ("", "with stop_on_signals():\n    import torch, late", 0, "on\n"),
         ("", f"with stop_on_signals():\n    exec({WITHIN})\n    print('on')", 75, ""),
-        ("", "with stop_on_signals(True) as stop: stop.code = 3\nimport late\nprint('on')", 3, ""),
+        (
+            "",
+            "with stop_on_signals(True) as stop: stop.code = 3\nimport late\nprint('on')",
+            3,
+            "",
+        ),
         ("", "with stop_on_signals(): pass\nimport late\nprint('on')", -15, ""),
     ],
     ids=[
@@ -147,18 +158,37 @@ def test_a_run_in_an_unusual_environment(tmp_path):
     place.mkdir()
     elsewhere.mkdir(mode=0o555)
     shutil.copyfile(EXPERIMENT, place / "e.toml")
-    quick = ["--seccomp-bpf"] if works("strace", "-f", "-qq", "--seccomp-bpf", "true") else []
+    quick = (
+        ["--seccomp-bpf"]
+        if works("strace", "-f", "-qq", "--seccomp-bpf", "true")
+        else []
+    )
     watch = f"strace -f -qq {' '.join(quick)} -e trace=connect,bind,listen,accept,sendto -e signal=none -o".split()
     watch.append(str(calls))
     alone = ["unshare", "-rn"]
-    probes = [*(watch if works(*watch, "true") else ()), *(alone if works(*alone, "true") else ())]
-    command = [*probes, sys.executable, "-c", CODE, str(place / "e.toml"), str(place / "runs")]
+    probes = [
+        *(watch if works(*watch, "true") else ()),
+        *(alone if works(*alone, "true") else ()),
+    ]
+    command = [
+        *probes,
+        sys.executable,
+        "-c",
+        CODE,
+        str(place / "e.toml"),
+        str(place / "runs"),
+    ]
     environment = {"PATH": os.defpath, "TZ": "Pacific/Kiritimati"}
-    done = subprocess.run(command, capture_output=True, cwd=elsewhere, env=environment, check=False)
+    done = subprocess.run(
+        command, capture_output=True, cwd=elsewhere, env=environment, check=False
+    )
     assert not done.returncode, done.stderr.decode(errors="replace")
     assert b"all of it" in done.stdout
     calls_made = calls.read_text().splitlines() if calls.exists() else []
-    known = ("nscd/socket", "<... connect resumed>")  # glibc looks there for the name of the user
+    known = (
+        "nscd/socket",
+        "<... connect resumed>",
+    )  # glibc looks there for the name of the user
     assert not [line for line in calls_made if not any(word in line for word in known)]
 
 

@@ -58,7 +58,9 @@ def shared(tmp_path_factory):
     assert dither_cli("export", run, "--out", folder / "export")[0] == 0
     document, _ = open_experiment(folder / "exp.toml")
     sweep = SweepDirectory.create(folder / "sweeps", document, ["dither"])
-    sweep.record([sweep.add("0-seed=0", {"seed": 0}, load_experiment(folder / "exp.toml"))])
+    sweep.record(
+        [sweep.add("0-seed=0", {"seed": 0}, load_experiment(folder / "exp.toml"))]
+    )
     run.rename(folder / "run")
     sweep.path.rename(folder / "sweep")
     (folder / "toy_plugin.py").unlink()
@@ -120,7 +122,8 @@ def test_no_command_executes_a_changed_plugin_without_a_flag(copies, shared):
         assert code == 2, words
         assert "[untrusted-plugin]" in output
         assert (
-            "-p run/plugins/toy_plugin.py" in output or "-p export/plugins/toy_plugin.py" in output
+            "-p run/plugins/toy_plugin.py" in output
+            or "-p export/plugins/toy_plugin.py" in output
         ), words
     for file in (
         "run/experiment",
@@ -134,12 +137,16 @@ def test_no_command_executes_a_changed_plugin_without_a_flag(copies, shared):
         )
         assert "[untrusted-plugin]" in dither_cli("validate", f"{file}.toml")[1], file
     (copies / "own.toml").write_text('extends = "run/resolved.toml"\n')
-    assert dither_cli("validate", "own.toml")[0] == 2, "an own file that extends one of a run"
+    assert dither_cli("validate", "own.toml")[0] == 2, (
+        "an own file that extends one of a run"
+    )
     with pytest.raises(Refused, match="untrusted-plugin"):
         dither.load("run")
     with pytest.raises(Damaged):
         dither.load("export")
-    assert run_point(copies / "sweep" / "0-seed=0") == 2, "as `dither sweep --resume` starts it"
+    assert run_point(copies / "sweep" / "0-seed=0") == 2, (
+        "as `dither sweep --resume` starts it"
+    )
     assert not (shared / "ran").exists()
     assert not (copies / "runs").exists()
 
@@ -149,12 +156,16 @@ def test_a_flag_executes_a_changed_plugin(copies, shared):
     longer = ["run", "--resume", "run", "--set", "train.steps=3", "--accept-changes"]
     assert dither_cli(*longer, "-p", "run/plugins/toy_plugin.py")[0] == 0
     assert (shared / "ran").exists()
-    assert dither_cli("evaluate", "run")[0] == 0, "the run recorded the accepted content"
+    assert dither_cli("evaluate", "run")[0] == 0, (
+        "the run recorded the accepted content"
+    )
     point = copies / "sweep" / "0-seed=0"
     assert run_point(point, [str(point / "plugins" / "toy_plugin.py")]) == 0
 
 
-def test_plugins_of_a_download_are_executed_only_if_they_are_named(copies, shared, monkeypatch):
+def test_plugins_of_a_download_are_executed_only_if_they_are_named(
+    copies, shared, monkeypatch
+):
     monkeypatch.setattr(exports, "download", lambda name: copies / "export")
     with pytest.raises(Refused, match="untrusted-plugin"):
         dither.load("somebody/model")
@@ -191,16 +202,22 @@ def test_points_of_a_sweep_execute_their_copies(own, search):
         (own / "exp.toml").write_text(
             TEXT + "[sweep.search]\ntrials = 1\nspace = { seed = [1, 2] }\n"
         )
-    code, output = dither_cli("sweep", "exp.toml", *([] if search else ["--sweep", "seed=[1]"]))
+    code, output = dither_cli(
+        "sweep", "exp.toml", *([] if search else ["--sweep", "seed=[1]"])
+    )
     assert code == 0, output
 
 
-def test_an_export_describes_its_space_with_the_recorded_or_a_given_plugin(own, text_experiment):
+def test_an_export_describes_its_space_with_the_recorded_or_a_given_plugin(
+    own, text_experiment
+):
     (own / "a.txt").write_text("some words of a text\n" * 40)
     (own / "watch.py").write_text(
         "from dither.registry import hookimpl\n@hookimpl\ndef after_step(step): pass\n"
     )
-    (own / "exp.toml").write_text('plugins = ["watch.py"]\n' + text_experiment(str(own / "a.txt")))
+    (own / "exp.toml").write_text(
+        'plugins = ["watch.py"]\n' + text_experiment(str(own / "a.txt"))
+    )
     assert dither_cli("run", "exp.toml")[0] == 0
     (run,) = (own / "runs").glob("*-*")
 
@@ -235,7 +252,13 @@ FORWARD = "made = super().build(*given); made.forward = lambda *a, **o: {}; retu
 @pytest.mark.parametrize(
     ("kind", "base", "place", "body", "reason"),
     [
-        ("sampler", "first-hitting", "sampler", "return self.build(*given)", "RecursionError"),
+        (
+            "sampler",
+            "first-hitting",
+            "sampler",
+            "return self.build(*given)",
+            "RecursionError",
+        ),
         (
             "lr-schedule",
             "constant",
@@ -243,7 +266,13 @@ FORWARD = "made = super().build(*given); made.forward = lambda *a, **o: {}; retu
             "return lambda step: None",
             "the factor of step 0 is None",
         ),
-        ("block", "adaln-zero", "model.block", FORWARD.format("None"), "forward returned None"),
+        (
+            "block",
+            "adaln-zero",
+            "model.block",
+            FORWARD.format("None"),
+            "forward returned None",
+        ),
         (
             "block",
             "adaln-zero",
@@ -251,7 +280,13 @@ FORWARD = "made = super().build(*given); made.forward = lambda *a, **o: {}; retu
             FORWARD.format("a[0][:, :1]"),
             "forward returned shape",
         ),
-        ("condition", "level", "model.condition", FORWARD.format("None"), "forward returned None"),
+        (
+            "condition",
+            "level",
+            "model.condition",
+            FORWARD.format("None"),
+            "forward returned None",
+        ),
     ],
 )
 def test_wrong_results_name_component_and_plugin(

@@ -38,7 +38,9 @@ def variants(kind: str, option: str) -> list[dict[str, str]]:
     found = []
     for part in catalog().parts(kind):
         field = part.spec.model_fields.get(option)
-        choices = [{option: value} for value in get_args(field.annotation)] if field else [{}]
+        choices = (
+            [{option: value} for value in get_args(field.annotation)] if field else [{}]
+        )
         found += [{"use": part.spec.name} | choice for choice in choices]
     return found
 
@@ -71,7 +73,11 @@ def assemble(task: str, process: dict, loss: Any, **changes: Any) -> Experiment:
 
 def compatible(task: str, process: dict, schedule: str, loss: str) -> bool:
     """Whether a combination is valid, by rules independent of the components."""
-    features, name, predict = task == "toy-features", process["use"], process.get("predict")
+    features, name, predict = (
+        task == "toy-features",
+        process["use"],
+        process.get("predict"),
+    )
     if features != (name in ("flow-matching", "gaussian", "masked-region")):
         return False
     if (name, predict, schedule) == (
@@ -80,7 +86,9 @@ def compatible(task: str, process: dict, schedule: str, loss: str) -> bool:
         "rectified-flow",
     ):  # x_0 = (x - b eps) / a, and a ends at 1e-14
         return False
-    if loss == "masked-ce":  # MDLM's closed form: an absorbing process and a model of clean ids
+    if (
+        loss == "masked-ce"
+    ):  # MDLM's closed form: an absorbing process and a model of clean ids
         return name == "absorbing" and predict != "score"
     if loss == "poisson":  # a likelihood of x0
         return features and predict in (None, "x0")
@@ -88,7 +96,9 @@ def compatible(task: str, process: dict, schedule: str, loss: str) -> bool:
 
 
 @pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("process", PROCESSES, ids=lambda process: "-".join(process.values()))
+@pytest.mark.parametrize(
+    "process", PROCESSES, ids=lambda process: "-".join(process.values())
+)
 def test_combinations_train_or_are_rejected(task, process):
     """Each schedule and each loss is trained with at least once."""
     torch.manual_seed(0)
@@ -102,7 +112,8 @@ def test_combinations_train_or_are_rejected(task, process):
         )
         if misfits:
             assert all(
-                misfit.message and misfit.path[0] in Experiment.model_fields for misfit in misfits
+                misfit.message and misfit.path[0] in Experiment.model_fields
+                for misfit in misfits
             ), where
         elif not {schedule, str(loss)} <= trained:
             trained |= {schedule, str(loss)}
@@ -123,16 +134,18 @@ def check_training(system: Diffusion, where: str) -> None:
             f"{where}: gradient of the head"
         )
         optimizer.step()
-    assert any(not torch.equal(old, new) for old, new in zip(before, head, strict=True)), (
-        f"{where}: the head is unchanged"
-    )
+    assert any(
+        not torch.equal(old, new) for old, new in zip(before, head, strict=True)
+    ), f"{where}: the head is unchanged"
     like = system.task.like(4, 0)
     check_samples(draw(system, like, seed=0), like, system.process.space, where)
 
 
 def check_samples(x: torch.Tensor, like, space, where: str) -> None:
     assert x.shape == like.x0.shape, where
-    assert torch.equal(x[like.fixed], like.x0[like.fixed]), f"{where}: fixed values changed"
+    assert torch.equal(x[like.fixed], like.x0[like.fixed]), (
+        f"{where}: fixed values changed"
+    )
     if isinstance(space, TokenSpace):
         clean = space.clean().expand(*x.shape, -1).gather(-1, x[..., None])[..., 0]
         assert clean[~like.fixed].all(), (
@@ -174,7 +187,9 @@ def test_samplers_work_with_every_compatible_process(sampler):
     sampled = []
     for task, process, block_size in itertools.product(TASKS, PROCESSES, (None, 2)):
         loss = "mse" if task == "toy-features" else "score-entropy"
-        experiment = assemble(task, process, loss, sampler={"use": sampler, **SAMPLERS[sampler]})
+        experiment = assemble(
+            task, process, loss, sampler={"use": sampler, **SAMPLERS[sampler]}
+        )
         model = experiment.model.model_copy(update={"block_size": block_size})
         experiment = experiment.model_copy(update={"model": model})
         where = f"{task}, {process}, {sampler}, block_size {block_size}"
@@ -189,31 +204,53 @@ def test_samplers_work_with_every_compatible_process(sampler):
         sampled.append(where)
     # With and without block_size: 6 for features, 12 for graphs, but for text only 12 without: a text model with
     # block_size is trained in blocks, which only "blocks" samples. Unmasking: absorbing with 3 targets.
-    tokens = {"analytic", "discrete-flow", "euler", "particle-gibbs", "predictor-corrector"}
+    tokens = {
+        "analytic",
+        "discrete-flow",
+        "euler",
+        "particle-gibbs",
+        "predictor-corrector",
+    }
     masks = {"first-hitting", "guided", "ordered", "remdm", "semi-autoregressive"}
     # Gaussian noise with 3 targets and flow matching with 2; masked-region masks.
-    noise = dict.fromkeys(("ddim", "dpm-solver", "ode"), 10) | {"repaint": 6, "ordered-regions": 2}
+    noise = dict.fromkeys(("ddim", "dpm-solver", "ode"), 10) | {
+        "repaint": 6,
+        "ordered-regions": 2,
+    }
     expected = {"ancestral": 12 + 36, "blocks": 12, "self-correct": 27}
     expected |= dict.fromkeys(tokens, 36) | dict.fromkeys(masks, 9) | noise
     assert len(sampled) == expected[sampler]
 
 
-DNA = {"use": "planted-motifs", "length": 10, "cells": 2, "width": 4, "train": 32, "held": 16}
+DNA = {
+    "use": "planted-motifs",
+    "length": 10,
+    "cells": 2,
+    "width": 4,
+    "train": 32,
+    "held": 16,
+}
 TOKEN_PROCESSES = [
-    p for p in PROCESSES if p["use"] not in ("gaussian", "flow-matching", "masked-region")
+    p
+    for p in PROCESSES
+    if p["use"] not in ("gaussian", "flow-matching", "masked-region")
 ]
 UNMASKING = ("first-hitting", "guided", "ordered", "remdm", "semi-autoregressive")
 OF_FEATURES = ("ddim", "dpm-solver", "ode", "ordered-regions", "repaint")
 
 
-@pytest.mark.parametrize("sampler", [name for name in SAMPLERS if name not in OF_FEATURES])
+@pytest.mark.parametrize(
+    "sampler", [name for name in SAMPLERS if name not in OF_FEATURES]
+)
 def test_dna_sequences_with_every_token_process_and_sampler(sampler):
     """With and without guidance, which alternate: each predicted quantity of a process has one of both."""
     ran = [
         dna_sequences_run(process, sampler, n % 2 * 2.5 or None, n % 3 == 0)
         for n, process in enumerate(TOKEN_PROCESSES)
     ]
-    names = {process["use"] for process, own in zip(TOKEN_PROCESSES, ran, strict=True) if own}
+    names = {
+        process["use"] for process, own in zip(TOKEN_PROCESSES, ran, strict=True) if own
+    }
     expected = {"hybrid", "marginal", "uniform"} | (
         set() if sampler == "self-correct" else {"absorbing"}
     )
@@ -235,7 +272,9 @@ def dna_sequences_run(process, sampler, weight, reverse_complement) -> bool:
     tree["model"] |= {"condition": {"use": "sum", "parts": ["level", label]}}
     tree["model"]["block_size"] = 2 if sampler == "blocks" else None
     tree["sample"]["cond"] = {"cell": "cell-2"}
-    tree["sample"]["guidance"] = None if weight is None else {"condition": "cell", "weight": weight}
+    tree["sample"]["guidance"] = (
+        None if weight is None else {"condition": "cell", "weight": weight}
+    )
     experiment = Experiment.model_validate(tree, context={"catalog": catalog()})
     if list(experiment.check()):
         return False

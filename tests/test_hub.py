@@ -57,21 +57,32 @@ class Hub(BaseHTTPRequestHandler):
                 {"path": file["path"], "uploadMode": "regular"}
                 for file in json.loads(body)["files"]
             ]
-            return self.reply({"files": [{**file, "shouldIgnore": False} for file in sent]})
+            return self.reply(
+                {"files": [{**file, "shouldIgnore": False} for file in sent]}
+            )
         if self.path.endswith("/commit/main"):
             for line in map(json.loads, body.splitlines()):
                 if line["key"] == "file":
-                    self.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
-            return self.reply({"commitUrl": where, "commitOid": COMMIT, "hookOutput": ""})
-        return self.reply({"url": where, "errors": [], "warnings": [], "id": "me/model"})
+                    self.files[line["value"]["path"]] = base64.b64decode(
+                        line["value"]["content"]
+                    )
+            return self.reply(
+                {"commitUrl": where, "commitOid": COMMIT, "hookOutput": ""}
+            )
+        return self.reply(
+            {"url": where, "errors": [], "warnings": [], "id": "me/model"}
+        )
 
     def do_GET(self):
         name = self.path.partition(f"/resolve/{COMMIT}/")[2]
         if "/other/" in self.path:
-            return self.reply({"error": "Repository not found"}, 404, X_Error_Code="RepoNotFound")
+            return self.reply(
+                {"error": "Repository not found"}, 404, X_Error_Code="RepoNotFound"
+            )
         if name:
             return self.reply(
-                self.files[name], ETag=f'"{hashlib.sha256(self.files[name]).hexdigest()}"'
+                self.files[name],
+                ETag=f'"{hashlib.sha256(self.files[name]).hexdigest()}"',
             )
         if "/tree/" in self.path:
             found = [
@@ -81,7 +92,13 @@ class Hub(BaseHTTPRequestHandler):
             return self.reply(found)
         files = [{"rfilename": path} for path in self.files]
         return self.reply(
-            {"id": "me/model", "sha": COMMIT, "siblings": files, "private": False, "tags": []}
+            {
+                "id": "me/model",
+                "sha": COMMIT,
+                "siblings": files,
+                "private": False,
+                "tags": [],
+            }
         )
 
     do_HEAD = do_GET
@@ -139,7 +156,12 @@ def test_push_and_load_by_name(folder, tmp_path):
         "HF_TOKEN": "hf_x",
     }
     command = [sys.executable, "-c", SCRIPT, str(folder), str(tmp_path)]
-    env = {**os.environ, **names, "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    env = {
+        **os.environ,
+        **names,
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    }
     done = subprocess.run(
         command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False
     )
@@ -148,9 +170,15 @@ def test_push_and_load_by_name(folder, tmp_path):
     assert done.returncode == 0, done.stderr
     codes, total, refused = json.loads(done.stdout.splitlines()[-1])
     assert codes == [0, 2, 2], (done.stderr, Hub.calls)
-    assert ["[upload-failed]" in done.stderr, "[file-not-found]" in done.stderr] == [True, True]
+    assert ["[upload-failed]" in done.stderr, "[file-not-found]" in done.stderr] == [
+        True,
+        True,
+    ]
     assert refused == ["download-failed"]
-    assert Hub.files["weights.safetensors"] == (folder / "weights.safetensors").read_bytes()
+    assert (
+        Hub.files["weights.safetensors"]
+        == (folder / "weights.safetensors").read_bytes()
+    )
     mine = sum(
         weights.double().sum().item()
         for weights in dither.load(folder, device="cpu").model.parameters()
@@ -167,13 +195,17 @@ def test_program_equals_the_model(name, tmp_path, monkeypatch):
     with torch.no_grad():
         for weights in system.model.parameters():
             weights.add_(0.05 * torch.randn_like(weights))
-    program = torch.export.load(export_program(system, tmp_path / "denoiser.pt2")).module()
+    program = torch.export.load(
+        export_program(system, tmp_path / "denoiser.pt2")
+    ).module()
     inputs = _inputs(system, 4, 0.7, seed=9)
     torch.testing.assert_close(
         program(*inputs), _Tensors(system.model)(*inputs), rtol=1e-4, atol=1e-5
     )
     for value in (1.0, math.nan):
-        wrong = SimpleNamespace(module=lambda value=value: lambda *_: torch.full((), value))
+        wrong = SimpleNamespace(
+            module=lambda value=value: lambda *_: torch.full((), value)
+        )
         monkeypatch.setattr(torch.export, "export", lambda *_, wrong=wrong, **__: wrong)
         with pytest.raises(Refused):
             export_program(system, tmp_path / "wrong.pt2")

@@ -37,7 +37,9 @@ class Exact(torch.nn.Module):
         alpha = (-level.double()).exp()[:, None, None]
         likelihood = alpha * torch.eye(3)[state.x] + (1 - alpha) / 3
         if self.told:
-            likelihood = torch.where(state.noisy[..., None], likelihood, torch.eye(3)[state.x])
+            likelihood = torch.where(
+                state.noisy[..., None], likelihood, torch.eye(3)[state.x]
+            )
         weight = JOINT * likelihood[:, 0, :, None] * likelihood[:, 1, None, :]
         return (torch.stack([weight.sum(2), weight.sum(1)], 1) + self.weight).log()
 
@@ -46,15 +48,21 @@ class Exact(torch.nn.Module):
 def test_a_model_that_is_told_gives_the_conditional_law(told: bool) -> None:
     """By total variation over the free token; the model sees the marks of known tokens in training and in sampling."""
     torch.manual_seed(0)
-    process, rows = Uniform(schedule=LogLinear(), predict="posterior").build(SPACE), 4000
+    process, rows = (
+        Uniform(schedule=LogLinear(), predict="posterior").build(SPACE),
+        4000,
+    )
     model = Exact(process, told)
-    system = Diffusion(None, process, model, score_entropy, Ancestral(steps=64).build(), known=0.5)
+    system = Diffusion(
+        None, process, model, score_entropy, Ancestral(steps=64).build(), known=0.5
+    )
     clean = Clean.of(torch.zeros(rows, 2, dtype=torch.long))
     for training, share in ((True, 0.38), (False, 0.0)):
         system.train(training)(clean).mean()
         assert (~model.seen[-1]).any(1).float().mean() == pytest.approx(share, abs=0.05)
     like = Clean.of(
-        torch.tensor([[1, 0]]).expand(rows, 2), known=torch.tensor([[True, False]]).expand(rows, 2)
+        torch.tensor([[1, 0]]).expand(rows, 2),
+        known=torch.tensor([[True, False]]).expand(rows, 2),
     )
     found = torch.bincount(draw(system, like, seed=0)[:, 1], minlength=3) / rows
     distance = float((found - JOINT[1] / JOINT[1].sum()).abs().sum() / 2)
@@ -66,13 +74,21 @@ def test_the_bound_of_an_exact_model_is_the_log_likelihood() -> None:
     """Of every sample, and of one token given the other, within four standard errors."""
     process = Uniform(schedule=LogLinear(), predict="posterior").build(SPACE)
     system = System(
-        None, process, Exact(process, told=True), score_entropy, Ancestral().build(), bound=True
+        None,
+        process,
+        Exact(process, told=True),
+        score_entropy,
+        Ancestral().build(),
+        bound=True,
     )
     ids = torch.cartesian_prod(torch.arange(3), torch.arange(3))
     exact = JOINT.flatten().double()
     for known, law in (
         (None, exact),
-        (torch.tensor([True, False]).expand(9, 2), exact / JOINT.sum(1).repeat_interleave(3)),
+        (
+            torch.tensor([True, False]).expand(9, 2),
+            exact / JOINT.sum(1).repeat_interleave(3),
+        ),
     ):
         found = system.log_likelihood(ids, known, samples=2000)
         assert ((found.values - law.log()).abs() < 2 * found.half_widths + 0.01).all()
@@ -121,12 +137,21 @@ def test_random_known_tokens_are_of_four_kinds() -> None:
         (["process=absorbing", "loss=masked-ce"], ""),
     ],
 )
-def test_validate_says_when_a_prompt_would_bias_samples(trained, changes, code, refusal) -> None:
-    base = ["process=uniform", "loss=score-entropy", "sampler=ancestral", "task.prompt=ab"]
+def test_validate_says_when_a_prompt_would_bias_samples(
+    trained, changes, code, refusal
+) -> None:
+    base = [
+        "process=uniform",
+        "loss=score-entropy",
+        "sampler=ancestral",
+        "task.prompt=ab",
+    ]
     if code == "misfit":
         assert [
             problem.code
-            for problem in refusal(load_experiment, trained[0], [*base, *changes]).problems
+            for problem in refusal(
+                load_experiment, trained[0], [*base, *changes]
+            ).problems
         ] == [code]
         return
     experiment = load_experiment(trained[0], [*base, *changes]).experiment
@@ -151,15 +176,21 @@ CHANGES = (
 @pytest.fixture
 def load(tmp_path: Path, text_experiment):
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, PAIRS)) + "\n")
-    text = text_experiment(str(tmp_path / "pairs.jsonl")).replace("text-files", "prompt-response")
+    text = text_experiment(str(tmp_path / "pairs.jsonl")).replace(
+        "text-files", "prompt-response"
+    )
     (tmp_path / "x.toml").write_text(text)
-    return lambda *changes: load_experiment(tmp_path / "x.toml", [*CHANGES, *changes]).experiment
+    return lambda *changes: (
+        load_experiment(tmp_path / "x.toml", [*CHANGES, *changes]).experiment
+    )
 
 
 def test_prompts_are_known_and_responses_with_their_end_are_learned(load) -> None:
     task = load().task.build()
     clean = task.batch("train", range(task.size("train")))
-    assert (clean.cond["document"][clean.valid].unique(return_counts=True)[1] > 20).all()
+    assert (
+        clean.cond["document"][clean.valid].unique(return_counts=True)[1] > 20
+    ).all()
     learned, seen = set(), 0
     for row in range(len(clean.x0)):
         for document in clean.cond["document"][row][clean.valid[row]].unique():
@@ -170,7 +201,9 @@ def test_prompts_are_known_and_responses_with_their_end_are_learned(load) -> Non
                 task.text(ids[~known].tolist()).removesuffix("<|endoftext|>"),
             )
             assert int(ids[-1]) == task.tokenizer.end
-            assert pair in [(example["prompt"], example["response"]) for example in PAIRS]
+            assert pair in [
+                (example["prompt"], example["response"]) for example in PAIRS
+            ]
             learned.add(pair)
             seen += 1
     assert seen == len(learned) == len(task.corpus.splits["train"].starts)
@@ -210,13 +243,20 @@ def test_labels_are_a_condition_that_guidance_uses(load) -> None:
         "task.documents=ended",
         f'model.condition={{use="sum", parts=["level", {label}]}}',
     ]
-    guided = ['sample.guidance={condition="label", weight=2.0}', 'sample.cond={label="high"}']
+    guided = [
+        'sample.guidance={condition="label", weight=2.0}',
+        'sample.cond={label="high"}',
+    ]
     experiment = load(*changes, *guided)
     system = Diffusion.build(experiment)
     clean = system.task.batch("train", range(system.task.size("train")))
     for row in range(len(clean.x0)):
-        number = int(system.task.text(clean.x0[row][clean.known[row]].tolist()).split()[0])
-        assert clean.cond["label"][row] == (0 if number >= 8 else 1)  # labels are sorted
+        number = int(
+            system.task.text(clean.x0[row][clean.known[row]].tolist()).split()[0]
+        )
+        assert clean.cond["label"][row] == (
+            0 if number >= 8 else 1
+        )  # labels are sorted
     assert system.like(3, 0).cond["label"].tolist() == [0, 0, 0]
     assert draw(system, system.like(2, 0), seed=0).shape == (2, 64)
 
@@ -242,7 +282,10 @@ def test_chat_templates_render_prompts_in_a_sandbox(load, tmp_path, refused) -> 
         (["task.documents=stream"], ("task", "documents")),
         (["task.data.label=kind"], ("task", "documents")),
         (["task.end_of_text=false"], ("task", "end_of_text")),
-        (["model.block_size=8", 'sampler={use="blocks", size=8}'], ("model", "block_size")),
+        (
+            ["model.block_size=8", 'sampler={use="blocks", size=8}'],
+            ("model", "block_size"),
+        ),
         (["task.data.response=answer"], ("task", "data", "paths")),
     ],
 )

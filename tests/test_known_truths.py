@@ -54,7 +54,10 @@ def test_the_bound_stands_just_above_the_entropy_of_the_source(process, above):
     task, system = train(load_experiment(MARKOV, [*SMALL, *process]).experiment)
     found = evaluate(system, 4000, 1000, repeats=4)
     known = task.baselines()
-    entropy, interval = known["nats_per_token/source-entropy"], found["nats_per_token_ci95"]
+    entropy, interval = (
+        known["nats_per_token/source-entropy"],
+        found["nats_per_token_ci95"],
+    )
 
     assert interval < 0.03 * entropy
     assert entropy - interval < found["nats_per_token"] < above * entropy + interval
@@ -76,11 +79,15 @@ def test_drawn_texts_are_as_long_as_documents_are(tmp_path, text_experiment):
     for number in range(500):
         text = "".join(letters.choices("abcdefgh", k=number % 3 + 1))
         (tmp_path / f"{number:03}.txt").write_text(text)
-    (tmp_path / "e.toml").write_text(text_experiment(str(tmp_path / "*.txt"), tokenizer="chars"))
+    (tmp_path / "e.toml").write_text(
+        text_experiment(str(tmp_path / "*.txt"), tokenizer="chars")
+    )
     task, system = train(load_experiment(tmp_path / "e.toml", ENDED).experiment)
     trained, end = task.batch("train", range(task.size("train"))).x0, task.tokenizer.end
     samples = make_samples(system, 600, seed=1).samples
-    wanted, drawn = (Counter((ids == end).int().argmax(1).tolist()) for ids in (trained, samples))
+    wanted, drawn = (
+        Counter((ids == end).int().argmax(1).tolist()) for ids in (trained, samples)
+    )
     assert (samples == end).any(1).float().mean() > 0.98
     for length in (1, 2, 3):
         assert abs(drawn[length] / 600 - wanted[length] / len(trained)) < 0.06
@@ -93,7 +100,11 @@ COMPILED = (
     "evaluate.every=2", "evaluate.samples=6", "evaluate.batch_size=4", "sample.count=0",
 )  # fmt: skip
 TASKS = {
-    "bubble_diagram/quick.toml": ("task.data.train=64", "task.data.valid=16", "task.data.test=8"),
+    "bubble_diagram/quick.toml": (
+        "task.data.train=64",
+        "task.data.valid=16",
+        "task.data.test=8",
+    ),
     "get_region/quick.toml": (),
     "language_model/markov.toml": (),
 }
@@ -113,7 +124,13 @@ def test_compiled_run_resumes_bit_exactly(name, tmp_path):
     """Without EMA a resumed run begins with the evaluation, whose shapes must not decide what is compiled."""
     file = tmp_path / "exp.toml"
     file.write_text(f'extends = "{EXPERIMENTS / name}"\n')
-    changes = (*COMPILED, *TASKS[name], "train.compile=true", "train.ema=0.0", "train.steps=4")
+    changes = (
+        *COMPILED,
+        *TASKS[name],
+        "train.compile=true",
+        "train.ema=0.0",
+        "train.steps=4",
+    )
     whole = run_compiled(file, tmp_path / "runs", *changes)
     half = tmp_path / "killed" / whole.name
     shutil.copytree(whole, half)
@@ -131,9 +148,16 @@ def test_compiled_model_and_blocks_equal_eager(tmp_path):
     losses = {}
     for compiled in ("false", "true", '"blocks"'):
         torch.compiler.reset()
-        changes = (*COMPILED, *TASKS[name], f"train.compile={compiled}", "model.block.dropout=0.0")
+        changes = (
+            *COMPILED,
+            *TASKS[name],
+            f"train.compile={compiled}",
+            "model.block.dropout=0.0",
+        )
         experiment = load_experiment(EXPERIMENTS / name, changes).experiment
-        trainer = Trainer(Diffusion.build(experiment), experiment.train, experiment.seed)
+        trainer = Trainer(
+            Diffusion.build(experiment), experiment.train, experiment.seed
+        )
         losses[compiled] = [trainer.advance()["loss"].item() for _ in range(3)]
         frames = (
             torch._dynamo.utils.counters["stats"].get("unique_graphs", 0)

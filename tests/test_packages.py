@@ -21,14 +21,20 @@ BUILD = "import sys, flit_core.buildapi as flit; print(flit.build_wheel(sys.argv
 
 
 def printed(*command, **options):
-    return subprocess.run(command, capture_output=True, text=True, check=True, **options).stdout
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, **options
+    ).stdout
 
 
 def test_every_requirement_is_locked_with_hashes():
-    for line in printed(sys.executable, str(ROOT / ".ci" / "requirements.py")).splitlines():
+    for line in printed(
+        sys.executable, str(ROOT / ".ci" / "requirements.py")
+    ).splitlines():
         requirement = Requirement(line)
         versions = [version for name, version in PINNED if name == requirement.name]
-        fits = bool(versions) and all(version in requirement.specifier for version in versions)
+        fits = bool(versions) and all(
+            version in requirement.specifier for version in versions
+        )
         assert fits, (
             f"{line}, and locked is {versions}: compile the lock again, see .ci/requirements.py"
         )
@@ -46,7 +52,11 @@ def test_every_requirement_is_locked_with_hashes():
 @pytest.mark.slow
 def test_the_bill_of_materials_lists_everything_in_the_lock():
     bill = json.loads(
-        printed(str(ROOT / ".ci" / "sbom"), env={**os.environ, "PYTHON": sys.executable}, cwd="/")
+        printed(
+            str(ROOT / ".ci" / "sbom"),
+            env={**os.environ, "PYTHON": sys.executable},
+            cwd="/",
+        )
     )
     assert {component["purl"] for component in bill["components"]} == {
         f"pkg:pypi/{name}@{v}" for name, v in PINNED
@@ -61,8 +71,12 @@ def test_wheels_are_reproducible(tmp_path):
             "cwd": ROOT / "packages" / "engine",
             "env": {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"},
         }
-        name = printed(sys.executable, "-c", BUILD, str(tmp_path / str(number)), **where).strip()
-        digests.add(hashlib.sha256((tmp_path / str(number) / name).read_bytes()).hexdigest())
+        name = printed(
+            sys.executable, "-c", BUILD, str(tmp_path / str(number)), **where
+        ).strip()
+        digests.add(
+            hashlib.sha256((tmp_path / str(number) / name).read_bytes()).hexdigest()
+        )
     assert len(digests) == 1
 
 
@@ -73,10 +87,14 @@ def test_installation_runs_no_code_and_ci_fetches_nothing():
     )
     assert (
         "hooks"
-        not in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+        not in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"][
+            "build"
+        ]
     )
     assert not [
-        path for path in ROOT.glob("packages/*/*") if path.name in ("setup.py", "setup.cfg")
+        path
+        for path in ROOT.glob("packages/*/*")
+        if path.name in ("setup.py", "setup.cfg")
     ]
     assert not list(ROOT.glob("packages/**/*.pth"))
     steps = (ROOT / ".ci" / "run").read_text()
@@ -87,7 +105,9 @@ def test_installation_runs_no_code_and_ci_fetches_nothing():
         for word in re.findall("uses: (.*)", path.read_text())
     ]
     assert [
-        word for word in actions if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v[\d.]+", word)
+        word
+        for word in actions
+        if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v[\d.]+", word)
     ] == []
 
 
@@ -98,7 +118,9 @@ def test_no_message_or_page_installs_a_distribution_that_no_index_has():
         for path in ROOT.glob(pattern)
     )
     assert not [
-        path for path in sources if re.search(r"dither-\w+\[", path.read_text(encoding="utf-8"))
+        path
+        for path in sources
+        if re.search(r"dither-\w+\[", path.read_text(encoding="utf-8"))
     ]
 
 
@@ -125,7 +147,9 @@ def test_every_package_has_the_licence_and_requires_the_others_by_version():
 
 
 PACKAGES = Path(__file__).parents[1] / "packages"
-FOLDERS = sorted(path for path in PACKAGES.iterdir() if (path / "pyproject.toml").is_file())
+FOLDERS = sorted(
+    path for path in PACKAGES.iterdir() if (path / "pyproject.toml").is_file()
+)
 
 
 def python(code, *folders, expected=0):
@@ -133,7 +157,10 @@ def python(code, *folders, expected=0):
     begin = f"import sys; sys.path[:] = [p for p in sys.path if {str(PACKAGES)!r} not in p]\n"
     begin += f"sys.path[:0] = {[str(folder) for folder in folders]!r}\n"
     done = subprocess.run(
-        [sys.executable, "-c", begin + code], capture_output=True, text=True, check=False
+        [sys.executable, "-c", begin + code],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == expected, done.stderr
     return done.stdout + done.stderr
@@ -153,13 +180,16 @@ def test_all_packages_are_found_also_one_that_others_add_later(tmp_path):
     theirs.mkdir(parents=True)
     (theirs / "__init__.py").write_text("")
     assert (
-        python(code, *FOLDERS) == " ".join(sorted(f.name.replace("-", "_") for f in FOLDERS)) + "\n"
+        python(code, *FOLDERS)
+        == " ".join(sorted(f.name.replace("-", "_") for f in FOLDERS)) + "\n"
     )
 
 
 def test_without_the_engine_it_is_a_namespace():
     code = "import dither.registry, dither\nprint(dither.__file__)\ndither.load"
-    output = python(code, *(folder for folder in FOLDERS if folder.name != "engine"), expected=1)
+    output = python(
+        code, *(folder for folder in FOLDERS if folder.name != "engine"), expected=1
+    )
     assert output.startswith("None\n")
     assert "module 'dither' has no attribute 'load'" in output
 

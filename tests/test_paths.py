@@ -61,7 +61,10 @@ def test_only_existing_paths_become_absolute(tmp_path):
     (tmp_path / "tokenizer.json").write_text("")
     (tmp_path / "folder").mkdir()
     (tmp_path / "bytes").mkdir()
-    data = {"use": "text-files", "paths": ["*.txt", "none*", "/root.txt", "x" * 5000 + ".txt"]}
+    data = {
+        "use": "text-files",
+        "paths": ["*.txt", "none*", "/root.txt", "x" * 5000 + ".txt"],
+    }
     task = {
         "use": "language-model",
         "tokenizer": "tokenizer.json",
@@ -93,7 +96,9 @@ def test_only_existing_paths_become_absolute(tmp_path):
     metric = {"use": "counting", "file": "a.txt", "more": ["a.txt"], "word": "a.txt"}
     catalog = load_plugins().catalog
     catalog.add("mine", [Counting])
-    made = absolute_paths({"task": task, "evaluate": {"metrics": [metric]}}, tmp_path, catalog)
+    made = absolute_paths(
+        {"task": task, "evaluate": {"metrics": [metric]}}, tmp_path, catalog
+    )
     path = f"{tmp_path}/a.txt"
     assert made["evaluate"]["metrics"] == [{**metric, "file": path, "more": [path]}], (
         "options that are paths"
@@ -141,7 +146,10 @@ def test_a_sweep_outside_the_project_keeps_its_policy(project, tmp_path):
     sweep = SweepDirectory.create(tmp_path / "far", document, ["test"])
     point = sweep.add("1", {"seed": 1}, load_experiment(project / "exp.toml"))
     sweep.record([point])
-    assert governing_policy_file(point.path / "experiment.toml") == project / "registry.toml"
+    assert (
+        governing_policy_file(point.path / "experiment.toml")
+        == project / "registry.toml"
+    )
 
 
 def test_the_policy_of_a_run_is_that_of_its_start_or_the_nearest_one(tmp_path):
@@ -155,6 +163,11 @@ def test_the_policy_of_a_run_is_that_of_its_start_or_the_nearest_one(tmp_path):
         {"registry": str(tmp_path / "gone" / "registry.toml")},
     ):
         (run / "manifest.json").write_text(json.dumps(manifest))
-        assert governing_policy_file(run / "resolved.toml") == tmp_path / "mine" / "registry.toml"
-    (run / "manifest.json").write_text(json.dumps({"registry": str(tmp_path / "registry.toml")}))
+        assert (
+            governing_policy_file(run / "resolved.toml")
+            == tmp_path / "mine" / "registry.toml"
+        )
+    (run / "manifest.json").write_text(
+        json.dumps({"registry": str(tmp_path / "registry.toml")})
+    )
     assert governing_policy_file(run / "resolved.toml") == tmp_path / "registry.toml"

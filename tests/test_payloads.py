@@ -44,7 +44,10 @@ def snapshot(folder, but):
     for path in sorted(folder.rglob("*")):
         if not path.is_relative_to(but) and path != folder / FLAG:
             facts = path.lstat()
-            found[str(path)] = (facts.st_size, None if path.is_dir() else facts.st_mtime_ns)
+            found[str(path)] = (
+                facts.st_size,
+                None if path.is_dir() else facts.st_mtime_ns,
+            )
     return found
 
 
@@ -60,7 +63,9 @@ def place(trained, tmp_path, monkeypatch):
     before = snapshot(tmp_path, tmp_path / "mine")
     yield tmp_path / "mine"
     assert not list(tmp_path.rglob(FLAG)), "it ran"
-    assert snapshot(tmp_path, tmp_path / "mine") == before, "something was written elsewhere"
+    assert snapshot(tmp_path, tmp_path / "mine") == before, (
+        "something was written elsewhere"
+    )
 
 
 def verbs(place, *wanted):
@@ -98,7 +103,13 @@ def reseal(folder, name):
     (folder / "MANIFEST.json").write_text(json.dumps(manifest))
 
 
-FILES = ["resolved.toml", "manifest.json", "metrics.jsonl", "summary.json", "experiment.toml"]
+FILES = [
+    "resolved.toml",
+    "manifest.json",
+    "metrics.jsonl",
+    "summary.json",
+    "experiment.toml",
+]
 WRITTEN = [
     "model.safetensors",
     "ema.safetensors",
@@ -148,7 +159,12 @@ def test_special_files_are_refused_by_name_in_little_memory(place, name, kind, c
             output = "".join(capsys.readouterr())
             assert "Traceback" not in output
             assert "emory" not in output
-            assert code == 0 or name in output or "checkpoint" in output or "not a run" in output, (
+            assert (
+                code == 0
+                or name in output
+                or "checkpoint" in output
+                or "not a run" in output
+            ), (
                 verb,
                 output,
             )
@@ -166,7 +182,11 @@ def test_pickled_exports_and_start_weights(place):
     torch.save({"a": Payload()}, place / "x.pt")
     (place / "x.bin").write_bytes(pickle.dumps({"a": Payload()}))
     for name in ("x.pt", "x.bin"):
-        for more in ([], ["--set", "train.start_layout=get"], ["--set", "train.start_layout=sedd"]):
+        for more in (
+            [],
+            ["--set", "train.start_layout=get"],
+            ["--set", "train.start_layout=sedd"],
+        ):
             assert (
                 main(
                     [
@@ -186,20 +206,27 @@ def test_names_that_are_paths(place):
     for name in ("model", "ema"):
         weights = load_file(checkpoint / f"{name}.safetensors")
         save_file(
-            {**weights, "../../../outside/x": torch.ones(1)}, checkpoint / f"{name}.safetensors"
+            {**weights, "../../../outside/x": torch.ones(1)},
+            checkpoint / f"{name}.safetensors",
         )
         reseal(checkpoint, f"{name}.safetensors")
     manifest = json.loads((checkpoint / "MANIFEST.json").read_text())
-    manifest["files"]["../../../../outside/precious.txt"] = {"size": 9, "sha256": "0" * 64}
+    manifest["files"]["../../../../outside/precious.txt"] = {
+        "size": 9,
+        "sha256": "0" * 64,
+    }
     (checkpoint / "MANIFEST.json").write_text(json.dumps(manifest))
     with (place / "run" / "metrics.jsonl").open("a") as lines:
         lines.write(
-            json.dumps({"step": 1, "kind": "../../outside", "../../../outside/x": 1.0}) + "\n"
+            json.dumps({"step": 1, "kind": "../../outside", "../../../outside/x": 1.0})
+            + "\n"
         )
     verbs(place, "verify", "evaluate", "report", "start")
 
 
-def test_a_run_with_links_of_a_tracker_is_resumed_sampled_and_evaluated(place, tmp_path_factory):
+def test_a_run_with_links_of_a_tracker_is_resumed_sampled_and_evaluated(
+    place, tmp_path_factory
+):
     """wandb links the log of its process, which is in the cache of the user."""
     log = tmp_path_factory.mktemp("cache") / "core.log"
     log.touch()
@@ -218,7 +245,9 @@ def test_a_run_that_names_external_code_and_files(place):
     ):
         (place / "run" / "plugins").mkdir(exist_ok=True)
         with suppress(FileExistsError):
-            (place / "run" / "plugins" / "link.py").symlink_to(place.parent / "outside" / "evil.py")
+            (place / "run" / "plugins" / "link.py").symlink_to(
+                place.parent / "outside" / "evil.py"
+            )
         (place / "run" / "resolved.toml").write_text(
             text.replace("plugins = []", f"plugins = [{json.dumps(plugin)}]")
         )
@@ -250,7 +279,11 @@ def test_an_experiment_file_that_names_external_code(place, name, capsys):
         '{"auto_map": {"AutoModelForCausalLM": "evil.Model"}}'
     )
     (place / "judge" / "evil.py").write_text(CODE)
-    line = LINES[name].replace("MINE", str(place)).replace("OUTSIDE", str(place.parent / "outside"))
+    line = (
+        LINES[name]
+        .replace("MINE", str(place))
+        .replace("OUTSIDE", str(place.parent / "outside"))
+    )
     text = (place / "exp.toml").read_text()
     if line.startswith("task."):
         key, _, value = line.partition(" = ")
@@ -268,7 +301,9 @@ def test_an_experiment_file_that_names_external_code(place, name, capsys):
             == 2
         )
     else:
-        text = text.replace('loss = "masked-ce"', "") if line.startswith("loss") else text
+        text = (
+            text.replace('loss = "masked-ce"', "") if line.startswith("loss") else text
+        )
         (place / "exp.toml").write_text(f"{line}\n{text}")
         for verb in ("validate", "run", "resolve"):
             assert main([verb, str(place / "exp.toml")]) == 2
@@ -276,7 +311,13 @@ def test_an_experiment_file_that_names_external_code(place, name, capsys):
 
 
 def test_plugin_files_and_modules_shadow_no_installed_one(place, cli):
-    for name in ("torch.py", "numpy.py", "dither_losses.py", "conftest.py", "sitecustomize.py"):
+    for name in (
+        "torch.py",
+        "numpy.py",
+        "dither_losses.py",
+        "conftest.py",
+        "sitecustomize.py",
+    ):
         (place / name).write_text(CODE)
     assert main(["validate", str(place / "exp.toml")]) == 0
     text = (place / "exp.toml").read_text()
@@ -336,12 +377,21 @@ def run(trained, tmp_path, monkeypatch):
     shutil.copyfile(trained[0], tmp_path / "exp.toml")
     run = Path(shutil.copytree(trained[1], tmp_path / "runs" / f"x{EVIL}"))
     resolved = (
-        (run / "resolved.toml").read_text().rpartition("# sha256")[0].replace('name = "text"', "")
+        (run / "resolved.toml")
+        .read_text()
+        .rpartition("# sha256")[0]
+        .replace('name = "text"', "")
     )
-    lines = [line for line in resolved.splitlines() if not line.startswith(("name =", "prompt ="))]
+    lines = [
+        line
+        for line in resolved.splitlines()
+        if not line.startswith(("name =", "prompt ="))
+    ]
     text = json.dumps(EVIL)
     (run / "resolved.toml").write_text(
-        "\n".join([f"name = {text}", *lines]).replace("[task]", f"[task]\nprompt={text}")
+        "\n".join([f"name = {text}", *lines]).replace(
+            "[task]", f"[task]\nprompt={text}"
+        )
     )
     manifest = json.loads((run / "manifest.json").read_text())
     manifest["environment"][EVIL] = EVIL
@@ -351,7 +401,9 @@ def run(trained, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("wide", [True, False])
-def test_no_control_characters_reach_the_terminal(run, tmp_path, capsys, monkeypatch, wide):
+def test_no_control_characters_reach_the_terminal(
+    run, tmp_path, capsys, monkeypatch, wide
+):
     if wide:
         monkeypatch.setenv("COLUMNS", "100")
     commands = (
@@ -365,9 +417,15 @@ def test_no_control_characters_reach_the_terminal(run, tmp_path, capsys, monkeyp
         main(command)
         captured = capsys.readouterr()
         for text in (captured.out, captured.err):
-            assert all(letter == "\n" or letter.isprintable() for letter in text), (command, text)
+            assert all(letter == "\n" or letter.isprintable() for letter in text), (
+                command,
+                text,
+            )
 
 
 def test_resolve_escapes_what_cannot_be_printed(run, cli):
     changes = ["--set", f"task.prompt={json.dumps(EVIL)}", "--set", "task.length=64"]
-    assert tomllib.loads(cli("resolve", "exp.toml", *changes).out)["task"]["prompt"] == EVIL
+    assert (
+        tomllib.loads(cli("resolve", "exp.toml", *changes).out)["task"]["prompt"]
+        == EVIL
+    )

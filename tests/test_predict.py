@@ -55,7 +55,9 @@ def planted(tmp_path_factory):
         cells=np.array(CELLS),
         atpm=(features - 0.5) @ activity + 6 + 0.1 * g.normal(size=(count, 2)),
     )
-    (folder / "x.toml").write_text(EXPERIMENT.replace("x.npz", (folder / "x.npz").as_posix()))
+    (folder / "x.toml").write_text(
+        EXPERIMENT.replace("x.npz", (folder / "x.npz").as_posix())
+    )
     assert main(["run", str(folder / "x.toml"), "--runs", str(folder / "runs")]) == 0
     (run,) = (path for path in (folder / "runs").glob("*-*"))
     return run, folder / "x.npz", features, activity
@@ -63,7 +65,10 @@ def planted(tmp_path_factory):
 
 def test_planted_activities_are_recovered(planted, tmp_path):
     run, _, _, activity = planted
-    assert main(["attribute", str(run), "--split", "test", "--out", str(tmp_path / "x")]) == 0
+    assert (
+        main(["attribute", str(run), "--split", "test", "--out", str(tmp_path / "x")])
+        == 0
+    )
     with (tmp_path / "x/attributions.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     for number, cell in enumerate(CELLS):
@@ -94,16 +99,25 @@ def test_predictions_of_a_run(planted, tmp_path, cli, monkeypatch):
     )
     found = dict(np.load(tmp_path / "p/predictions.npz", allow_pickle=False))
     assert found["prediction"].shape == (1, 900, 1)
-    assert np.corrcoef(found["prediction"][0, :, 0], features @ activity[:, 1])[0, 1] > 0.8
+    assert (
+        np.corrcoef(found["prediction"][0, :, 0], features @ activity[:, 1])[0, 1] > 0.8
+    )
     assert abs(found["prediction"].mean() - 6) < 0.5
     again = dither.load(run).predict(features[None, :20].astype(np.float32), cell="b")
-    np.testing.assert_allclose(again[0, :, 0], found["prediction"][0, :20, 0], rtol=1e-4)
+    np.testing.assert_allclose(
+        again[0, :, 0], found["prediction"][0, :20, 0], rtol=1e-4
+    )
     kept = dict(np.load(run / "assets/columns.npz"))  # the units of the columns
-    np.testing.assert_array_equal(kept["divisor"][:M], features[200:].max(0).astype(np.float32))
+    np.testing.assert_array_equal(
+        kept["divisor"][:M], features[200:].max(0).astype(np.float32)
+    )
     assert kept["cell"].tolist() == [*CELLS]
     assert main(["embed", str(run)]) == 0
     assert (run / "embed/valid/embeddings.npz").is_file()
-    assert 'not trained on the cell type "c"' in cli("predict", str(run), "--cell", "c", code=2).err
+    assert (
+        'not trained on the cell type "c"'
+        in cli("predict", str(run), "--cell", "c", code=2).err
+    )
     assert not (run / "predict/valid-c").exists()
 
 
@@ -179,7 +193,11 @@ CELL_NAMES = ["a/../../../x", "T/NK", "T_NK"]
 def test_names_of_cell_types_are_never_paths(folder, cli, monkeypatch):
     """`T/NK` and `T_NK` are two files, and no name leaves the folder."""
     monkeypatch.setitem(sys.modules, "umap", None)  # slow
-    lines = [TABLE[0].replace("atpm:K562,atpm:HepG2", ",".join(f"atpm:{c}" for c in CELL_NAMES))]
+    lines = [
+        TABLE[0].replace(
+            "atpm:K562,atpm:HepG2", ",".join(f"atpm:{c}" for c in CELL_NAMES)
+        )
+    ]
     for line in TABLE[1:]:
         place, values = line.split(",")[:3], line.split(",")[3:]
         lines.append(",".join([*place, "1", *values]))
@@ -205,4 +223,6 @@ def test_names_of_cell_types_are_never_paths(folder, cli, monkeypatch):
     for file in files:
         assert file.is_file()
         assert file.resolve().is_relative_to(run.resolve()), file
-    assert {path for path in folder.rglob("*") if not path.is_relative_to(run)} == before
+    assert {
+        path for path in folder.rglob("*") if not path.is_relative_to(run)
+    } == before

@@ -19,7 +19,8 @@ from dither.registry.kinds import LossSpec
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 TEXT, PLANS, REGIONS = (
-    EXPERIMENTS / task / "quick.toml" for task in ("language_model", "bubble_diagram", "get_region")
+    EXPERIMENTS / task / "quick.toml"
+    for task in ("language_model", "bubble_diagram", "get_region")
 )
 SEEDS = [
     ("get_region/seed.toml", 128_767_003, 4.41e12),
@@ -53,9 +54,24 @@ MISFITS = [
         "sampler",
         "process",
     ),
-    (TEXT, ["sampler=blocks"], "sampler", "model"),  # a cache requires block-causal attention
-    (PLANS, ['sampler={use="blocks",approximate=true}'], "sampler", "task"),  # and one field
-    (TEXT, ["model.block_size=65", 'sampler={use="blocks",size=65}'], "model.block_size", "task"),
+    (
+        TEXT,
+        ["sampler=blocks"],
+        "sampler",
+        "model",
+    ),  # a cache requires block-causal attention
+    (
+        PLANS,
+        ['sampler={use="blocks",approximate=true}'],
+        "sampler",
+        "task",
+    ),  # and one field
+    (
+        TEXT,
+        ["model.block_size=65", 'sampler={use="blocks",size=65}'],
+        "model.block_size",
+        "task",
+    ),
     (TEXT, ["model.block_size=8"], "sampler", "block_size"),
     (
         TEXT,
@@ -63,13 +79,28 @@ MISFITS = [
         "sampler.stop",
         "task",
     ),
-    (REGIONS, ["process=gaussian", SHORT], "process.schedule", None),  # the schedule ends too early
+    (
+        REGIONS,
+        ["process=gaussian", SHORT],
+        "process.schedule",
+        None,
+    ),  # the schedule ends too early
     (REGIONS, ["process.group=motifs"], "process.group", "given"),
     (REGIONS, ["task.standardise=true", "loss=poisson"], "loss", "standardise"),
-    (REGIONS, ["task.standardise=true", "model.head=softplus"], "model.head", "standardise"),
+    (
+        REGIONS,
+        ["task.standardise=true", "model.head=softplus"],
+        "model.head",
+        "standardise",
+    ),
     (TEXT, ["train.accumulate=5"], "train.accumulate", "batch_size"),
     (PLANS, ["train.gather='bfloat16'", "train.strategy='fsdp'"], "train.gather", None),
-    (PLANS, ["train.gather='bfloat16'", "train.precision='bfloat16'"], "train.gather", None),
+    (
+        PLANS,
+        ["train.gather='bfloat16'", "train.precision='bfloat16'"],
+        "train.gather",
+        None,
+    ),
 ]
 
 
@@ -108,18 +139,29 @@ def test_incompatible_components_name_both_places(file, changes, key, other, ref
             ("sampler", "approximate"),
             "approximate",
         ),
-        (REGIONS, ["task.largest=window"], ("task", "largest"), "largest has no effect"),
+        (
+            REGIONS,
+            ["task.largest=window"],
+            ("task", "largest"),
+            "largest has no effect",
+        ),
     ],
 )
-def test_valid_options_that_are_likely_a_mistake_are_warned_about(file, changes, path, message):
+def test_valid_options_that_are_likely_a_mistake_are_warned_about(
+    file, changes, path, message
+):
     assert not list(load_experiment(file).experiment.warn())
     (warning,) = load_experiment(file, changes).experiment.warn()
     assert warning.path == path
     assert message in warning.message
 
 
-def test_a_model_larger_than_the_memory_is_refused_before_the_run(monkeypatch, cli, tmp_path):
-    monkeypatch.setattr("dither.engine.training.model_summary.total_memory", lambda: 2**30)
+def test_a_model_larger_than_the_memory_is_refused_before_the_run(
+    monkeypatch, cli, tmp_path
+):
+    monkeypatch.setattr(
+        "dither.engine.training.model_summary.total_memory", lambda: 2**30
+    )
     changes = ["model.width=9000000000000000000", "model.block.heads=1"]
     assert "model: " in (
         message := cli("run", str(PLANS), *changes, "--runs", str(tmp_path), code=2).err
@@ -130,7 +172,9 @@ def test_a_model_larger_than_the_memory_is_refused_before_the_run(monkeypatch, c
 
 @pytest.mark.parametrize(("name", "parameters", "step"), SEEDS)
 def test_validate_deep_counts_parameters_and_flops(name, parameters, step, cli):
-    deep = json.loads(cli("validate", str(EXPERIMENTS / name), "--deep", "--json").out)["deep"]
+    deep = json.loads(cli("validate", str(EXPERIMENTS / name), "--deep", "--json").out)[
+        "deep"
+    ]
     look = deep["shapes"]
     rows = {row["name"]: row for row in look["rows"]}
     assert deep["parameters"] == look["parameters"] == parameters
@@ -146,7 +190,9 @@ def test_validate_deep_counts_parameters_and_flops(name, parameters, step, cli):
     assert rows["blocks"]["part"] == 'block "adaln-zero"'
 
 
-def test_validate_deep_prints_one_page_that_counts_every_part_of_a_batch(cli, monkeypatch):
+def test_validate_deep_prints_one_page_that_counts_every_part_of_a_batch(
+    cli, monkeypatch
+):
     monkeypatch.setenv("COLUMNS", "100")
     deep, parts = ["validate", str(PLANS), "--deep"], ["--set", "train.accumulate=4"]
     page = cli(*deep, *parts).out
@@ -160,7 +206,9 @@ def test_validate_deep_prints_one_page_that_counts_every_part_of_a_batch(cli, mo
         assert words in page
     steps = []
     for changes in ([], parts):
-        steps.append(json.loads(cli(*deep, "--json", *changes).out)["deep"]["shapes"]["step"])
+        steps.append(
+            json.loads(cli(*deep, "--json", *changes).out)["deep"]["shapes"]["step"]
+        )
     assert steps[0] == steps[1]
 
 
@@ -205,7 +253,9 @@ def problems_of(validate_edited):
     """The same as records of the JSON output."""
 
     def run(*arguments: str) -> list[dict[str, Any]]:
-        return json.loads(validate_edited(*(arguments or ("", "")), "--format", "json"))["problems"]
+        return json.loads(
+            validate_edited(*(arguments or ("", "")), "--format", "json")
+        )["problems"]
 
     return run
 
@@ -253,7 +303,10 @@ def test_each_mistake_has_a_code_a_path_and_a_caret(
 
 def test_all_problems_are_reported_in_line_order(problems_of):
     found = problems_of(
-        "[train]\nsteps = 1500", '[train]\nsteps = "many"\nstpes = 1\nbatch = 2', "--set", "seed=-1"
+        "[train]\nsteps = 1500",
+        '[train]\nsteps = "many"\nstpes = 1\nbatch = 2',
+        "--set",
+        "seed=-1",
     )
     assert [problem["code"] for problem in found] == [
         "out-of-range",
@@ -279,9 +332,9 @@ def test_missing_keys(problems_of, cli):
     assert problem["code"] == "unknown-key"
     assert 'did you mean "loss"' in problem["help"]
     Path("empty.toml").write_text("")
-    (problem,) = json.loads(cli("--format", "json", "validate", "empty.toml", code=2).out)[
-        "problems"
-    ]
+    (problem,) = json.loads(
+        cli("--format", "json", "validate", "empty.toml", code=2).out
+    )["problems"]
     assert (problem["code"], problem["file"]) == ("missing-key", "empty.toml")
     assert re.search(r'process = "..."  # absorbing, .* or uniform', problem["help"])
 
@@ -290,7 +343,9 @@ class Inner(Options):
     size: int
     """Size."""
     word: str = Field(
-        "a", pattern="^a+$", json_schema_extra={PATTERN_MESSAGE: "one or more letters a"}
+        "a",
+        pattern="^a+$",
+        json_schema_extra={PATTERN_MESSAGE: "one or more letters a"},
     )
 
 
@@ -326,7 +381,9 @@ def test_unions_and_inner_tables(tmp_path, text, path, code, expected, refusal):
 
 def test_control_characters_are_not_printed():
     problem = Problem(
-        "odd \x1b[31m", ("a.b", "\x1b]0;x\x07", 3), Origin.within("f", "x\ta = '\x1b[0m'", 2, 3)
+        "odd \x1b[31m",
+        ("a.b", "\x1b]0;x\x07", 3),
+        Origin.within("f", "x\ta = '\x1b[0m'", 2, 3),
     )
     text = str(problem)
     assert "\x1b" not in text
@@ -353,7 +410,9 @@ def test_json_output_is_one_document(problems_of, validate_edited, cli):
     "value", ["1e999", "1979-05-27", '"' + "x" * 5000 + '"', "{ a = { b = nan } }"]
 )
 def test_json_output_represents_any_value(problems_of, value):
-    assert len(json.dumps(problems_of("depth = 3", f"depth = {value}")[0]["given"])) < 300
+    assert (
+        len(json.dumps(problems_of("depth = 3", f"depth = {value}")[0]["given"])) < 300
+    )
 
 
 def test_github_annotations(validate_edited):
@@ -367,7 +426,9 @@ def test_github_annotations(validate_edited):
     assert text.strip().endswith("(--set train.steps=-1)")
 
 
-@pytest.mark.parametrize("name", ["a\\u0000.py", "./round.py", "./folder.py", "../elsewhere.py"])
+@pytest.mark.parametrize(
+    "name", ["a\\u0000.py", "./round.py", "./folder.py", "../elsewhere.py"]
+)
 def test_unreadable_plugin_files(validate_edited, problems_of, tmp_path, name):
     (tmp_path / "round.py").symlink_to("round.py")
     (tmp_path / "folder.py").mkdir()

@@ -113,7 +113,9 @@ def train(tmp_path):
         launch = (free_port(), secrets.token_hex(4))
         commands = [
             Command(
-                ["run", *words], tmp_path / f"{launch[1]}-{rank}", ("be_rank", rank, 2, *launch)
+                ["run", *words],
+                tmp_path / f"{launch[1]}-{rank}",
+                ("be_rank", rank, 2, *launch),
             ).start()
             for rank in range(2)
         ]
@@ -158,7 +160,9 @@ def weights(path, step=8):
 def assert_same(one, other, tolerance=1e-5):
     for kind in ("train", "valid"):
         assert lines(one, kind).keys() == lines(other, kind).keys()
-        assert lines(one, kind) == pytest.approx(lines(other, kind), rel=tolerance, abs=tolerance)
+        assert lines(one, kind) == pytest.approx(
+            lines(other, kind), rel=tolerance, abs=tolerance
+        )
     for name, tensor in weights(one).items():
         assert (tensor - weights(other)[name]).abs().max() < 1e-4, name
 
@@ -181,11 +185,14 @@ def test_compiled_ranks_with_accumulation_equal_one(train):
     single, _ = train(*half, "--set", "train.accumulate=1", ranks=1)
     more = ("train.strategy=fsdp", "train.compile='blocks'", "model.checkpointing=true")
     both, done = train(
-        *half, *(word for change in more for word in ("--set", change)), ranks=2, torchrun=True
+        *half,
+        *(word for change in more for word in ("--set", change)),
+        ranks=2,
+        torchrun=True,
     )
-    assert lines(both, "train") == pytest.approx(lines(single, "train"), rel=3e-3), done.stderr[
-        -3000:
-    ]
+    assert lines(both, "train") == pytest.approx(lines(single, "train"), rel=3e-3), (
+        done.stderr[-3000:]
+    )
     assert lines(both, "valid") == pytest.approx(lines(single, "valid"), rel=3e-3)
 
 
@@ -202,11 +209,13 @@ def test_fsdp_gathers_in_bfloat16(train):
     half += ("--set", "model.block.affine=true")
     whole, _ = train(*half, ranks=2)
     narrow, done = train(*half, "--set", "train.gather=bfloat16", ranks=2)
-    assert lines(narrow, "train") == pytest.approx(lines(whole, "train"), rel=1e-3), done.stderr[
-        -3000:
-    ]
+    assert lines(narrow, "train") == pytest.approx(lines(whole, "train"), rel=1e-3), (
+        done.stderr[-3000:]
+    )
     assert all(tensor.dtype == torch.float32 for tensor in weights(narrow, 4).values())
-    before, now = (json.loads((path / "counts.json").read_text())[1] for path in (whole, narrow))
+    before, now = (
+        json.loads((path / "counts.json").read_text())[1] for path in (whole, narrow)
+    )
     assert before.keys() == {"torch.float32"}
     assert sum(now.values()) == pytest.approx(before["torch.float32"], rel=0.02)
     assert now["torch.bfloat16"] > 0
@@ -234,8 +243,12 @@ def test_resume_with_another_number_of_ranks(train, single):
     train("--set", "train.steps=8", ranks=1, resume=half)
     assert_same(single, half)
     other, _ = train("--set", "train.steps=4", ranks=1)
-    _, done = train("--set", "train.steps=8", "--set", "train.strategy=fsdp", ranks=2, resume=other)
-    assert json.loads((other / "summary.json").read_text())["step"] == 8, done.stderr[-3000:]
+    _, done = train(
+        "--set", "train.steps=8", "--set", "train.strategy=fsdp", ranks=2, resume=other
+    )
+    assert json.loads((other / "summary.json").read_text())["step"] == 8, done.stderr[
+        -3000:
+    ]
     assert_same(single, other)
 
 
@@ -244,7 +257,9 @@ def test_sharded_checkpoints(train, single, tmp_path, capsys, cli):
     cut = ["--set", "train.strategy=fsdp"]
     half, done = train(*cut, "--set", "train.steps=4", ranks=2)
     folder = half / "checkpoints" / "step-00000004"
-    assert len(list((folder / "model").glob("shard-*.safetensors"))) == 2, done.stderr[-3000:]
+    assert len(list((folder / "model").glob("shard-*.safetensors"))) == 2, done.stderr[
+        -3000:
+    ]
     assert len(list((folder / "optimizer").glob("*.safetensors"))) == 3, (
         "and tensors that are not sharded"
     )
@@ -255,11 +270,18 @@ def test_sharded_checkpoints(train, single, tmp_path, capsys, cli):
     train("--set", "train.steps=8", ranks=2, resume=half)
     assert_same(single, half)
     other = tmp_path / "other" / half.name
-    train("--set", "train.steps=8", "--set", "train.strategy=ddp", ranks=1, resume=other)
+    train(
+        "--set", "train.steps=8", "--set", "train.strategy=ddp", ranks=1, resume=other
+    )
     assert_same(single, other)
     capsys.readouterr()
-    (half / "checkpoints" / "step-00000008" / "model" / "more.safetensors").write_bytes(b"")
-    assert "model/more.safetensors is not listed" in cli("runs", "verify", str(half), code=3).out
+    (half / "checkpoints" / "step-00000008" / "model" / "more.safetensors").write_bytes(
+        b""
+    )
+    assert (
+        "model/more.safetensors is not listed"
+        in cli("runs", "verify", str(half), code=3).out
+    )
 
 
 def rank_of(launcher, rank, start):
@@ -274,7 +296,9 @@ def rank_of(launcher, rank, start):
     return None
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="processes are found in /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/task").exists(), reason="processes are found in /proc"
+)
 def test_ranks_restart_from_the_checkpoint_after_a_kill(train, tmp_path):
     """Each rank is killed once; the run equals an uninterrupted one on two ranks."""
     settings = [
@@ -302,7 +326,10 @@ def test_ranks_restart_from_the_checkpoint_after_a_kill(train, tmp_path):
         for start, step in enumerate((10, 40)):
             deadline = time.monotonic() + 100
             while time.monotonic() < deadline and running.poll() is None:
-                reached = [int(path.name[5:]) for path in tmp_path.glob("two/*/checkpoints/step-*")]
+                reached = [
+                    int(path.name[5:])
+                    for path in tmp_path.glob("two/*/checkpoints/step-*")
+                ]
                 victim = rank_of(running.pid, start, start)
                 if victim and max(reached, default=0) >= step:
                     os.kill(victim, signal.SIGKILL)
@@ -310,7 +337,9 @@ def test_ranks_restart_from_the_checkpoint_after_a_kill(train, tmp_path):
                 time.sleep(0.01)
         _, errors = running.communicate(timeout=150)
     (path,) = (tmp_path / "two").glob("*-*")
-    assert json.loads((path / "summary.json").read_text())["step"] == 100, errors[-3000:]
+    assert json.loads((path / "summary.json").read_text())["step"] == 100, errors[
+        -3000:
+    ]
     assert len(json.loads((path / "manifest.json").read_text())["resumed"]) == 2
     assert read_metrics(path / "metrics.jsonl") == read_metrics(whole / "metrics.jsonl")
     for name, tensor in weights(whole, 100).items():

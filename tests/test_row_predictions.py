@@ -29,7 +29,9 @@ SAMPLERS: dict[str, list[dict[str, Any]]] = {
     "first-hitting": [{}],
     "guided": [{}],
     "ordered": [{**STEPS, "by": by} for by in ("confidence", "drawn", "margin")],
-    "remdm": [{**STEPS, "strategy": name} for name in ("cap", "conf-compensated", "loop")],
+    "remdm": [
+        {**STEPS, "strategy": name} for name in ("cap", "conf-compensated", "loop")
+    ],
 }
 """Options of each sampler of tokens to walk with; of one that is not named here the defaults are taken."""
 OTHERS = {
@@ -66,9 +68,14 @@ class Whole(Session):
 
 def system_of(kind: str, predict: str) -> Diffusion:
     parse = catalog().parse
-    options = {"frequencies": {"text": [1.0 + i for i in range(V)]}} if kind == "marginal" else {}
+    options = (
+        {"frequencies": {"text": [1.0 + i for i in range(V)]}}
+        if kind == "marginal"
+        else {}
+    )
     process = parse(
-        "process", {"use": kind, "predict": predict, "schedule": "log-linear", **options}
+        "process",
+        {"use": kind, "predict": predict, "schedule": "log-linear", **options},
     ).build(SPACE)
     torch.manual_seed(3)
     block = {
@@ -86,9 +93,9 @@ def system_of(kind: str, predict: str) -> Diffusion:
         "head": "tokens",
         "block": block,
     }
-    built = parse("model", {**model, "condition": {"use": "level", "frequencies": 8}}).build(
-        process.space
-    )
+    built = parse(
+        "model", {**model, "condition": {"use": "level", "frequencies": 8}}
+    ).build(process.space)
     for parameter in built.parameters():
         nn.init.normal_(parameter, std=0.3)
     none: Any = None
@@ -108,21 +115,29 @@ def walks() -> list[Any]:
     """Every sampler of tokens with each process that it supports."""
     parse, found = catalog().parse, []
     for name in (
-        part.spec.name for part in catalog().parts("sampler") if part.spec.name not in OTHERS
+        part.spec.name
+        for part in catalog().parts("sampler")
+        if part.spec.name not in OTHERS
     ):
-        for options, (kind, predict) in itertools.product(SAMPLERS.get(name, [{}]), PROCESSES):
+        for options, (kind, predict) in itertools.product(
+            SAMPLERS.get(name, [{}]), PROCESSES
+        ):
             spec = parse("sampler", {"use": name, **options})
             facts = parse("process", {"use": kind, "predict": predict}).facts(SPACE)
             if not list(spec.check(facts, ModelFacts(LENGTH))):
                 found.append(
-                    pytest.param(spec, kind, predict, id=f"{name} {options} {kind} {predict}")
+                    pytest.param(
+                        spec, kind, predict, id=f"{name} {options} {kind} {predict}"
+                    )
                 )
     return found
 
 
 @torch.no_grad()
 @pytest.mark.parametrize(("spec", "kind", "predict"), walks())
-def test_rowwise_and_whole_predictions_give_the_same_states(spec, kind: str, predict: str) -> None:
+def test_rowwise_and_whole_predictions_give_the_same_states(
+    spec, kind: str, predict: str
+) -> None:
     system, like = system_of(kind, predict), like_of()
     found = []
     for session in (Whole(system, like), Session(system, like)):
@@ -140,10 +155,15 @@ def test_rowwise_and_whole_predictions_give_the_same_states(spec, kind: str, pre
 @pytest.mark.parametrize("kind", ["absorbing", "uniform"])
 def test_the_output_of_all_positions_is_never_held(monkeypatch, kind: str) -> None:
     """Only positions that the step may change are read: under absorbing those that are unmasked."""
-    system, like = system_of(kind, "posterior"), Clean.of(torch.zeros(8, LENGTH, dtype=torch.long))
+    system, like = (
+        system_of(kind, "posterior"),
+        Clean.of(torch.zeros(8, LENGTH, dtype=torch.long)),
+    )
     read, made = [], system.process.read
     monkeypatch.setattr(
-        system.process, "read", lambda raw, *rest: (read.append(raw.shape), made(raw, *rest))[1]
+        system.process,
+        "read",
+        lambda raw, *rest: (read.append(raw.shape), made(raw, *rest))[1],
     )
     session = Session(system, like)
     now, then = (system.process.schedule(torch.full((8,), t)) for t in (0.5, 0.4))
@@ -161,7 +181,11 @@ def test_the_output_of_all_positions_is_never_held(monkeypatch, kind: str) -> No
 def test_blocks_between_cached_positions(size: int) -> None:
     """The dual cache: the first call of a block equals one of the whole sample; all do with one block."""
     system, like, calls = system_of("absorbing", "posterior"), like_of(), ModelCalls()
-    options = {"use": "semi-autoregressive", "size": size, "inner": {"use": "ordered", "steps": 3}}
+    options = {
+        "use": "semi-autoregressive",
+        "size": size,
+        "inner": {"use": "ordered", "steps": 3},
+    }
     found, seen = [], []
     for cached in (False, True):
         torch.manual_seed(11)
@@ -172,19 +196,26 @@ def test_blocks_between_cached_positions(size: int) -> None:
         found.append(list(spec.build()(system.process, session, like)))
         assert torch.equal(found[-1][-1][like.fixed], like.x0[like.fixed])
         seen.append(calls.rows)
-    assert seen[1] - 2 * seen[0] == ROWS * -(-LENGTH // size), "a call for each block more"
+    assert seen[1] - 2 * seen[0] == ROWS * -(-LENGTH // size), (
+        "a call for each block more"
+    )
     assert size < LENGTH or all(
         torch.equal(ours, exact) for ours, exact in zip(*found, strict=True)
     )
     x, t, part = found[0][0], torch.rand(ROWS), slice(LENGTH - size, LENGTH)
     session.refresh(x, t, part.start)
     whole = system.denoise(State.of(x), t, like).log_clean()
-    torch.testing.assert_close(session(State.of(x[:, part]), t).log_clean(), whole[:, part])
+    torch.testing.assert_close(
+        session(State.of(x[:, part]), t).log_clean(), whole[:, part]
+    )
 
 
 @torch.no_grad()
 def test_rows_are_those_of_the_whole_and_none_calls_no_model() -> None:
-    system, like = system_of("uniform", "posterior"), Clean.of(torch.randint(V, (2, LENGTH)))
+    system, like = (
+        system_of("uniform", "posterior"),
+        Clean.of(torch.randint(V, (2, LENGTH))),
+    )
     state, t, calls = State.of(like.x0), torch.full((2,), 0.5), ModelCalls()
     session = Session(system, like, calls)
     few = torch.zeros(2, LENGTH, dtype=torch.bool)

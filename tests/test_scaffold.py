@@ -24,7 +24,9 @@ def new(*arguments: str) -> int:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_example_validates_and_passes_the_conformance_kit(kind, tmp_path, monkeypatch):
+def test_an_example_validates_and_passes_the_conformance_kit(
+    kind, tmp_path, monkeypatch
+):
     """The package as `dither new` writes it, imported from its folder: torch-free at the top, dependencies declared."""
     names = Names(f"tidy-{kind}", kind)
     assert new(names.name, "--kind", kind, "--out", str(tmp_path)) == 0
@@ -44,10 +46,16 @@ def test_an_example_validates_and_passes_the_conformance_kit(kind, tmp_path, mon
         for node in tree.body
         if isinstance(node, ast.ImportFrom | ast.Import)
     )
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom | ast.Import)]
+    imports = [
+        node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom | ast.Import)
+    ]
     modules = {getattr(node, "module", None) or node.names[0].name for node in imports}
     needed = " ".join(project["dependencies"])
-    own = {module.split(".")[0] for module in modules} - set(sys.stdlib_module_names) - {"dither"}
+    own = (
+        {module.split(".")[0] for module in modules}
+        - set(sys.stdlib_module_names)
+        - {"dither"}
+    )
     assert not [module for module in own if module not in needed]
     assert ("dither-tasks" in needed) == any(
         module.startswith("dither.tasks") for module in modules
@@ -62,16 +70,27 @@ def test_an_example_validates_and_passes_the_conformance_kit(kind, tmp_path, mon
     catalog = load_plugins(files=[file]).catalog
     assert catalog.find(kind, names.name).spec.__name__ == names.spec
     for case in cases("mine", catalog):  # each check in one situation
-        if case.check.name != "spec_without_torch":  # reads the menu of an installed plugin
+        if (
+            case.check.name != "spec_without_torch"
+        ):  # reads the menu of an installed plugin
             with contextlib.suppress(pytest.skip.Exception, pytest.xfail.Exception):
                 replace(case, check=replace(case.check, examples=1)).run()
 
 
 def test_a_single_file_is_a_plugin(tmp_path, capsys):
-    assert new("tidy-trial", "--kind", "loss", "--out", str(tmp_path), "--single-file") == 0
+    assert (
+        new("tidy-trial", "--kind", "loss", "--out", str(tmp_path), "--single-file")
+        == 0
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["tidy-trial.py"]
-    assert main(["describe", "loss", "tidy-trial", "-p", str(tmp_path / "tidy-trial.py")]) == 0
-    assert new("tidy-trial", "--kind", "loss", "--out", str(tmp_path), "--single-file") == 2
+    assert (
+        main(["describe", "loss", "tidy-trial", "-p", str(tmp_path / "tidy-trial.py")])
+        == 0
+    )
+    assert (
+        new("tidy-trial", "--kind", "loss", "--out", str(tmp_path), "--single-file")
+        == 2
+    )
     assert "[file-exists]" in capsys.readouterr().err
 
 
@@ -86,11 +105,17 @@ def test_a_single_file_is_a_plugin(tmp_path, capsys):
         (("a" * 41,), "invalid-value", ""),
         (("core-blocks",), "duplicate", ""),
         (("adaln-zero",), "duplicate", ""),
-        (("trial", "--kind", "lr_schedule"), "unknown-value", 'did you mean "lr-schedule"?'),
+        (
+            ("trial", "--kind", "lr_schedule"),
+            "unknown-value",
+            'did you mean "lr-schedule"?',
+        ),
         (("trial", "--out", "no-such-folder"), "file-not-found", ""),
     ],
 )
-def test_invalid_arguments_are_refused(arguments, code, hint, tmp_path, capsys, monkeypatch):
+def test_invalid_arguments_are_refused(
+    arguments, code, hint, tmp_path, capsys, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     name, *options = arguments
     assert new("--kind", "block", *options, "--", name) == 2
@@ -115,7 +140,9 @@ def test_nothing_is_overwritten(tmp_path, capsys):
         target.rmdir() if target.is_dir() else target.unlink()
 
 
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), KeyboardInterrupt()]
+)
 def test_a_partial_package_is_removed(error, tmp_path, monkeypatch):
     written = []
     real = Path.write_text
@@ -158,14 +185,18 @@ def install(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     metadata = tmp_path / "fixture_odd-0.1.dist-info"
     metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: fixture_odd\nVersion: 0.1\n")
+    (metadata / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: fixture_odd\nVersion: 0.1\n"
+    )
     (metadata / "entry_points.txt").write_text("[dither.plugins]\nodd = fixture_odd\n")
     yield (tmp_path / "fixture_odd.py").write_text
     sys.modules.pop("fixture_odd", None)
 
 
 @pytest.mark.slow
-def test_the_kit_runs_over_an_installed_plugin_and_a_file(install, capfd, tmp_path, monkeypatch):
+def test_the_kit_runs_over_an_installed_plugin_and_a_file(
+    install, capfd, tmp_path, monkeypatch
+):
     install(WRONG)
     (tmp_path / "my_rate.py").write_text(WRONG)
     monkeypatch.chdir(tmp_path)
@@ -188,7 +219,10 @@ def test_the_kit_runs_over_an_installed_plugin_and_a_file(install, capfd, tmp_pa
 
 @pytest.mark.parametrize(
     ("code", "problem"),
-    [("raise ImportError('no such thing')", "plugin-failed"), (HOOKS_ONLY, "unknown-component")],
+    [
+        ("raise ImportError('no such thing')", "plugin-failed"),
+        (HOOKS_ONLY, "unknown-component"),
+    ],
 )
 def test_a_plugin_without_components_is_refused(code, problem, install, cli):
     install(code)
@@ -197,9 +231,19 @@ def test_a_plugin_without_components_is_refused(code, problem, install, cli):
 
 def test_invalid_arguments_of_test_plugin_are_refused(monkeypatch, cli):
     assert "[file-not-found]" in cli("plugins", "test", "./missing.py", code=2).err
-    assert 'did you mean "core-blocks"?' in cli("plugins", "test", "core-block", code=2).err
+    assert (
+        'did you mean "core-blocks"?'
+        in cli("plugins", "test", "core-block", code=2).err
+    )
     wrong = cli(
-        "plugins", "test", "core-blocks", "--expect", "nonsense", "--expect", "block:a-b= ", code=2
+        "plugins",
+        "test",
+        "core-blocks",
+        "--expect",
+        "nonsense",
+        "--expect",
+        "block:a-b= ",
+        code=2,
     )
     assert wrong.err.count("[usage]") == 2
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

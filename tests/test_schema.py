@@ -82,7 +82,12 @@ BROKEN = [
     ('"log-linear"', '"log-liner"', "process.schedule", '"log-liner"'),
     ('"adaln-zero"', '"adaln-zer"', "model.block.use", '"adaln-zer"'),
     ('loss = "masked-ce"', 'loss = "absorbing"', "loss", '"absorbing"'),
-    ('"adaln-zero"', '"core-blocks/adaln-zero@9"', "model.block.use", '"core-blocks/adaln-zero@9"'),
+    (
+        '"adaln-zero"',
+        '"core-blocks/adaln-zero@9"',
+        "model.block.use",
+        '"core-blocks/adaln-zero@9"',
+    ),
     ("heads = 4", "heads = 0", "model.block.heads", "0"),
     ("steps = 1500", 'steps = "many"', "train.steps", '"many"'),
     ("width = 64", "width = 64.5", "model.width", "64.5"),
@@ -113,7 +118,9 @@ def test_every_mistake_is_marked(ours, tmp_path):
         file.write_text(text)
         assert paths(ours, tomllib.loads(text)) == [key]
         start = text.index(new) + new.rindex(pointed)
-        places[str(file)] = {(text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start))}
+        places[str(file)] = {
+            (text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start))
+        }
     done = lint("--schema", SCHEMA.as_uri(), *places)
     assert done.returncode != 0
     found: dict[str, set] = {}
@@ -182,7 +189,9 @@ def test_the_snippet_of_every_component_is_valid(ours, tmp_path):
         file = tmp_path / "snippet.toml"
         file.write_text(f'extends = "base.toml"\n{snippet}\n')
         experiment = validate(Experiment, Document.load(file), catalog)
-        assert part.spec in [type(spec) for _, spec in components_in(experiment)], snippet
+        assert part.spec in [type(spec) for _, spec in components_in(experiment)], (
+            snippet
+        )
         assert paths(ours, tomllib.loads(file.read_text())) == [], snippet
 
 
@@ -276,7 +285,9 @@ def small() -> dict:
     ids=str,
 )
 def test_a_component_is_checked_at_its_key(small, block, wrong):
-    assert paths(small, {"block": block}) == [f"block.{key}".removesuffix(".") for key in wrong]
+    assert paths(small, {"block": block}) == [
+        f"block.{key}".removesuffix(".") for key in wrong
+    ]
     assert paths(small, {"blocks": [block]}) == [
         f"blocks.0.{key}".removesuffix(".") for key in wrong
     ]
@@ -314,9 +325,9 @@ def test_a_name_of_two_plugins_must_be_written_with_its_plugin():
         made = schema_of(Holder, catalog, title="t")
         assert paths(made, {"block": {"use": "other", "shape": True}}) == wrong
         assert paths(made, {"block": {"use": "mine/other", "shape": True}}) == []
-        assert paths(made, {"block": {"use": "yours/other", "width": 1, "shape": True}}) == [
-            "block.shape"
-        ]
+        assert paths(
+            made, {"block": {"use": "yours/other", "width": 1, "shape": True}}
+        ) == ["block.shape"]
 
 
 def test_a_table_that_holds_itself_ends():

@@ -47,18 +47,26 @@ def transcribed(logits, x, x0, sigma):
 def test_loss_is_that_of_the_document(ids, sigma, x):
     torch.manual_seed(ids)
     process = process_of("uniform", ids)
-    raw, yes = 3 * torch.randn(1, 1, ids, dtype=torch.float64), torch.ones(1, 1, dtype=torch.bool)
+    raw, yes = (
+        3 * torch.randn(1, 1, ids, dtype=torch.float64),
+        torch.ones(1, 1, dtype=torch.bool),
+    )
     noise = Noise(
-        torch.tensor([sigma], dtype=torch.float64), torch.tensor([7.0], dtype=torch.float64)
+        torch.tensor([sigma], dtype=torch.float64),
+        torch.tensor([7.0], dtype=torch.float64),
     )
     state = State.of(torch.tensor([[x]]))
-    noised = Noised(torch.zeros_like(state.x), state, noise, yes, yes, ~yes, process.prior_probs())
+    noised = Noised(
+        torch.zeros_like(state.x), state, noise, yes, yes, ~yes, process.prior_probs()
+    )
     pred = process.read(raw, state, noise)
     measured = example.seed_004(pred, noised)
     assert measured.values.item() == pytest.approx(
         transcribed(raw[0, 0].tolist(), x, 0, sigma), rel=1e-6
     )
-    assert score_entropy(pred, noised).values.item() != pytest.approx(measured.values.item())
+    assert score_entropy(pred, noised).values.item() != pytest.approx(
+        measured.values.item()
+    )
 
 
 def test_sampler_redraws_every_token_and_mixes_up_pairs():
@@ -74,12 +82,16 @@ def test_sampler_redraws_every_token_and_mixes_up_pairs():
     like = Clean.of(torch.zeros(2000, 2, dtype=torch.long))
     states = list(example.SeedSampler(steps=9).build()(process, model, like))
     assert len(states) == 9
-    assert abs((states[-1][:, 0] != states[-1][:, 1]).double().mean().item() - 0.5) < 0.05
+    assert (
+        abs((states[-1][:, 0] != states[-1][:, 1]).double().mean().item() - 0.5) < 0.05
+    )
     known = Clean.of(
-        torch.ones(50, 2, dtype=torch.long), known=torch.tensor([[True, False]]).expand(50, -1)
+        torch.ones(50, 2, dtype=torch.long),
+        known=torch.tensor([[True, False]]).expand(50, -1),
     )
     assert all(
-        (x[:, 0] == 1).all() for x in example.SeedSampler(steps=3).build()(process, model, known)
+        (x[:, 0] == 1).all()
+        for x in example.SeedSampler(steps=3).build()(process, model, known)
     )
 
 
@@ -96,10 +108,12 @@ def test_active_divides_by_the_number_of_masked_tokens_and_weighs_ids():
     )
     plain = example.MaskedCEActive().build(facts)(pred, noised)
     per_token = masked_ce(pred, noised).values
-    torch.testing.assert_close(plain.total(), (per_token.sum(1) / noised.target_mask.sum(1)).sum())
-    weighted = example.MaskedCEActive(weights={"text": [1.0, 2.0, 0.5, 0.0]}).build(facts)(
-        pred, noised
+    torch.testing.assert_close(
+        plain.total(), (per_token.sum(1) / noised.target_mask.sum(1)).sum()
     )
+    weighted = example.MaskedCEActive(weights={"text": [1.0, 2.0, 0.5, 0.0]}).build(
+        facts
+    )(pred, noised)
     torch.testing.assert_close(
         weighted.values, plain.values * torch.tensor([1.0, 2.0, 0.5, 0.0])[clean.x0]
     )

@@ -8,7 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from dither.registry import Condition, FeatureSpace, Field, Group, Space, Spec, TokenSpace, hookimpl
+from dither.registry import (
+    Condition,
+    FeatureSpace,
+    Field,
+    Group,
+    Space,
+    Spec,
+    TokenSpace,
+    hookimpl,
+)
 from dither.registry.kinds import TaskSpec
 
 CONDITIONS = (Condition("kind", 2, ("low", "high")), Condition("centre"))
@@ -42,13 +51,21 @@ class Toy:
         valid = torch.ones(64, space.length, dtype=torch.bool)
         valid[::3, -1] = False
         if isinstance(space, FeatureSpace):
-            x0 = torch.randn(64, space.length, space.width, generator=generator) * valid[..., None]
+            x0 = (
+                torch.randn(64, space.length, space.width, generator=generator)
+                * valid[..., None]
+            )
         else:
             clean = space.clean().expand(space.length, -1).float()
             x0 = torch.stack(
-                [torch.multinomial(clean, 1, generator=generator)[:, 0] for _ in range(64)]
+                [
+                    torch.multinomial(clean, 1, generator=generator)[:, 0]
+                    for _ in range(64)
+                ]
             )
-            x0 = torch.where(valid, x0, space.table(lambda field: torch.tensor(field.pad or 0)))
+            x0 = torch.where(
+                valid, x0, space.table(lambda field: torch.tensor(field.pad or 0))
+            )
         known = torch.zeros_like(x0, dtype=torch.bool)
         known[::2, 0] = True
         return Clean(x0[rows], valid[rows], known[rows])
@@ -70,10 +87,16 @@ class LabelledTask(Toy):
         generator = torch.Generator().manual_seed(len(split))
         kind = torch.arange(64) % 2
         if isinstance(self.space, FeatureSpace):
-            x0 = 2.0 * kind[:, None, None] - 1 + 0.3 * torch.randn(64, 6, 4, generator=generator)
+            x0 = (
+                2.0 * kind[:, None, None]
+                - 1
+                + 0.3 * torch.randn(64, 6, 4, generator=generator)
+            )
         else:
             x0 = 3 * kind[:, None] + torch.randint(0, 3, (64, 8), generator=generator)
-        centre = 10_000 + torch.randint(200, 90_000, x0.shape[:2], generator=generator).cumsum(1)
+        centre = 10_000 + torch.randint(
+            200, 90_000, x0.shape[:2], generator=generator
+        ).cumsum(1)
         return Clean.of(x0[rows], kind=kind[rows], centre=centre[rows])
 
     def like(self, n: int, seed: int) -> Any:
@@ -82,7 +105,9 @@ class LabelledTask(Toy):
     def metrics(self) -> Any:
         return NoMetrics()
 
-    def baselines(self, split: str = "valid", samples: int | None = None) -> dict[str, float]:
+    def baselines(
+        self, split: str = "valid", samples: int | None = None
+    ) -> dict[str, float]:
         return {}
 
     def sample_metrics(self, samples: Any, like: Any) -> dict[str, float]:

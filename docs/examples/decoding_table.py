@@ -25,8 +25,15 @@ SAMPLERS: list[dict[str, Any]] = [
     {"use": "first-hitting"},
     *({"use": "ordered", "steps": steps} for steps in (16, 8)),
     *({"use": "ordered", "threshold": threshold} for threshold in (0.95, 0.9, 0.8)),
-    *({"use": "ordered", "by": "entropy", "entropy_bound": bound} for bound in (0.0, 0.3, 1.0)),
-    {"use": "semi-autoregressive", "size": 8, "inner": {"use": "ordered", "threshold": 0.9}},
+    *(
+        {"use": "ordered", "by": "entropy", "entropy_bound": bound}
+        for bound in (0.0, 0.3, 1.0)
+    ),
+    {
+        "use": "semi-autoregressive",
+        "size": 8,
+        "inner": {"use": "ordered", "threshold": 0.9},
+    },
 ]
 
 
@@ -34,7 +41,10 @@ TRAINED: list[dict[str, Any]] = [
     {"use": "first-hitting"},
     *({"use": "ordered", "steps": steps} for steps in (32, 16)),
     *({"use": "ordered", "threshold": threshold} for threshold in (0.8, 0.5)),
-    *({"use": "ordered", "by": "entropy", "entropy_bound": bound} for bound in (2.0, 8.0)),
+    *(
+        {"use": "ordered", "by": "entropy", "entropy_bound": bound}
+        for bound in (2.0, 8.0)
+    ),
     *(
         {
             "use": "semi-autoregressive",
@@ -78,13 +88,22 @@ class Exact:
         x = state.x
         self.calls += (x == IDS).any(1)
         seen = torch.where(
-            (x == IDS)[..., None], 1.0, torch.nn.functional.one_hot(x, IDS + 1)[..., :IDS].double()
+            (x == IDS)[..., None],
+            1.0,
+            torch.nn.functional.one_hot(x, IDS + 1)[..., :IDS].double(),
         )
-        ahead, behind = [FIRST * seen[:, 0]], [torch.ones(len(x), IDS, dtype=torch.float64)]
+        ahead, behind = (
+            [FIRST * seen[:, 0]],
+            [torch.ones(len(x), IDS, dtype=torch.float64)],
+        )
         for place in range(1, LENGTH):
-            ahead.append(torch.nn.functional.normalize((ahead[-1] @ P) * seen[:, place], 1, -1))
+            ahead.append(
+                torch.nn.functional.normalize((ahead[-1] @ P) * seen[:, place], 1, -1)
+            )
             behind.append(
-                torch.nn.functional.normalize((behind[-1] * seen[:, LENGTH - place]) @ P.T, 1, -1)
+                torch.nn.functional.normalize(
+                    (behind[-1] * seen[:, LENGTH - place]) @ P.T, 1, -1
+                )
             )
         log_p = (torch.stack(ahead, 1) * torch.stack(behind[::-1], 1)).log()
         raw = torch.nn.functional.pad(log_p, (0, 1), value=-torch.inf)
@@ -132,7 +151,9 @@ def main() -> None:
             .build()(process, session, Clean.of(torch.zeros(ROWS, LENGTH).long()))
         )
         nats = -(FIRST[x[:, 0]].log() + P[x[:, :-1], x[:, 1:]].log().sum(1)) / LENGTH
-        counts = torch.bincount((IDS * x[:, :-1] + x[:, 1:]).flatten(), minlength=IDS**2).double()
+        counts = torch.bincount(
+            (IDS * x[:, :-1] + x[:, 1:]).flatten(), minlength=IDS**2
+        ).double()
         distance = (counts / counts.sum() - pairs.flatten()).abs().sum() / 2
         error = 1.96 * nats.std() / ROWS**0.5
         print(

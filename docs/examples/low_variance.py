@@ -16,7 +16,12 @@ from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.evaluation import evaluate
 from dither.engine.training.trainer import Trainer
 
-FILE = Path(__file__).parents[2] / "experiments" / "language_model" / "shakespeare_quick.toml"
+FILE = (
+    Path(__file__).parents[2]
+    / "experiments"
+    / "language_model"
+    / "shakespeare_quick.toml"
+)
 SMALL = ["model.width=64", "train.ema=0.99", "train.steps=800"]
 PLAIN = "loss.training=plain"
 WAYS = [
@@ -54,7 +59,9 @@ if __name__ == "__main__":
         for seed in map(int, sys.argv[1:]):
             found = bounds(way, seed)
             steps = [
-                next((50 * i for i, nats in enumerate(found, 1) if nats <= target), None)
+                next(
+                    (50 * i for i, nats in enumerate(found, 1) if nats <= target), None
+                )
                 for target in TARGETS
             ]
             final.append(found[-1])
@@ -67,5 +74,7 @@ if __name__ == "__main__":
                 flush=True,
             )
         if len(final) > 1:
-            half = t.ppf(0.975, len(final) - 1) * np.std(final, ddof=1) / len(final) ** 0.5
+            half = (
+                t.ppf(0.975, len(final) - 1) * np.std(final, ddof=1) / len(final) ** 0.5
+            )
             print(*way, f"last {np.mean(final):.3f} +- {half:.3f}", flush=True)

@@ -18,13 +18,24 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from dither.registry import Misfit, Spec, TokenSpace, hookimpl
-from dither.registry.kinds import TOKENS, LossSpec, ModelFacts, ProcessFacts, SamplerSpec
+from dither.registry.kinds import (
+    TOKENS,
+    LossSpec,
+    ModelFacts,
+    ProcessFacts,
+    SamplerSpec,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from dither.registry.contracts.protocols import Loss, Process, Sampler, Session
-    from dither.registry.contracts.records import Clean, Measured, Noised, TokenPrediction
+    from dither.registry.contracts.records import (
+        Clean,
+        Measured,
+        Noised,
+        TokenPrediction,
+    )
 
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -78,11 +89,13 @@ def seed_004(pred: TokenPrediction, noised: Noised) -> Measured:
     p = (s * noised.prior.to(s.dtype)).sum(-1) - s_x * share
     n = torch.where(x == x0, r * p, s_x0 / torch.where(x == x0, 1.0, e) + p)
     stayed = (size - 1) / size * (torch.special.xlogy(r, r) - r)
-    safe = torch.where(x == x0, 1.0, r)  # a replaced token had some noise, so that r > 0
+    safe = torch.where(
+        x == x0, 1.0, r
+    )  # a replaced token had some noise, so that r > 0
     moved = ((-safe.log() - 1) / safe - (size - 2)) / size
-    values: Tensor = torch.where(active, p - n + torch.where(x == x0, stayed, moved), 0.0).to(
-        s.dtype
-    )
+    values: Tensor = torch.where(
+        active, p - n + torch.where(x == x0, stayed, moved), 0.0
+    ).to(s.dtype)
     return Measured(values, (~noised.fixed).to(values.dtype))
 
 
@@ -103,9 +116,7 @@ class MaskedCEActive(LossSpec):
         if not isinstance(process.space, TokenSpace):
             return
         if (process.prior, process.predict) != ("mask", "posterior"):
-            message = (
-                f'loss "{self.name}" requires a process that masks tokens and predict = "posterior"'
-            )
+            message = f'loss "{self.name}" requires a process that masks tokens and predict = "posterior"'
             yield Misfit(
                 message,
                 related=("process",),
@@ -119,9 +130,13 @@ class MaskedCEActive(LossSpec):
         for name, weight in self.weights.items():
             if name not in clean:
                 message = f'unknown field "{name}"; fields: {", ".join(clean)}'
-                yield Misfit(message, ("weights", name), ("task",), code="unknown-value")
+                yield Misfit(
+                    message, ("weights", name), ("task",), code="unknown-value"
+                )
             elif isinstance(weight, list) and len(weight) != clean[name]:
-                message = f'field "{name}" has {clean[name]} clean ids, not {len(weight)}'
+                message = (
+                    f'field "{name}" has {clean[name]} clean ids, not {len(weight)}'
+                )
                 yield Misfit(message, ("weights", name), ("task",))
 
     def warn(self, process: ProcessFacts) -> Iterable[Misfit]:
@@ -151,23 +166,31 @@ def masked_ce_active(
     if table is not None:
         values = (
             values
-            * table.to(values).expand(*noised.x0.shape, -1).gather(-1, noised.x0[..., None])[..., 0]
+            * table.to(values)
+            .expand(*noised.x0.shape, -1)
+            .gather(-1, noised.x0[..., None])[..., 0]
         )
     return Measured(values, measured.weights)
 
 
-def weight_table(space: TokenSpace, weights: Mapping[str, float | Sequence[float]]) -> Tensor:
+def weight_table(
+    space: TokenSpace, weights: Mapping[str, float | Sequence[float]]
+) -> Tensor:
     """Return the weight of each position and id, `L V`."""
     import torch
 
     table = torch.ones(space.length, space.vocab)
     for field, rows in zip(
-        space.fields, space.split(torch.arange(space.length)[None]).values(), strict=True
+        space.fields,
+        space.split(torch.arange(space.length)[None]).values(),
+        strict=True,
     ):
         weight = weights.get(field.name, 1.0)
         clean = [i for i in range(field.size) if i not in (field.mask, field.pad)]
         for place, i in enumerate(clean):
-            table[rows[0], i] = weight[place] if isinstance(weight, Sequence) else float(weight)
+            table[rows[0], i] = (
+                weight[place] if isinstance(weight, Sequence) else float(weight)
+            )
     return table
 
 
@@ -217,7 +240,10 @@ def sample(
 
 def uniform_scores(spec: Spec, process: ProcessFacts) -> Iterable[Misfit]:
     """Yield unless the process is uniform with predicted scores."""
-    if process.space.data == "tokens" and (process.prior, process.predict) != ("uniform", "score"):
+    if process.space.data == "tokens" and (process.prior, process.predict) != (
+        "uniform",
+        "score",
+    ):
         message = f'{spec.kind} "{spec.name}" requires process "uniform" with predict = "score"'
         yield Misfit(
             message,

@@ -24,7 +24,13 @@ MODEL = {
     "width": 64,
     "depth": 2,
     "embedding": {"use": "tokens", "init": "kaiming"},
-    "block": {"use": "adaln-zero", "heads": 4, "mlp": "swiglu", "bias": False, "rope": True},
+    "block": {
+        "use": "adaln-zero",
+        "heads": 4,
+        "mlp": "swiglu",
+        "bias": False,
+        "rope": True,
+    },
 }
 RANGES = {"1e-4 .. 20": (1e-4, 20.0), "1e-3 .. 1": (1e-3, 1.0)}
 
@@ -88,14 +94,18 @@ class Trained:
         rows = []
         for _ in range(repeats):
             clean, measured = self.measure(score_entropy, x0)
-            rows.append(self.process.bound(clean, measured, self).values.double().mean(1))
+            rows.append(
+                self.process.bound(clean, measured, self).values.double().mean(1)
+            )
         per_text = torch.stack(rows).mean(0)
         return per_text.mean().item(), per_text.std().item() / math.sqrt(len(per_text))
 
     @torch.no_grad()
     def surprise(self, sampler, score, count: int = 1024) -> float:
         """Mean -log p of samples under the source, in nats per token: the entropy, if their law is that of the data."""
-        *_, x = sampler(self.process, self, Clean.of(torch.zeros(count, LENGTH, dtype=torch.long)))
+        *_, x = sampler(
+            self.process, self, Clean.of(torch.zeros(count, LENGTH, dtype=torch.long))
+        )
         return score(x).mean().item()
 
 
@@ -110,13 +120,18 @@ def main() -> None:
         return texts(transitions, start, count)
 
     def score(x: Tensor) -> Tensor:
-        return -(start[x[:, 0]].log() + transitions[x[:, :-1], x[:, 1:]].log().sum(1)) / LENGTH
+        return (
+            -(start[x[:, 0]].log() + transitions[x[:, :-1], x[:, 1:]].log().sum(1))
+            / LENGTH
+        )
 
     rate = -(start[:, None] * transitions * transitions.log()).sum().item()
     first = -(start * start.log()).sum().item()
     entropy = (first + (LENGTH - 1) * rate) / LENGTH
     held = data(1024)
-    print(f"entropy {entropy:.3f} nats per token; unigrams {first:.3f}; even {math.log(IDS):.3f}\n")
+    print(
+        f"entropy {entropy:.3f} nats per token; unigrams {first:.3f}; even {math.log(IDS):.3f}\n"
+    )
     print(
         "| loss | sigma | whole bound | of it prior KL | -log p of `ancestral` samples | of `seed-004` samples |"
     )

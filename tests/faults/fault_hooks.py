@@ -12,7 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-DISK = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree"}
+DISK = {
+    "open",
+    "os.mkdir",
+    "os.rename",
+    "os.remove",
+    "os.rmdir",
+    "os.truncate",
+    "shutil.rmtree",
+}
 """Events of the audit hook that change a disk."""
 
 
@@ -28,7 +36,9 @@ def calls(place: str, callback: Callable[[], None]) -> None:
 
     def audit(event: str, given: tuple[Any, ...]) -> None:
         if event in DISK and any(
-            place in str(word) for word in given[:2] if isinstance(word, str | os.PathLike)
+            place in str(word)
+            for word in given[:2]
+            if isinstance(word, str | os.PathLike)
         ):
             if event == "open" and not (given[2] or 0) & (os.O_WRONLY | os.O_RDWR):
                 return
@@ -68,7 +78,9 @@ def kill_at(place: str, number: int, file: str | None = None) -> None:
 
 def largest_file(size: int) -> None:
     """Limit the size of files, like a quota."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    resource.setrlimit(
+        resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+    )
 
 
 def slow(seconds: float, what: str = "train") -> None:
@@ -123,7 +135,10 @@ def bound_by_permissions() -> None:
         _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
 
     class Data(ctypes.Structure):
-        _fields_ = [(name, ctypes.c_uint32) for name in ("effective", "permitted", "inheritable")]
+        _fields_ = [
+            (name, ctypes.c_uint32)
+            for name in ("effective", "permitted", "inheritable")
+        ]
 
     library = ctypes.CDLL(None, use_errno=True)
     header, data = Header(0x20080522, 0), (Data * 2)()
@@ -243,7 +258,9 @@ def limit_memory(size: int) -> None:
 
 
 def _addresses(name: str) -> int:
-    return 1024 * int(Path("/proc/self/status").read_text().partition(f"{name}:")[2].split()[0])
+    return 1024 * int(
+        Path("/proc/self/status").read_text().partition(f"{name}:")[2].split()[0]
+    )
 
 
 def be_rank(rank: int, size: int, port: int, launch: str, *then: Any) -> None:
@@ -251,8 +268,19 @@ def be_rank(rank: int, size: int, port: int, launch: str, *then: Any) -> None:
     from dither.engine.distributed import ranks as module
 
     module.SILENCE = 2.0
-    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": launch}
-    os.environ.update({name: str(value) for name, value in {**ranks, **address}.items()})
+    ranks = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": size,
+        "LOCAL_WORLD_SIZE": size,
+    }
+    address = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "TORCHELASTIC_RUN_ID": launch,
+    }
+    os.environ.update(
+        {name: str(value) for name, value in {**ranks, **address}.items()}
+    )
     if then:
         globals()[then[0]](*then[1:])

@@ -37,7 +37,11 @@ with (
     os.chdir(name)
     for task in os.environ["DITHER_FAULT_TASKS"].split():
         more = ("train.steps=1", "evaluate.samples=1", "train.keep_memory=false")
-        main(arguments(write_experiment(Path(name), task), Path(name) / f"runs-{task}", *more))
+        main(
+            arguments(
+                write_experiment(Path(name), task), Path(name) / f"runs-{task}", *more
+            )
+        )
     os.chdir(before)
 gc.collect()
 gc.freeze()

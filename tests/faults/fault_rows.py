@@ -51,12 +51,19 @@ def _most(more: tuple[str, ...]) -> int:
 
 
 def _killed(
-    whole: Whole, place: Path, row: Row, *hook: object, more: tuple[str, ...] = (), most: int = 2
+    whole: Whole,
+    place: Path,
+    row: Row,
+    *hook: object,
+    more: tuple[str, ...] = (),
+    most: int = 2,
 ) -> None:
     """Run with a hook that kills the process, resume, and remove the run if it is good."""
     code = whole.again(place, *hook, more=more).wait(600)
     wrong = go_on(whole, place, most)
-    late = code == 0 and hook[0] == "kill_in_save"  # the last save may be shorter than the first
+    late = (
+        code == 0 and hook[0] == "kill_in_save"
+    )  # the last save may be shorter than the first
     if late:
         row.note = f"{int(row.note.partition(' ')[0] or 0) + 1} ended before the kill"
     row.add(wrong if late or code in KILLED else f"ended with {code}", f"{hook} {more}")
@@ -81,7 +88,11 @@ def inside_saves(whole: Whole, folder: Path, trials: int, seed: int = 0) -> Row:
     """Kill -9 at random moments while a checkpoint is written; every other trial saves asynchronously."""
     row, dice = Row("kill -9 at random moments within a save"), random.Random(seed)
     for number in range(trials):
-        nth, share, more = dice.randint(2, 6), dice.uniform(0, 1.1), ASYNC if number % 2 else PLAIN
+        nth, share, more = (
+            dice.randint(2, 6),
+            dice.uniform(0, 1.1),
+            ASYNC if number % 2 else PLAIN,
+        )
         _killed(
             whole,
             folder / f"inside-{number}",
@@ -98,7 +109,10 @@ def inside_saves(whole: Whole, folder: Path, trials: int, seed: int = 0) -> Row:
 def crash_points(whole: Whole, folder: Path, trials: int) -> Row:
     """Kill -9 before evenly spaced disk calls while checkpoints are written and old ones removed."""
     row, file = Row("kill -9 before each disk call in a save"), folder / "calls"
-    assert whole.again(folder / "counted", "kill_at", CHECKPOINTS, 0, str(file)).wait() == 0
+    assert (
+        whole.again(folder / "counted", "kill_at", CHECKPOINTS, 0, str(file)).wait()
+        == 0
+    )
     count = int(file.read_text())
     for point in range(1, count + 1, max(1, count // trials)):
         _killed(whole, folder / f"point-{point}", row, "kill_at", CHECKPOINTS, point)
@@ -153,7 +167,9 @@ HARMLESS = [
 
 def settings(whole: Whole, folder: Path, chosen: slice = slice(None)) -> Row:
     """Resume with another value of an option: refused with both values, or accepted and reported."""
-    row = Row("resumed with another value of an option: refused, or accepted and reported")
+    row = Row(
+        "resumed with another value of an option: refused, or accepted and reported"
+    )
     base = whole.half(folder / "half")
     every = [(change, 2) for change in (*FIXED, *OF_TASKS[whole.task])] + [
         (change, 0) for change in HARMLESS
@@ -169,12 +185,16 @@ def settings(whole: Whole, folder: Path, chosen: slice = slice(None)) -> Row:
 def largest_files(whole: Whole, folder: Path, trials: int, seed: int = 0) -> Row:
     """Runs that may not write files beyond a size, as with a quota or a full disk; then the limit is lifted."""
     row, dice = Row("no file may be larger (EFBIG), then lifted"), random.Random(seed)
-    largest = max(file.stat().st_size for file in whole.path.rglob("*") if file.is_file())
+    largest = max(
+        file.stat().st_size for file in whole.path.rglob("*") if file.is_file()
+    )
     for number in range(trials):
         place, size = folder / f"large-{number}", int(largest * dice.uniform(0.05, 1.1))
         command = whole.again(place, "largest_file", size)
         wrong = command.wrong((0, 5))
-        if command.process.exitcode and not re.search(r"No space left|too large", command.output):
+        if command.process.exitcode and not re.search(
+            r"No space left|too large", command.output
+        ):
             wrong = wrong or f"no clear message: {command.output[-300:]}"
         row.add(wrong or go_on(whole, place), f"{size:,} bytes")
         shutil.rmtree(place)
@@ -191,7 +211,11 @@ def full_logs(whole: Whole, folder: Path) -> Row:
         place = folder / f"log-{len(before)}"
         wrong = whole.again(place, *before, out=out).wrong(0, *words)
         row.add(
-            wrong or ("" if digest(only(place / "runs")) == whole.digest else "another result"), out
+            wrong
+            or (
+                "" if digest(only(place / "runs")) == whole.digest else "another result"
+            ),
+            out,
         )
     return row
 
@@ -206,7 +230,10 @@ SLOWED = {"train": (0.05, 4), "evaluate": (0.3, 4), "sample": (0.05, 12)}
 
 def signals(whole: Whole, folder: Path, numbers: Iterable[int] = SIGNALS) -> Row:
     """A signal in training, evaluation, sampling: a checkpoint, code 75, and no step is repeated."""
-    row, slowest = Row("SIGTERM, Ctrl-C, SIGUSR1, SIGUSR2, SIGHUP in train, evaluate, sample"), 0.0
+    row, slowest = (
+        Row("SIGTERM, Ctrl-C, SIGUSR1, SIGUSR2, SIGHUP in train, evaluate, sample"),
+        0.0,
+    )
     for number in numbers:
         for activity, (pause, step) in SLOWED.items():
             place = folder / f"signal-{number}-{activity}"
@@ -229,7 +256,9 @@ def signals(whole: Whole, folder: Path, numbers: Iterable[int] = SIGNALS) -> Row
 def _last_step(runs: Path) -> int:
     run = begun(runs)
     return (
-        -1 if run is None else max((step for step, _ in lines_of(run / "metrics.jsonl")), default=0)
+        -1
+        if run is None
+        else max((step for step, _ in lines_of(run / "metrics.jsonl")), default=0)
     )
 
 
@@ -239,7 +268,11 @@ def second_signal(whole: Whole, folder: Path, numbers: Iterable[int] = TWICE) ->
     for number in numbers:
         place = folder / f"twice-{number}"
         command = whole.again(place, "slow", 1.0)
-        until(lambda runs=place / "runs": begun(runs) and (begun(runs) / "metrics.jsonl").exists())
+        until(
+            lambda runs=place / "runs": (
+                begun(runs) and (begun(runs) / "metrics.jsonl").exists()
+            )
+        )
         time.sleep(0.3)
         command.signal(number)
         until(lambda log=command: "repeat to end immediately" in log.output)
@@ -255,7 +288,10 @@ def second_signal(whole: Whole, folder: Path, numbers: Iterable[int] = TWICE) ->
 
 def cold_signals(whole: Whole, folder: Path, numbers: Iterable[int] = SIGNALS) -> Row:
     """A signal in the first moments of a command: code 75, or the command was complete."""
-    row, place = Row("a signal in the first 2 s of run, evaluate, sample, prepare"), folder / "cold"
+    row, place = (
+        Row("a signal in the first 2 s of run, evaluate, sample, prepare"),
+        folder / "cold",
+    )
     commands = {
         "run": arguments(whole.experiment, place / "runs"),
         "evaluate": ["evaluate", str(whole.path)],
@@ -289,7 +325,10 @@ def cold_signals(whole: Whole, folder: Path, numbers: Iterable[int] = SIGNALS) -
                 process.returncode == 0 and _complete(whole, done, out)
             )
             good = ended and b"Traceback" not in err and time.monotonic() - began < 5
-            row.add("" if good else f"{process.returncode}: {err[-400:]!r}", f"{number} {name}")
+            row.add(
+                "" if good else f"{process.returncode}: {err[-400:]!r}",
+                f"{number} {name}",
+            )
         row.add(go_on(whole, place), f"{number} run, resumed")
         shutil.rmtree(place)
     return row
@@ -297,7 +336,10 @@ def cold_signals(whole: Whole, folder: Path, numbers: Iterable[int] = SIGNALS) -
 
 def imports(whole: Whole, folder: Path, trials: int, seed: int = 0) -> Row:
     """Kill -9 at random moments of a cold start, twice a trial."""
-    row, dice = Row("kill -9 in the first 4 s of a new process, twice each"), random.Random(seed)
+    row, dice = (
+        Row("kill -9 in the first 4 s of a new process, twice each"),
+        random.Random(seed),
+    )
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     for number in range(trials):
         place = folder / f"import-{number}"
@@ -324,7 +366,9 @@ def clocks(whole: Whole, folder: Path, jumps: Iterable[float] = (3600.0, 4e8)) -
     row = Row("the clock jumps by an hour, by 12 years")
     for number, jump in enumerate(jumps):
         place = folder / f"clock-{number}"
-        row.add(whole.again(place, "jump_clock", jump).wrong(0) or go_on(whole, place), jump)
+        row.add(
+            whole.again(place, "jump_clock", jump).wrong(0) or go_on(whole, place), jump
+        )
         half = folder / f"clock-half-{number}"
         run = whole.half(half)
         row.add(
@@ -385,10 +429,15 @@ def _metrics(place: Path) -> Path:
 
 def ranks(whole: Whole, folder: Path, victims: Iterable[int] = (0, 1)) -> Row:
     """Two ranks: one is killed, or stopped and continued: bit-equal; or stopped for good: resumed by one process."""
-    row = Row("a rank of two killed, stopped, stopped for good; resumed by one or two ranks")
+    row = Row(
+        "a rank of two killed, stopped, stopped for good; resumed by one or two ranks"
+    )
 
     def start(
-        place: Path, victim: int | None = None, *then: object, more: tuple[str, ...] = ()
+        place: Path,
+        victim: int | None = None,
+        *then: object,
+        more: tuple[str, ...] = (),
     ) -> list[Command]:
         launch, run = (free_port(), secrets.token_hex(4)), begun(place / "runs")
         words = (
@@ -397,10 +446,13 @@ def ranks(whole: Whole, folder: Path, victims: Iterable[int] = (0, 1)) -> Row:
             else arguments(whole.experiment, place / "runs", "model.dropout=0", *more)
         )
         hooks = [
-            ("be_rank", rank, 2, *launch, *(then if rank == victim else ())) for rank in range(2)
+            ("be_rank", rank, 2, *launch, *(then if rank == victim else ()))
+            for rank in range(2)
         ]
         return [
-            Command(words, place / f"{launch[1]}-{h[1]}", h, whole.experiment.parent).start()
+            Command(
+                words, place / f"{launch[1]}-{h[1]}", h, whole.experiment.parent
+            ).start()
             for h in hooks
         ]
 
@@ -410,7 +462,9 @@ def ranks(whole: Whole, folder: Path, victims: Iterable[int] = (0, 1)) -> Row:
     def same(place: Path) -> str:
         wrong, results = ended(start(place)), digest(only(place / "runs"))
         return wrong or "; ".join(
-            f"{name} differs" for name, value in expected.items() if results[name] != value
+            f"{name} differs"
+            for name, value in expected.items()
+            if results[name] != value
         )
 
     two = folder / "two"
@@ -419,20 +473,30 @@ def ranks(whole: Whole, folder: Path, victims: Iterable[int] = (0, 1)) -> Row:
     for victim in victims:
         place = folder / f"killed-{victim}"
         other = start(place, victim, "kill_after", "middle")[1 - victim]
-        row.add(other.wrong(1, "stopped: another rank") or same(place), f"rank {victim} killed")
+        row.add(
+            other.wrong(1, "stopped: another rank") or same(place),
+            f"rank {victim} killed",
+        )
         place = folder / f"paused-{victim}"
         both = start(place, victim, "stop_after", 7)
-        until(lambda log=both[1 - victim], silent=f"waits for rank {victim}": silent in log.output)
+        until(
+            lambda log=both[1 - victim], silent=f"waits for rank {victim}": (
+                silent in log.output
+            )
+        )
         both[victim].signal(signal.SIGCONT)
         row.add(ended(both) or same(place), f"rank {victim} stopped and continued")
         place = folder / f"stopped-{victim}"
         both = start(place, victim, "stop_after", 7, more=("train.timeout=6",))
-        wrong = both[1 - victim].wrong(1, f"waits for rank {victim}", "train.timeout = 6 s")
+        wrong = both[1 - victim].wrong(
+            1, f"waits for rank {victim}", "train.timeout = 6 s"
+        )
         both[victim].kill(0)
         alone = resume(only(place / "runs"), place / "alone")
         wrong = wrong or alone.wrong(0)
         losses = [
-            [line["loss"] for line in _losses(runs)] for runs in (place / "runs", two / "runs")
+            [line["loss"] for line in _losses(runs)]
+            for runs in (place / "runs", two / "runs")
         ]
         close = len(losses[0]) == len(losses[1]) and all(
             abs(a - b) < 1e-4 for a, b in zip(*losses, strict=True)
@@ -466,7 +530,12 @@ def _catches(pid: int, number: int) -> bool:
     return bool(int(re.search(r"SigCgt:\s*(\w+)", status)[1], 16) >> (number - 1) & 1)
 
 
-NAMED = ("step 7", "training samples", "the data: task", "the last checkpoint is that of step 6")
+NAMED = (
+    "step 7",
+    "training samples",
+    "the data: task",
+    "the last checkpoint is that of step 6",
+)
 RATES = (("train.lr_schedule.warmup=0",), ("train.checkpoint_every=1", "train.clip=0"))
 KINDS = ("loss nan", "loss inf", "gradient nan", "gradient inf", "gradient -inf")
 
@@ -476,7 +545,11 @@ def numbers(whole: Whole, folder: Path, kinds: Iterable[str] = KINDS) -> Row:
     row = Row("loss or gradient NaN or infinite; learning rates 1e20 and 1e39")
     for kind in kinds:
         place = folder / kind.replace(" ", "-")
-        row.add(whole.again(place, "poison", kind, 6).wrong(4, *NAMED) or go_on(whole, place), kind)
+        row.add(
+            whole.again(place, "poison", kind, 6).wrong(4, *NAMED)
+            or go_on(whole, place),
+            kind,
+        )
     for rate, more in ((rate, more) for rate in ("1e20", "1e39") for more in RATES):
         place = folder / f"{rate}-{len(more)}"
         command = whole.again(place, more=(f"train.optimizer.lr={rate}", *more))
@@ -484,46 +557,76 @@ def numbers(whole: Whole, folder: Path, kinds: Iterable[str] = KINDS) -> Row:
             "" if re.search("step [12]:", command.output) else command.output[-500:]
         )
         for file in only(place / "runs").glob("checkpoints/*/*.safetensors"):
-            weights = [tensor for tensor in load_file(file).values() if tensor.is_floating_point()]
+            weights = [
+                tensor
+                for tensor in load_file(file).values()
+                if tensor.is_floating_point()
+            ]
             wrong = wrong or (
-                "" if all(weight.isfinite().all() for weight in weights) else f"non-finite {file}"
+                ""
+                if all(weight.isfinite().all() for weight in weights)
+                else f"non-finite {file}"
             )
         row.add(wrong, f"learning rate {rate}")
     return row
 
 
-LARGE = ("model.width=512", "train.batch_size=16", "train.accumulate=1", "train.checkpoint_every=6")
+LARGE = (
+    "model.width=512",
+    "train.batch_size=16",
+    "train.accumulate=1",
+    "train.checkpoint_every=6",
+)
 """A step takes more than the process has free."""
 
 
 def limits(whole: Whole, folder: Path, trials: int) -> Row:
     """A run with half to nearly all of the memory that it needs."""
-    row, codes = Row("no more than 50 to 95 % of the memory that a run takes (RLIMIT_AS)"), {}
-    file, large = folder / "taken", replace(whole, more=LARGE if whole.task != "toy" else ())
+    row, codes = (
+        Row("no more than 50 to 95 % of the memory that a run takes (RLIMIT_AS)"),
+        {},
+    )
+    file, large = (
+        folder / "taken",
+        replace(whole, more=LARGE if whole.task != "toy" else ()),
+    )
     assert large.again(folder / "measured", "measure_memory", str(file)).wait() == 0
     whole, taken = (
         replace(large, digest=digest(only(folder / "measured" / "runs"))),
         int(file.read_text()),
     )
     for number in range(trials):
-        place, share = folder / f"limit-{number}", 0.5 + 0.45 * number / max(trials - 1, 1)
+        place, share = (
+            folder / f"limit-{number}",
+            0.5 + 0.45 * number / max(trials - 1, 1),
+        )
         command = whole.again(place, "limit_memory", int(share * taken))
         code = command.wait()
         codes[code] = codes.get(code, 0) + 1
-        wrong = "" if code < 0 else command.wrong((0, 5), *(["stopped:"] if code == 5 else []))
+        wrong = (
+            ""
+            if code < 0
+            else command.wrong((0, 5), *(["stopped:"] if code == 5 else []))
+        )
         row.add(wrong or go_on(whole, place), f"{share:.3f}")
         shutil.rmtree(place)
-    row.note = f"{taken / 2**20:.0f} MiB taken; exit codes {dict(sorted(codes.items()))}"
+    row.note = (
+        f"{taken / 2**20:.0f} MiB taken; exit codes {dict(sorted(codes.items()))}"
+    )
     return row
 
 
 def crowd(whole: Whole, folder: Path, count: int) -> Row:
     """Several processes on one run directory: one runs, the others are refused; then its holder is killed."""
-    row, place = Row(f"{count} processes on one run directory"), folder / f"crowd-{count}"
+    row, place = (
+        Row(f"{count} processes on one run directory"),
+        folder / f"crowd-{count}",
+    )
     first = whole.again(place, "slow", 0.5)
     run = until(lambda: begun(place / "runs"))
     others = [
-        (time.monotonic(), resume(run, place / f"other-{number}")) for number in range(count - 1)
+        (time.monotonic(), resume(run, place / f"other-{number}"))
+        for number in range(count - 1)
     ]
     for began, other in others:
         wrong = other.wrong(2, f"process {first.process.pid} ")
@@ -533,7 +636,9 @@ def crowd(whole: Whole, folder: Path, count: int) -> Row:
             "one of the others",
         )
     first.kill(0)
-    race = [resume(run, place / f"race-{number}", "slow", 0.1) for number in range(count)]
+    race = [
+        resume(run, place / f"race-{number}", "slow", 0.1) for number in range(count)
+    ]
     codes = sorted(other.wait() for other in race)
     row.add(
         "" if codes == [0] + [2] * (count - 1) else f"exit codes {codes}",
@@ -546,7 +651,14 @@ def crowd(whole: Whole, folder: Path, count: int) -> Row:
     return row
 
 
-NAMES = ("with space", "ünïcödé \U0001f9ec", "x" * 200, "line\nbreak", "[brackets] %s {0}", "-dash")
+NAMES = (
+    "with space",
+    "ünïcödé \U0001f9ec",
+    "x" * 200,
+    "line\nbreak",
+    "[brackets] %s {0}",
+    "-dash",
+)
 
 
 def places(whole: Whole, folder: Path, names: Iterable[str] = NAMES) -> Row:
@@ -558,10 +670,14 @@ def places(whole: Whole, folder: Path, names: Iterable[str] = NAMES) -> Row:
         if not wrong and digest(only(place / "runs")) != whole.digest:
             wrong = "another result"
         for verb in (
-            (["evaluate"], ["sample", "--count", "1"], ["runs", "verify"]) if not wrong else ()
+            (["evaluate"], ["sample", "--count", "1"], ["runs", "verify"])
+            if not wrong
+            else ()
         ):
             words = [*verb, str(only(place / "runs"))]
-            wrong = wrong or Command(words, folder / f"odd-{number}" / "verb").start().wrong(0)
+            wrong = wrong or Command(
+                words, folder / f"odd-{number}" / "verb"
+            ).start().wrong(0)
         row.add(wrong, repr(name[:20]))
     closed = folder / "closed"
     (closed / "log").mkdir(parents=True)
@@ -573,7 +689,9 @@ def places(whole: Whole, folder: Path, names: Iterable[str] = NAMES) -> Row:
     run = Path(shutil.copytree(whole.path, folder / "sealed"))
     for path in (run, *run.rglob("*")):
         path.chmod(0o555 if path.is_dir() else 0o444)
-    command = resume(run, folder / "s", "bound_by_permissions", more=(f"train.steps={STEPS + 6}",))
+    command = resume(
+        run, folder / "s", "bound_by_permissions", more=(f"train.steps={STEPS + 6}",)
+    )
     row.add(command.wrong(2, "sealed"), "resume in a read-only run")
     return row
 
@@ -596,7 +714,9 @@ def _flip(data: bytes, at: float) -> bytes:
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "truncated": lambda data: data[: len(data) // 2],
     "emptied": lambda data: b"",
-    "zero tail": lambda data: data[: len(data) // 2] + bytes(len(data) - len(data) // 2),
+    "zero tail": lambda data: (
+        data[: len(data) // 2] + bytes(len(data) - len(data) // 2)
+    ),
     "bit flipped": lambda data: _flip(data, 0.6),
     "bit flipped early": lambda data: _flip(data, 0.27),
     "bit flipped last": lambda data: _flip(data, 0.97),
@@ -607,7 +727,9 @@ KINDS_OF_DAMAGE = (*DAMAGES, "deleted", "a folder", "no permission", "a pickle")
 def damage(path: Path, kind: str, flag: Path) -> None:
     """Damage a file; a pickle would create `flag`."""
     if kind in DAMAGES:
-        path.write_bytes(DAMAGES[kind](path.read_bytes()) if path.stat().st_size else b"")
+        path.write_bytes(
+            DAMAGES[kind](path.read_bytes()) if path.stat().st_size else b""
+        )
     elif kind == "a pickle":
         path.write_bytes(pickle.dumps(Payload(str(flag))))
     elif kind == "no permission":
@@ -628,7 +750,9 @@ def _files(run: Path) -> list[str]:
 
 def damages(whole: Whole, folder: Path, every: int = 1) -> Row:
     """Each file of a killed run damaged in each way: named, or skipped, or not needed."""
-    row = Row("every file truncated, emptied, zeroed, flipped, deleted, replaced, no permission")
+    row = Row(
+        "every file truncated, emptied, zeroed, flipped, deleted, replaced, no permission"
+    )
     flag, base, trial, named = (
         folder / "executed",
         whole.half(folder / "half"),
@@ -640,10 +764,16 @@ def damages(whole: Whole, folder: Path, every: int = 1) -> Row:
         copy = Path(shutil.copytree(base, trial / base.name))
         damage(copy / name, kind, flag)
         command = resume(
-            copy, trial / "log", *(["bound_by_permissions"] if kind == "no permission" else [])
+            copy,
+            trial / "log",
+            *(["bound_by_permissions"] if kind == "no permission" else []),
         )
         wrong, output = command.wrong((0, 2, 3)), command.output
-        shown = Path(name).name if not name.startswith("checkpoints") else Path(name).parts[1]
+        shown = (
+            Path(name).name
+            if not name.startswith("checkpoints")
+            else Path(name).parts[1]
+        )
         named += shown in output
         if not wrong and command.process.exitcode:
             wrong = "" if shown in output else f"not named: {output[-300:]}"
@@ -666,17 +796,26 @@ def damages(whole: Whole, folder: Path, every: int = 1) -> Row:
     return row
 
 
-def damaged_data(whole: Whole, folder: Path, kinds: Iterable[str] = KINDS_OF_DAMAGE) -> Row:
+def damaged_data(
+    whole: Whole, folder: Path, kinds: Iterable[str] = KINDS_OF_DAMAGE
+) -> Row:
     """The data file is damaged while the run is stopped: the run refuses to resume and names the file."""
-    row, flag = Row("the data of a stopped run truncated, flipped, replaced"), folder / "executed"
+    row, flag = (
+        Row("the data of a stopped run truncated, flipped, replaced"),
+        folder / "executed",
+    )
     base, table = whole.half(folder / "half"), whole.experiment.parent / "regions.csv"
     before = table.read_bytes()
     for kind in kinds:
         damage(table, kind, flag)
         command = resume(
-            base, folder / "log", *(["bound_by_permissions"] if kind == "no permission" else [])
+            base,
+            folder / "log",
+            *(["bound_by_permissions"] if kind == "no permission" else []),
         )
-        row.add(command.wrong(2, table.name) or ("executed" if flag.exists() else ""), kind)
+        row.add(
+            command.wrong(2, table.name) or ("executed" if flag.exists() else ""), kind
+        )
         shutil.rmtree(table) if table.is_dir() else table.unlink(missing_ok=True)
         table.write_bytes(before)
     row.add(go_on(whole, folder / "half"), "restored")

@@ -95,7 +95,10 @@ def write_experiment(folder: Path, task: str = "toy") -> Path:
 def _write_regions(path: Path) -> None:
     """Write a table of 55 training regions, and two windows of held-out ones."""
     dice = random.Random(0)
-    lines = ["chromosome,start,end,open:K562," + ",".join(f"MOTIF{number}" for number in range(6))]
+    lines = [
+        "chromosome,start,end,open:K562,"
+        + ",".join(f"MOTIF{number}" for number in range(6))
+    ]
     for chromosome, count in (("chr1", 16), ("chr2", 16), ("chr3", 55)):
         for place in range(count):
             motifs = ",".join(f"{dice.uniform(0, 9):.2f}" for _ in range(6))
@@ -176,7 +179,13 @@ class Command:
         """Start the process."""
         self.folder.mkdir(parents=True, exist_ok=True)
         out = self.out or str(self.folder / "out.txt")
-        given = (self.arguments, out, str(self.folder / "err.txt"), str(self.cwd), self.before)
+        given = (
+            self.arguments,
+            out,
+            str(self.folder / "err.txt"),
+            str(self.cwd),
+            self.before,
+        )
         self.process = context().Process(target=work, args=given)
         self.process.start()
         return self
@@ -205,7 +214,9 @@ class Command:
     def output(self) -> str:
         """Everything that it printed."""
         paths = (self.folder / "out.txt", self.folder / "err.txt")
-        return "".join(path.read_text(errors="replace") for path in paths if path.exists())
+        return "".join(
+            path.read_text(errors="replace") for path in paths if path.exists()
+        )
 
     def wrong(self, codes: int | tuple[int, ...], *words: str) -> str:
         """Wait; return what is wrong if it ends with another code, a traceback, or without these words."""
@@ -213,12 +224,16 @@ class Command:
         expected = codes if isinstance(codes, tuple) else (codes,)
         flat = " ".join(output.split())
         good = (
-            code in expected and "Traceback" not in output and all(word in flat for word in words)
+            code in expected
+            and "Traceback" not in output
+            and all(word in flat for word in words)
         )
         return "" if good else f"exit code {code}: {output[-600:]}"
 
 
-def work(arguments: list[str], out: str, err: str, cwd: str, before: tuple[Any, ...]) -> None:
+def work(
+    arguments: list[str], out: str, err: str, cwd: str, before: tuple[Any, ...]
+) -> None:
     """Run a command in this process."""
     for descriptor, path in ((1, out), (2, err)):
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -268,11 +283,17 @@ class Whole:
     steps: int = STEPS
 
     def again(
-        self, place: Path, *before: Any, more: tuple[str, ...] = (), out: str | None = None
+        self,
+        place: Path,
+        *before: Any,
+        more: tuple[str, ...] = (),
+        out: str | None = None,
     ) -> Command:
         """Start the same run in `place`/runs, after a function of `fault_hooks`."""
         given = arguments(self.experiment, place / "runs", *self.more, *more)
-        return Command(given, place / "log", before, self.experiment.parent, out).start()
+        return Command(
+            given, place / "log", before, self.experiment.parent, out
+        ).start()
 
     def half(self, place: Path) -> Path:
         """Return the same run, killed in the middle."""
@@ -285,8 +306,12 @@ def whole_run(folder: Path, task: str = "toy", others: str = "") -> Whole:
     """Make an undisturbed run; `others` are tasks that come later in the same process."""
     experiment = write_experiment(folder, task)
     context(others or task)
-    Command(["--help"], folder / "log-help").start().wait()  # the fork server is running now
-    command = Command(arguments(experiment, folder / "whole"), folder / "log-whole", cwd=folder)
+    Command(
+        ["--help"], folder / "log-help"
+    ).start().wait()  # the fork server is running now
+    command = Command(
+        arguments(experiment, folder / "whole"), folder / "log-whole", cwd=folder
+    )
     began = time.monotonic()
     code = command.start().wait()
     assert code == 0, command.output
@@ -296,7 +321,9 @@ def whole_run(folder: Path, task: str = "toy", others: str = "") -> Whole:
 
 def only(runs: Path) -> Path:
     """Return the one run of a folder."""
-    (path,) = [path for path in runs.iterdir() if path.is_dir() and not path.is_symlink()]
+    (path,) = [
+        path for path in runs.iterdir() if path.is_dir() and not path.is_symlink()
+    ]
     return path
 
 
@@ -305,7 +332,9 @@ def digest(path: Path, steps: int = STEPS) -> dict[str, str]:
     from dither.engine.files.metrics_file import without_times
 
     last = path / "checkpoints" / f"step-{steps:08d}"
-    files = {name: last / name for name in FILES} | {"metrics.jsonl": path / "metrics.jsonl"}
+    files = {name: last / name for name in FILES} | {
+        "metrics.jsonl": path / "metrics.jsonl"
+    }
     files["samples"] = path / "samples" / f"step-{steps:08d}" / "samples.safetensors"
     return {
         name: hashlib.sha256(without_times(file.read_bytes())).hexdigest()
@@ -346,7 +375,11 @@ def go_on(whole: Whole, place: Path, most: int | None = None) -> str:
         return f"resumed with exit code {code}: {command.output[-600:]}"
     run = run or begun(place / "runs")
     found = digest(run, whole.steps)
-    wrong = [f"{name} differs" for name, value in whole.digest.items() if found[name] != value]
+    wrong = [
+        f"{name} differs"
+        for name, value in whole.digest.items()
+        if found[name] != value
+    ]
     wrong += [f"{path.relative_to(run)} left over" for path in run.rglob(".*")]
     at = re.search(r"resuming from step (\d+)", command.output)
     if most is not None and at and done - int(at[1]) > most:

@@ -52,24 +52,33 @@ def variants(kind: str, option: str = "") -> tuple[str, ...]:
     for part in default_catalog().parts(kind):
         field = part.spec.model_fields.get(option)
         values = get_args(field.annotation) if field else ()
-        found += [f"{{use='{part.spec.name}',{option}='{value}'}}" for value in values] or [
-            part.spec.name
-        ]
+        found += [
+            f"{{use='{part.spec.name}',{option}='{value}'}}" for value in values
+        ] or [part.spec.name]
     return tuple(found)
 
 
 def combinations() -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield each task with every process, prediction, loss, target, sampler and head."""
     keys = {"process": "predict", "loss": "target", "sampler": "", "model.head": ""}
-    menus = [variants(key.removeprefix("model."), option) for key, option in keys.items()]
+    menus = [
+        variants(key.removeprefix("model."), option) for key, option in keys.items()
+    ]
     for task, *choice in itertools.product(TASKS, *menus):
-        yield task, tuple(f"{key}={value}" for key, value in zip(keys, choice, strict=True))
+        yield (
+            task,
+            tuple(f"{key}={value}" for key, value in zip(keys, choice, strict=True)),
+        )
 
 
 def _write(folder: Path) -> dict[str, Path]:
-    files = {task: write_experiment(folder / task, task) for task in TASKS if task != "dna"}
+    files = {
+        task: write_experiment(folder / task, task) for task in TASKS if task != "dna"
+    }
     files["region"].write_text(
-        files["region"].read_text().replace("regions.csv", f"{folder}/region/regions.csv")
+        files["region"]
+        .read_text()
+        .replace("regions.csv", f"{folder}/region/regions.csv")
     )
     files["dna"] = folder / "dna.toml"
     files["dna"].write_text(DNA)
@@ -82,7 +91,9 @@ def _validate(file: Path, changes: tuple[str, ...]) -> tuple[bool, str]:
         load_experiment(file, changes)
     except Refused as refused:
         lost = [
-            str(problem) for problem in refused.problems if not problem.path or not problem.origin
+            str(problem)
+            for problem in refused.problems
+            if not problem.path or not problem.origin
         ]
         return False, "; ".join(f"without a place: {text}" for text in lost)
     except BaseException:
@@ -118,7 +129,9 @@ def experiments(whole: Whole, folder: Path, trials: int, seed: int = 0) -> Row:
         drawn += 1
         if not _validate(files[task], changes)[0]:
             continue
-        menu: dict[str, Any] = {key: variants(kind) for key, kind in SLOTS.items()} | OPTIONS
+        menu: dict[str, Any] = {
+            key: variants(kind) for key, kind in SLOTS.items()
+        } | OPTIONS
         for key in dice.sample([*menu], len(menu) // 3):
             more = (*changes, f"{key}={dice.choice(menu[key])}")
             changes = more if _validate(files[task], more)[0] else changes

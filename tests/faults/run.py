@@ -35,10 +35,19 @@ REAL = "bubble region language"
 ROWS: dict[str, tuple[str, Case]] = {
     "resumed": (ALL, lambda whole, folder, n: rows.resumptions(whole, folder)),
     "kills": (ALL, lambda whole, folder, n: rows.kills(whole, folder, n(50, 34))),
-    "inside": (ALL, lambda whole, folder, n: rows.inside_saves(whole, folder, n(70, 45))),
-    "points": (ALL, lambda whole, folder, n: rows.crash_points(whole, folder, n(200, 25))),
+    "inside": (
+        ALL,
+        lambda whole, folder, n: rows.inside_saves(whole, folder, n(70, 45)),
+    ),
+    "points": (
+        ALL,
+        lambda whole, folder, n: rows.crash_points(whole, folder, n(200, 25)),
+    ),
     "settings": (ALL, lambda whole, folder, n: rows.settings(whole, folder)),
-    "quotas": (ALL, lambda whole, folder, n: rows.largest_files(whole, folder, n(30, 30))),
+    "quotas": (
+        ALL,
+        lambda whole, folder, n: rows.largest_files(whole, folder, n(30, 30)),
+    ),
     "logs": (ALL, lambda whole, folder, n: rows.full_logs(whole, folder)),
     "imports": ("toy", lambda whole, folder, n: rows.imports(whole, folder, n(20, 0))),
     "clocks": (ALL, lambda whole, folder, n: rows.clocks(whole, folder)),
@@ -49,15 +58,23 @@ ROWS: dict[str, tuple[str, Case]] = {
     "second": (ALL, lambda whole, folder, n: rows.second_signal(whole, folder)),
     "cold": (ALL, lambda whole, folder, n: rows.cold_signals(whole, folder)),
     "numbers": (ALL, lambda whole, folder, n: rows.numbers(whole, folder)),
-    "stopped-data": ("region", lambda whole, folder, n: rows.damaged_data(whole, folder)),
+    "stopped-data": (
+        "region",
+        lambda whole, folder, n: rows.damaged_data(whole, folder),
+    ),
     "memory": (REAL, lambda whole, folder, n: rows.limits(whole, folder, n(7, 7))),
     "eight": (ALL, lambda whole, folder, n: rows.crowd(whole, folder, 8)),
     "damages": (
         ALL,
-        lambda whole, folder, n: rows.damages(whole, folder, 1 if whole.task == "toy" else 3),
+        lambda whole, folder, n: rows.damages(
+            whole, folder, 1 if whole.task == "toy" else 3
+        ),
     ),
     "menu": ("toy", lambda whole, folder, n: menu.cross(whole, folder)),
-    "experiments": ("toy", lambda whole, folder, n: menu.experiments(whole, folder, n(300, 0))),
+    "experiments": (
+        "toy",
+        lambda whole, folder, n: menu.experiments(whole, folder, n(300, 0)),
+    ),
     "places": (ALL, lambda whole, folder, n: rows.places(whole, folder)),
 }
 """Every row by name: its tasks, and the function that measures it."""
@@ -69,17 +86,27 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--share", type=float, default=1.0, help="share of the trials that are drawn at random"
+        "--share",
+        type=float,
+        default=1.0,
+        help="share of the trials that are drawn at random",
     )
     parser.add_argument(
         "--only", action="append", choices=list(ROWS), help="name of a row (repeatable)"
     )
     parser.add_argument(
-        "--task", action="append", choices=sorted(TASKS), help="toy by default (repeatable)"
+        "--task",
+        action="append",
+        choices=sorted(TASKS),
+        help="toy by default (repeatable)",
     )
     parser.add_argument("--keep", type=Path, help="work in this folder and keep it")
-    parser.add_argument("--quick", action="store_true", help="a few trials of every row")
-    parser.add_argument("--full", action="store_true", help="every row and trial, the default")
+    parser.add_argument(
+        "--quick", action="store_true", help="a few trials of every row"
+    )
+    parser.add_argument(
+        "--full", action="store_true", help="every row and trial, the default"
+    )
     options = parser.parse_args()
     folder = (
         Path(tempfile.mkdtemp(prefix="dither-faults-"))
@@ -89,7 +116,8 @@ def main() -> int:
     failed = 0
     tasks = options.task or ["toy"]
     cases = {
-        name: ("toy", lambda w, f, n, case=case: case(w, f)) for name, case in rows.QUICK.items()
+        name: ("toy", lambda w, f, n, case=case: case(w, f))
+        for name, case in rows.QUICK.items()
     }
     cases = cases if options.quick else ROWS
     try:
@@ -115,7 +143,9 @@ def _show(whole: Whole, folder: Path, case: Case, share: float) -> int:
         row = case(
             whole,
             folder,
-            lambda toy, real: max(3, round(share * (toy if whole.task == "toy" else real))),
+            lambda toy, real: max(
+                3, round(share * (toy if whole.task == "toy" else real))
+            ),
         )
     except Exception:  # the other rows are measured nevertheless
         row = Row(folder.name, 1, [traceback.format_exc()])

@@ -21,7 +21,8 @@ from dither.registry.kinds import KINDS
 
 PAGE = Path(__file__).parents[2] / "docs" / "plugins.md"
 STEP = re.compile(
-    r"Write `(?P<path>.+)`:\n\n```python\n(?P<text>[\s\S]*?)^```|^    (?P<command>.+)", re.M
+    r"Write `(?P<path>.+)`:\n\n```python\n(?P<text>[\s\S]*?)^```|^    (?P<command>.+)",
+    re.M,
 )
 """Steps of the tutorial: a file to write, or a command."""
 SCRIPT = """#!{python}
@@ -48,7 +49,9 @@ def say(what: str) -> None:
     sys.stdout.flush()
 
 
-def do(folder: Path, environment: dict[str, str], *command: object, expected: int = 0) -> None:
+def do(
+    folder: Path, environment: dict[str, str], *command: object, expected: int = 0
+) -> None:
     """Run a command; show its output only if the exit code is unexpected."""
     words = [str(word) for word in command]
     done = subprocess.run(
@@ -87,7 +90,9 @@ def fresh_environment(folder: Path) -> dict[str, str]:
     }
 
 
-def check_style(folder: Path, environment: dict[str, str], packages: list[Path]) -> None:
+def check_style(
+    folder: Path, environment: dict[str, str], packages: list[Path]
+) -> None:
     ruff = (sys.executable, "-m", "ruff")
     # Each package under its own configuration.
     for package in packages:
@@ -122,7 +127,9 @@ def try_tutorial(folder: Path) -> None:
         if command.startswith("cd "):
             where = where / command.removeprefix("cd ")
         elif "twine" not in command:
-            expected = int(remark.rpartition(" ")[2]) if remark.startswith("exits with") else 0
+            expected = (
+                int(remark.rpartition(" ")[2]) if remark.startswith("exits with") else 0
+            )
             do(where, environment, "bash", "-c", command, expected=expected)
     say("the tutorial: done")
 
@@ -143,7 +150,10 @@ def main(folder: Path) -> None:
     # Two processes, which take one core each.
     with ThreadPoolExecutor(2) as pool:
         jobs = [pool.submit(try_tutorial, folder / "tutorial")]
-        jobs += [pool.submit(job, folder, environment, packages) for job in (try_kit, check_style)]
+        jobs += [
+            pool.submit(job, folder, environment, packages)
+            for job in (try_kit, check_style)
+        ]
         for job in jobs:
             job.result()
     say("done")

@@ -21,7 +21,9 @@ def model_of():
         table = SMALL | options | {"block": {**SMALL["block"], **(block or {})}}
         if isinstance(space, FeatureSpace):
             table = {"embedding": "regions", "head": "features"} | table
-        spec = default_catalog().parse("model", {"use": "core-blocks/denoiser", **table})
+        spec = default_catalog().parse(
+            "model", {"use": "core-blocks/denoiser", **table}
+        )
         assert not list(spec.check(space))
         torch.manual_seed(seed)
         with torch.device(device):
@@ -39,7 +41,8 @@ def opened():
         with torch.no_grad():
             for weight in module.parameters():
                 weight.add_(
-                    torch.randn(weight.shape, generator=generator).to(weight.dtype), alpha=std
+                    torch.randn(weight.shape, generator=generator).to(weight.dtype),
+                    alpha=std,
                 )
         return module
 
@@ -54,10 +57,12 @@ def state_of():
         generator = torch.Generator().manual_seed(seed)
         if isinstance(space, TokenSpace):
             sizes = space.table(lambda field: torch.tensor(field.size))
-            return State.of((torch.rand(rows, space.length, generator=generator) * sizes).long())
-        masked = (torch.rand(rows, space.length, 1, generator=generator) < ratio).expand(
-            -1, -1, space.width
-        )
+            return State.of(
+                (torch.rand(rows, space.length, generator=generator) * sizes).long()
+            )
+        masked = (
+            torch.rand(rows, space.length, 1, generator=generator) < ratio
+        ).expand(-1, -1, space.width)
         x = torch.randn(masked.shape, dtype=dtype, generator=generator)
         return State(x.masked_fill(masked, 0.0), masked)
 
@@ -71,7 +76,9 @@ def text():
 
 @pytest.fixture
 def graph():
-    return TokenSpace((Field("nodes", 4, 6, mask=4, pad=5), Field("edges", 6, 5, mask=3, pad=4)))
+    return TokenSpace(
+        (Field("nodes", 4, 6, mask=4, pad=5), Field("edges", 6, 5, mask=3, pad=4))
+    )
 
 
 @pytest.fixture

@@ -37,7 +37,8 @@ MASKS = {
     "padding": torch.tensor([[1, 1, 1, 0, 0], [1, 0, 1, 1, 1]]).bool()[:, None, None],
     "no keys": torch.tensor([[0, 0, 0, 0, 0], [1, 1, 0, 1, 1]]).bool()[:, None, None],
     "block-causal": causal(5, 2),
-    "both": causal(5, 2) & torch.tensor([[0, 0, 1, 1, 0], [1, 1, 1, 1, 1]]).bool()[:, None, None],
+    "both": causal(5, 2)
+    & torch.tensor([[0, 0, 1, 1, 0], [1, 1, 1, 1, 1]]).bool()[:, None, None],
 }
 
 
@@ -45,7 +46,10 @@ MASKS = {
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_values_and_gradients_equal_the_plain_ones(kernel, mask):
     torch.manual_seed(0)
-    plain = [torch.randn(2, 3, 5, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    plain = [
+        torch.randn(2, 3, 5, 4, dtype=torch.float64, requires_grad=True)
+        for _ in range(3)
+    ]
     ours = [tensor.detach().clone().requires_grad_() for tensor in plain]
     grad = torch.randn(2, 3, 5, 4, dtype=torch.float64)
     expected, actual = oracle(*plain, mask), attend(*ours, mask, kernel=kernel)
@@ -98,17 +102,24 @@ def masks():
 def values_and_gradients(attend, given, mask):
     y = attend(*given, mask)
     grad = torch.randn(y.shape, generator=torch.Generator().manual_seed(2)).to(y.dtype)
-    return [y.detach().double(), *(g.double() for g in torch.autograd.grad(y, given, grad))]
+    return [
+        y.detach().double(),
+        *(g.double() for g in torch.autograd.grad(y, given, grad)),
+    ]
 
 
 @pytest.mark.parametrize("mask", masks(), ids=str)
-@pytest.mark.parametrize("tile", [1, 2 * 70 * 90, tiled.TILE], ids=["one head", "two heads", "all"])
+@pytest.mark.parametrize(
+    "tile", [1, 2 * 70 * 90, tiled.TILE], ids=["one head", "two heads", "all"]
+)
 def test_values_and_gradients_are_exact(monkeypatch, mask, tile):
     """In float64, where only the logits are rounded, to float32."""
     monkeypatch.setattr(tiled, "TILE", tile)
     inputs, chosen = parts(dtype=torch.float64), masks()[mask]
     exact = values_and_gradients(
-        scaled_dot_product_attention, inputs, chosen.double() if mask == "numbers" else chosen
+        scaled_dot_product_attention,
+        inputs,
+        chosen.double() if mask == "numbers" else chosen,
     )
     for one, other in zip(
         values_and_gradients(tiled_attention, inputs, chosen), exact, strict=True
@@ -121,15 +132,22 @@ def test_bfloat16_is_as_precise_as_the_fused_kernel(mask):
     inputs, chosen = parts(), masks()[mask]
     wide = [part.detach().double().requires_grad_() for part in inputs]
     exact = values_and_gradients(
-        scaled_dot_product_attention, wide, chosen.double() if mask == "numbers" else chosen
+        scaled_dot_product_attention,
+        wide,
+        chosen.double() if mask == "numbers" else chosen,
     )
     ways = (tiled_attention, scaled_dot_product_attention)
     ours, fused = (
-        [float((one - other).norm() / other.norm()) for one, other in zip(got, exact, strict=True)]
+        [
+            float((one - other).norm() / other.norm())
+            for one, other in zip(got, exact, strict=True)
+        ]
         for got in (values_and_gradients(way, inputs, chosen) for way in ways)
     )
     assert max(ours) < 1.2 * max(fused)
-    assert torch.backends.mkldnn.matmul.fp32_precision != "bf16", "others are rounded, too"
+    assert torch.backends.mkldnn.matmul.fp32_precision != "bf16", (
+        "others are rounded, too"
+    )
 
 
 def test_tiles_are_used_in_bfloat16_where_a_backward_follows(monkeypatch):

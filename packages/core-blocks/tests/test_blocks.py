@@ -35,7 +35,11 @@ def test_every_option_reaches_its_layer():
     assert (block.attention.heads, block.attention.kernel) == (2, "math")
     assert (block.norm1.eps, type(block.norm2).__name__) == (0.01, "RMSNorm")
     assert (block.mlp.up.weight.shape, block.mlp.approximate) == ((12, 8), "tanh")
-    assert (block.attention.qkv.bias, block.mlp.up.bias, block.mlp.down.bias) == (None, None, None)
+    assert (block.attention.qkv.bias, block.mlp.up.bias, block.mlp.down.bias) == (
+        None,
+        None,
+        None,
+    )
     assert block.attention.out.bias is not None
     assert (
         block.attention.rotary.head_width,
@@ -64,7 +68,8 @@ def test_incompatible_widths(options, width, paths):
 @pytest.mark.parametrize("spec", [PreNorm, AdaLNZero])
 def test_a_bias_of_keys_has_no_effect(spec, opened):
     without, every = (
-        opened(spec(heads=HEADS, qkv_bias=bias).build(WIDTH, COND)) for bias in ("qv", True)
+        opened(spec(heads=HEADS, qkv_bias=bias).build(WIDTH, COND))
+        for bias in ("qv", True)
     )
     qv, qkv = without.attention.qkv, every.attention.qkv
     assert isinstance(qv, QVBiasedLinear)
@@ -73,7 +78,9 @@ def test_a_bias_of_keys_has_no_effect(spec, opened):
         for name, weight in without.state_dict().items()
         if not name.endswith(("q_bias", "v_bias"))
     }
-    weights["attention.qkv.bias"] = torch.cat([qv.q_bias, torch.randn(WIDTH), qv.v_bias]).detach()
+    weights["attention.qkv.bias"] = torch.cat(
+        [qv.q_bias, torch.randn(WIDTH), qv.v_bias]
+    ).detach()
     every.load_state_dict(weights)
     x, c = inputs()
     torch.testing.assert_close(without(x, c), every(x, c), rtol=1e-4, atol=1e-5)
@@ -113,7 +120,9 @@ def get(**options):
 def test_drop_path_increases_linearly_with_depth(depth):
     block = {"use": "pre-norm", "heads": 12, "drop_path": 0.2}
     model = (
-        default_catalog().parse("model", get(depth=depth, block=block)).build(FeatureSpace(4, 3))
+        default_catalog()
+        .parse("model", get(depth=depth, block=block))
+        .build(FeatureSpace(4, 3))
     )
     rates = [block.drop_path.p for block in model.blocks]
     assert rates == pytest.approx(torch.linspace(0, 0.2, depth).tolist())
@@ -130,7 +139,9 @@ def test_drop_path_increases_linearly_with_depth(depth):
     ],
 )
 def test_an_unused_condition_is_reported(options, unused):
-    misfits = list(default_catalog().parse("model", get(**options)).check(FeatureSpace(9, 3)))
+    misfits = list(
+        default_catalog().parse("model", get(**options)).check(FeatureSpace(9, 3))
+    )
     assert [(misfit.code, misfit.path) for misfit in misfits] == [
         ("no-effect", ("condition",))
     ] * unused
@@ -141,7 +152,10 @@ class FinalLayer(nn.Module):
 
     def __init__(self, width, out):
         super().__init__()
-        self.linear, self.modulation = nn.Linear(width, out), nn.Linear(width, 2 * width)
+        self.linear, self.modulation = (
+            nn.Linear(width, out),
+            nn.Linear(width, 2 * width),
+        )
         for layer in (self.linear, self.modulation):
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)

@@ -21,12 +21,16 @@ CASES = [
 
 
 def ids(seed):
-    return torch.randint(0, IDS, (ROWS, LENGTH), generator=torch.Generator().manual_seed(seed))
+    return torch.randint(
+        0, IDS, (ROWS, LENGTH), generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def levels(size, seed=2):
     """One level per row and block, and the same per position."""
-    each = torch.rand(ROWS, -(-LENGTH // size), generator=torch.Generator().manual_seed(seed))
+    each = torch.rand(
+        ROWS, -(-LENGTH // size), generator=torch.Generator().manual_seed(seed)
+    )
     return each, each.repeat_interleave(size, 1)[:, :LENGTH]
 
 
@@ -51,11 +55,20 @@ def sampled(model, noised, x0, each, size, valid, cond):
     for number, part in cuts(size):
         for _ in range(2):  # a call without keep changes nothing
             said = model(
-                State.of(noised[:, part]), each[:, number], valid[:, part], cond, cache=cache
+                State.of(noised[:, part]),
+                each[:, number],
+                valid[:, part],
+                cond,
+                cache=cache,
             )
         out.append(said)
         model.trunk(
-            State.of(x0[:, part]), torch.zeros(ROWS), valid[:, part], cond, cache=cache, keep=True
+            State.of(x0[:, part]),
+            torch.zeros(ROWS),
+            valid[:, part],
+            cond,
+            cache=cache,
+            keep=True,
         )
     return torch.cat(out, 1)
 
@@ -65,7 +78,10 @@ def sampled(model, noised, x0, each, size, valid, cond):
 def test_training_equals_sampling_with_a_cache(model_of, opened, size, position, block):
     model = opened(
         model_of(
-            SPACE, block=block, embedding={"use": "tokens", "position": position}, block_size=size
+            SPACE,
+            block=block,
+            embedding={"use": "tokens", "position": position},
+            block_size=size,
         )
     )
     (each, level), cond = levels(size), {"centre": CENTRES}
@@ -77,9 +93,13 @@ def test_training_equals_sampling_with_a_cache(model_of, opened, size, position,
 @torch.no_grad()
 @pytest.mark.parametrize(("_", "position", "block"), CASES, ids=str)
 @pytest.mark.parametrize("start", [0, 4, 8])
-def test_positions_recomputed_between_cached_ones(model_of, opened, _, position, block, start):
+def test_positions_recomputed_between_cached_ones(
+    model_of, opened, _, position, block, start
+):
     """After `rewind` a block sees the keys and values behind it, too; a call without keep changes nothing."""
-    model = opened(model_of(SPACE, block=block, embedding={"use": "tokens", "position": position}))
+    model = opened(
+        model_of(SPACE, block=block, embedding={"use": "tokens", "position": position})
+    )
     cond, valid, cache, level = (
         {"centre": CENTRES},
         everywhere(),
@@ -120,12 +140,22 @@ def test_dependencies_by_definition(model_of, opened, size):
     for place in range(LENGTH):
         moved = torch.nn.functional.one_hot(torch.tensor(place), LENGTH)
         by_noised = model(
-            State.of((ids(0) + moved) % IDS), level, everywhere(), {}, context=behind(ids(1))
+            State.of((ids(0) + moved) % IDS),
+            level,
+            everywhere(),
+            {},
+            context=behind(ids(1)),
         )
         by_clean = model(
-            State.of(ids(0)), level, everywhere(), {}, context=behind((ids(1) + moved) % IDS)
+            State.of(ids(0)),
+            level,
+            everywhere(),
+            {},
+            context=behind((ids(1) + moved) % IDS),
         )
-        by_level = model(State.of(ids(0)), level + moved, everywhere(), {}, context=behind(ids(1)))
+        by_level = model(
+            State.of(ids(0)), level + moved, everywhere(), {}, context=behind(ids(1))
+        )
         assert torch.equal((by_noised != out).any(-1).all(0), block == block[place])
         assert torch.equal((by_clean != out).any(-1).all(0), block > block[place])
         assert torch.equal((by_level != out).any(-1).all(0), block == block[place])
@@ -135,7 +165,9 @@ def gradients(model, checkpointing):
     """Output and gradients in training, with checkpoints or without."""
     model.checkpointing = checkpointing
     model.train().zero_grad()
-    out = model(State.of(ids(0)), levels(4)[1], everywhere(), {}, context=behind(ids(1)))
+    out = model(
+        State.of(ids(0)), levels(4)[1], everywhere(), {}, context=behind(ids(1))
+    )
     (out * torch.arange(IDS)).sum().backward()
     return out.detach(), [weight.grad.clone() for weight in model.parameters()]
 
@@ -147,25 +179,39 @@ def test_gradients_with_checkpointing(model_of, opened):
     torch.testing.assert_close(out, plain, atol=1e-10, rtol=1e-10)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
-    assert all(gradient.abs().max() > 0 for gradient in expected), "a weight has no gradient"
+    assert all(gradient.abs().max() > 0 for gradient in expected), (
+        "a weight has no gradient"
+    )
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("cls", [True, False])
 def test_class_token_belongs_to_the_first_block(model_of, regions, opened, cls):
     embedding = {"use": "regions", "position": "sinusoid", "cls": cls}
-    model = opened(model_of(regions, block={"rope": True}, embedding=embedding, block_size=4))
+    model = opened(
+        model_of(regions, block={"rope": True}, embedding=embedding, block_size=4)
+    )
     generator = torch.Generator().manual_seed(0)
     noised, x0 = (torch.randn(ROWS, 9, 5, generator=generator) for _ in range(2))
-    valid, each = torch.ones(ROWS, 9, dtype=torch.bool), torch.rand(ROWS, 3, generator=generator)
+    valid, each = (
+        torch.ones(ROWS, 9, dtype=torch.bool),
+        torch.rand(ROWS, 3, generator=generator),
+    )
     level, cache = each.repeat_interleave(4, 1)[:, :9], model.new_cache()
     whole = model(State.of(noised), level, valid, {}, context=behind(x0))
     for number, start in enumerate((0, 4, 8)):
         part = slice(start, min(start + 4, 9))
-        said = model(State.of(noised[:, part]), each[:, number], valid[:, part], {}, cache=cache)
+        said = model(
+            State.of(noised[:, part]), each[:, number], valid[:, part], {}, cache=cache
+        )
         torch.testing.assert_close(said, whole[:, part], atol=1e-5, rtol=0)
         model.trunk(
-            State.of(x0[:, part]), torch.zeros(ROWS), valid[:, part], {}, cache=cache, keep=True
+            State.of(x0[:, part]),
+            torch.zeros(ROWS),
+            valid[:, part],
+            {},
+            cache=cache,
+            keep=True,
         )
 
 
@@ -191,4 +237,6 @@ def test_compiles(model_of, opened):
     given = (State.of(ids(0)), levels(4)[1], everywhere(), {})
     plain = model(*given, context=behind(ids(1)))
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(compiled(*given, context=behind(ids(1))), plain, atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        compiled(*given, context=behind(ids(1))), plain, atol=1e-5, rtol=0
+    )

@@ -32,7 +32,14 @@ LANGUAGE = (
         "affine": True,
         "embedding": {"use": "tokens", "init": "kaiming"},
     },
-    {"heads": 8, "norm": "rms", "affine": True, "mlp": "swiglu", "bias": False, "rope": True},
+    {
+        "heads": 8,
+        "norm": "rms",
+        "affine": True,
+        "mlp": "swiglu",
+        "bias": False,
+        "rope": True,
+    },
 )
 
 
@@ -42,7 +49,9 @@ def count(module):
 
 def built(model_of, system, block=None, **options):
     space, model, own = system
-    return model_of(space, device="meta", block={**own, **(block or {})}, **{**model, **options})
+    return model_of(
+        space, device="meta", block={**own, **(block or {})}, **{**model, **options}
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,24 +71,43 @@ def test_totals(model_of, system, total):
 
 def test_totals_include_norms_and_biases(model_of):
     small = plans(8, 128, 4, 4)
-    assert count(built(model_of, small, {"affine": False}, affine=False)) == 1_281_564 - 9 * 256
-    assert count(built(model_of, small, {"affine": "scale"}, affine="scale")) == 1_281_564 - 9 * 128
-    assert count(built(model_of, LANGUAGE, {"bias": True})) == 79_285_073
-    assert count(built(model_of, LANGUAGE, tie_embeddings=True)) == 79_245_137 - 50_257 * 512
-    blocks = 6
-    assert count(built(model_of, LANGUAGE, {"qkv_bias": True})) == 79_245_137 + blocks * 1536
-    assert count(built(model_of, LANGUAGE, {"out_bias": True})) == 79_245_137 + blocks * 512
-    assert count(built(model_of, LANGUAGE, {"mlp_bias": True})) == 79_245_137 + blocks * (
-        2 * 2048 + 512
+    assert (
+        count(built(model_of, small, {"affine": False}, affine=False))
+        == 1_281_564 - 9 * 256
     )
+    assert (
+        count(built(model_of, small, {"affine": "scale"}, affine="scale"))
+        == 1_281_564 - 9 * 128
+    )
+    assert count(built(model_of, LANGUAGE, {"bias": True})) == 79_285_073
+    assert (
+        count(built(model_of, LANGUAGE, tie_embeddings=True))
+        == 79_245_137 - 50_257 * 512
+    )
+    blocks = 6
+    assert (
+        count(built(model_of, LANGUAGE, {"qkv_bias": True}))
+        == 79_245_137 + blocks * 1536
+    )
+    assert (
+        count(built(model_of, LANGUAGE, {"out_bias": True}))
+        == 79_245_137 + blocks * 512
+    )
+    assert count(
+        built(model_of, LANGUAGE, {"mlp_bias": True})
+    ) == 79_245_137 + blocks * (2 * 2048 + 512)
 
 
-def test_trunc_normal_initialises_condition_and_blocks_but_keeps_zeros(model_of, regions):
+def test_trunc_normal_initialises_condition_and_blocks_but_keeps_zeros(
+    model_of, regions
+):
     plain = model_of(regions, width=64, init="torch")
     model = model_of(regions, width=64, init="trunc-normal")
     for part in ("embedding", "head"):
         for a, b in zip(
-            getattr(plain, part).parameters(), getattr(model, part).parameters(), strict=True
+            getattr(plain, part).parameters(),
+            getattr(model, part).parameters(),
+            strict=True,
         ):
             assert torch.equal(a, b)
     for block in model.blocks:

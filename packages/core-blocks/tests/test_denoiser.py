@@ -33,7 +33,9 @@ def test_initial_logits_are_zero(model_of, graph, state_of):
 def test_padding_never_influences_valid_positions(
     model_of, graph, opened, block, block_size, state_of
 ):
-    model = opened(model_of(graph, embedding="graph", block=block, block_size=block_size))
+    model = opened(
+        model_of(graph, embedding="graph", block=block, block_size=block_size)
+    )
     state, valid = state_of(graph), everywhere(state_of(graph))
     valid[0, 2:4] = valid[0, 6:] = False
     valid[1] = False
@@ -60,7 +62,11 @@ def test_order_in_which_weights_get_gradients(model_of, graph, state_of):
             out.flatten(0, 1), state_of(graph, seed=1).x.flatten()
         ).backward()
         learning.append(
-            {name for name, weight in model.named_parameters() if weight.grad.abs().max() > 0}
+            {
+                name
+                for name, weight in model.named_parameters()
+                if weight.grad.abs().max() > 0
+            }
         )
         optimizer.step()
     heads = {name for name, _ in model.named_parameters() if name.startswith("head.")}
@@ -85,7 +91,9 @@ def test_order_in_which_weights_get_gradients(model_of, graph, state_of):
 def test_checkpointing_changes_no_gradient(model_of, text, opened, state_of):
     gradients = []
     for checkpointing in (False, True):
-        model = opened(model_of(text, checkpointing=checkpointing, block={"dropout": 0.3})).train()
+        model = opened(
+            model_of(text, checkpointing=checkpointing, block={"dropout": 0.3})
+        ).train()
         state = state_of(text)
         torch.manual_seed(3)
         model(state, LEVEL, everywhere(state), {}).square().sum().backward()
@@ -108,7 +116,9 @@ def test_bfloat16_autocast_comes_close(model_of, graph, opened, state_of):
     args = (state, LEVEL, everywhere(state), {})
     with torch.autocast("cpu", torch.bfloat16):
         out = model(*args)
-    torch.testing.assert_close(finite(out).float(), finite(model(*args)), atol=0.05, rtol=0.05)
+    torch.testing.assert_close(
+        finite(out).float(), finite(model(*args)), atol=0.05, rtol=0.05
+    )
 
 
 def test_check_reports_every_component(regions):
@@ -125,7 +135,10 @@ def test_check_reports_every_component(regions):
     assert paths == [("embedding",), ("condition", "frequencies"), ("block", "heads")]
     assert spec.facts().block_size is None
     assert (
-        default_catalog().parse("model", {"use": "denoiser", "block_size": 4}).facts().block_size
+        default_catalog()
+        .parse("model", {"use": "denoiser", "block_size": 4})
+        .facts()
+        .block_size
         == 4
     )
 
@@ -149,7 +162,10 @@ def test_common_padding_is_dropped_exactly(model_of, graph, state_of, opened):
             out = model(state, level, valid, {})
             out[valid].clamp_min(-50).square().sum().backward()
             results.append(
-                (out[valid], [p.grad.clone() for p in model.parameters() if p.grad is not None])
+                (
+                    out[valid],
+                    [p.grad.clone() for p in model.parameters() if p.grad is not None],
+                )
             )
         torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(results[0][1], results[1][1], rtol=1e-3, atol=1e-4)
@@ -161,7 +177,11 @@ KAIMING = {"use": "tokens", "init": "kaiming"}
 
 
 def spec_of(**options):
-    table = {"width": 16, "depth": 1, "block": {"use": "adaln-zero", "heads": 2}} | options
+    table = {
+        "width": 16,
+        "depth": 1,
+        "block": {"use": "adaln-zero", "heads": 2},
+    } | options
     return default_catalog().parse("model", {"use": "core-blocks/denoiser", **table})
 
 
@@ -174,7 +194,9 @@ def run(model, space, rows=3):
     x = torch.stack([torch.arange(space.length) * 7 + row for row in range(rows)])
     sizes = space.table(lambda field: torch.tensor(field.size))
     state = State.of(x % sizes)
-    return model(state, torch.linspace(0.1, 0.9, rows), torch.ones(x.shape, dtype=torch.bool), {})
+    return model(
+        state, torch.linspace(0.1, 0.9, rows), torch.ones(x.shape, dtype=torch.bool), {}
+    )
 
 
 def test_tied_weights_start_as_the_embedding(model_of, text):
@@ -199,13 +221,20 @@ def test_gradient_of_tied_weights_is_the_sum_of_both(model_of, opened, request, 
         out = run(one, space)
         out.masked_fill(out == -torch.inf, 0.0).square().sum().backward()
     for number, table in enumerate(model.embedding.tables):
-        apart = free.embedding.tables[number].weight.grad, free.head.maps[number].weight.grad
+        apart = (
+            free.embedding.tables[number].weight.grad,
+            free.head.maps[number].weight.grad,
+        )
         assert all(grad.any() for grad in apart)
-        torch.testing.assert_close(table.weight.grad, sum(apart), rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(
+            table.weight.grad, sum(apart), rtol=1e-10, atol=1e-12
+        )
     rest = dict(free.named_parameters())
     for name, weight in model.named_parameters():
         if "tables" not in name:
-            torch.testing.assert_close(weight.grad, rest[name].grad, rtol=1e-10, atol=1e-12)
+            torch.testing.assert_close(
+                weight.grad, rest[name].grad, rtol=1e-10, atol=1e-12
+            )
 
 
 def test_files_and_copies_keep_weights_tied(model_of, opened, text, tmp_path):
@@ -219,7 +248,11 @@ def test_files_and_copies_keep_weights_tied(model_of, opened, text, tmp_path):
     assert len(names) == 1, "saved once"
     other = tied(model_of, text, seed=5)
     load_model(other, tmp_path / "model.safetensors")
-    for each in (other, copy.deepcopy(model), model.to(torch.float64).to(torch.float32)):
+    for each in (
+        other,
+        copy.deepcopy(model),
+        model.to(torch.float64).to(torch.float32),
+    ):
         assert each.head.maps[0].weight is each.embedding.tables[0].weight
         torch.testing.assert_close(run(each, text), run(model, text))
 
@@ -231,7 +264,10 @@ def test_files_and_copies_keep_weights_tied(model_of, opened, text, tmp_path):
         ({"embedding": {"use": "tokens", "init": 0.5}}, ["embedding"]),
         ({"embedding": "graph"}, ["embedding"]),
         ({"embedding": "regions", "head": "features"}, ["embedding", "head"]),
-        *(({"embedding": {"use": "tokens", "init": init}}, []) for init in ("kaiming", 0.02, 0.1)),
+        *(
+            ({"embedding": {"use": "tokens", "init": init}}, [])
+            for init in ("kaiming", 0.02, 0.1)
+        ),
     ],
 )
 def test_incompatible_tied_embeddings(options, related, graph, text, regions):

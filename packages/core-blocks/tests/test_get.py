@@ -20,7 +20,10 @@ SPACE = FeatureSpace(LENGTH, FEATURES)
 
 def filled(shapes: dict[str, tuple[int, ...]], std: float = 0.3) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(0)
-    return {name: std * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    return {
+        name: std * torch.randn(shape, generator=generator)
+        for name, shape in shapes.items()
+    }
 
 
 def outer(features=FEATURES, width=WIDTH):
@@ -79,7 +82,9 @@ def made_dit(depth=DEPTH, width=WIDTH, keys=True):
         shapes |= {f"{block}.adaLN_modulation.1.weight": (6 * width, width)}
         shapes |= {f"{block}.adaLN_modulation.1.bias": (6 * width,)}
         biases = (
-            {"attn.qkv.bias": 3 * width} if keys else {"attn.q_bias": width, "attn.v_bias": width}
+            {"attn.qkv.bias": 3 * width}
+            if keys
+            else {"attn.q_bias": width, "attn.v_bias": width}
         )
         shapes |= {f"{block}.{name}": (size,) for name, size in biases.items()}
     return filled(shapes, 0.2) | {
@@ -90,11 +95,18 @@ def made_dit(depth=DEPTH, width=WIDTH, keys=True):
 
 def norm(x: Tensor, scale: Tensor | float = 1.0, shift: Tensor | float = 0.0) -> Tensor:
     centred = x - x.mean(-1, keepdim=True)
-    return centred / (centred.square().mean(-1, keepdim=True) + 1e-6).sqrt() * scale + shift
+    return (
+        centred / (centred.square().mean(-1, keepdim=True) + 1e-6).sqrt() * scale
+        + shift
+    )
 
 
 def upstream(
-    w: dict[str, Tensor], x: Tensor, masked: Tensor, t: Tensor | None = None, head="head_mask"
+    w: dict[str, Tensor],
+    x: Tensor,
+    masked: Tensor,
+    t: Tensor | None = None,
+    head="head_mask",
 ) -> Tensor:
     """The public models, written from their description."""
 
@@ -107,7 +119,9 @@ def upstream(
     six: list[Tensor] = []
     if t is not None:
         angle = t[:, None] * 10_000.0 ** (-torch.arange(128) / 128)
-        c = linear(torch.cat([angle.cos(), angle.sin()], -1), "encoder.t_embedder.mlp.0")
+        c = linear(
+            torch.cat([angle.cos(), angle.sin()], -1), "encoder.t_embedder.mlp.0"
+        )
         c = functional.silu(linear(functional.silu(c), "encoder.t_embedder.mlp.2"))
     for n in range(sum(name.endswith("attn.qkv.weight") for name in w)):
         name = f"encoder.blocks.{n}"
@@ -119,7 +133,10 @@ def upstream(
         q, k, v = (y @ part.T for part in w[f"{name}.attn.qkv.weight"].chunk(3))
         if f"{name}.attn.qkv.bias" in w:
             q, k, v = (
-                y + b for y, b in zip((q, k, v), w[f"{name}.attn.qkv.bias"].chunk(3), strict=True)
+                y + b
+                for y, b in zip(
+                    (q, k, v), w[f"{name}.attn.qkv.bias"].chunk(3), strict=True
+                )
             )
         else:
             q, v = q + w[f"{name}.attn.q_bias"], v + w[f"{name}.attn.v_bias"]
@@ -127,7 +144,9 @@ def upstream(
         for head_q, head_k, head_v in zip(
             *(part.split(WIDTH // HEADS, -1) for part in (q, k, v)), strict=True
         ):
-            scores = torch.einsum("bqe,bke->bqk", head_q, head_k) / math.sqrt(WIDTH // HEADS)
+            scores = torch.einsum("bqe,bke->bqk", head_q, head_k) / math.sqrt(
+                WIDTH // HEADS
+            )
             seen.append(scores.softmax(-1) @ head_v)
         y = linear(torch.cat(seen, -1), f"{name}.attn.proj")
         h = h + (six[2] * y if six else y)
@@ -139,7 +158,9 @@ def upstream(
         y = linear(y, f"{name}.mlp.fc1")
         y = linear(0.5 * y * (1 + torch.erf(y / math.sqrt(2))), f"{name}.mlp.fc2")
         h = h + (six[5] * y if six else y)
-    return linear(norm(h, w["encoder.norm.weight"], w["encoder.norm.bias"])[:, 1:], head)
+    return linear(
+        norm(h, w["encoder.norm.weight"], w["encoder.norm.bias"])[:, 1:], head
+    )
 
 
 def options(**changes):
@@ -174,13 +195,21 @@ def run(model: nn.Module, x: Tensor, masked: Tensor, t: Tensor | None = None) ->
     hidden = masked[..., None].expand(*masked.shape, x.shape[-1])
     level = torch.zeros(len(x)) if t is None else t
     with torch.no_grad():
-        return model(State(x.masked_fill(hidden, 0.0), hidden), level, torch.ones_like(masked), {})
+        return model(
+            State(x.masked_fill(hidden, 0.0), hidden),
+            level,
+            torch.ones_like(masked),
+            {},
+        )
 
 
 @pytest.fixture
 def file(tmp_path):
     def write(weights, name="get.safetensors"):
-        save_file({key: weight.contiguous() for key, weight in weights.items()}, tmp_path / name)
+        save_file(
+            {key: weight.contiguous() for key, weight in weights.items()},
+            tmp_path / name,
+        )
         return tmp_path / name
 
     return write
@@ -197,7 +226,11 @@ def test_equals_the_public_model(file):
 
 @pytest.mark.parametrize("keys", [True, False])
 def test_equals_the_public_model_with_dit_blocks(file, keys):
-    weights, (x, masked), t = made_dit(keys=keys), windows(), torch.tensor([0.0, 7.0, 100.0])
+    weights, (x, masked), t = (
+        made_dit(keys=keys),
+        windows(),
+        torch.tensor([0.0, 7.0, 100.0]),
+    )
     model = ours(dit(keys))
     GET_DIT.load(file(weights), model)
     torch.testing.assert_close(
@@ -214,7 +247,9 @@ def test_names_of_the_first_release(file):
         )
         name = "encoder.cls_token" if name == "cls_token" else name
         earlier[name] = (
-            weight[..., None] if name.endswith("proj.weight") and "region" in name else weight
+            weight[..., None]
+            if name.endswith("proj.weight") and "region" in name
+            else weight
         )
     assert earlier.keys() != made().keys()
     expected, converted = weights_of_get(made()), weights_of_get(earlier)
@@ -226,11 +261,19 @@ def test_names_of_the_first_release(file):
 
 def test_a_finetuned_model_has_a_head_for_expression(file):
     """GETRegionFinetune: softplus, two strands, no mask token; the expression columns are not read."""
-    weights = made() | filled({"head_exp.head.weight": (2, WIDTH), "head_exp.head.bias": (2,)})
-    weights = {name: weight for name, weight in weights.items() if not name.startswith("head_mask")}
+    weights = made() | filled(
+        {"head_exp.head.weight": (2, WIDTH), "head_exp.head.bias": (2,)}
+    )
+    weights = {
+        name: weight
+        for name, weight in weights.items()
+        if not name.startswith("head_mask")
+    }
     groups = (Group("motifs", 0, FEATURES), Group("expression", FEATURES, FEATURES + 2))
     embedding = {"use": "regions", "without": ["expression"]}
-    choice = options(embedding=embedding, head={"use": "softplus", "group": "expression"})
+    choice = options(
+        embedding=embedding, head={"use": "softplus", "group": "expression"}
+    )
     model = ours(choice, FeatureSpace(LENGTH, FEATURES + 2, groups))
     load_get(file(weights), model)
     x, _ = windows()
@@ -251,7 +294,9 @@ def test_a_finetuned_model_has_a_head_for_expression(file):
 def test_missing_and_unknown_names_are_reported_together(refused):
     weights = made()
     weights = {
-        n: w for n, w in weights.items() if n not in ("encoder.blocks.1.attn.q_bias", "cls_token")
+        n: w
+        for n, w in weights.items()
+        if n not in ("encoder.blocks.1.attn.q_bias", "cls_token")
     }
     weights |= {
         "encoder.blocks.0.attn.kqv.weight": torch.zeros(1),
@@ -295,4 +340,6 @@ def test_a_model_of_another_shape_stays_unchanged(file, changes, name, refused):
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     with refused("shape-mismatch", match=name):
         load_get(file(made()), model)
-    assert all(torch.equal(before[name], weight) for name, weight in model.state_dict().items())
+    assert all(
+        torch.equal(before[name], weight) for name, weight in model.state_dict().items()
+    )

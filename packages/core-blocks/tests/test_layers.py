@@ -7,7 +7,9 @@ from dither.core_blocks.norms import make_norm
 
 
 def normal(*shape):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return torch.randn(
+        *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
 
 
 def test_norms():

@@ -50,7 +50,10 @@ def llama(kv_heads: int = 2, theta: float = 500_000.0) -> LlamaForCausalLM:
     torch.manual_seed(0)
     rope = {"rope_type": "default", "rope_theta": theta}
     config = LlamaConfig(
-        **SIZES, num_key_value_heads=kv_heads, rope_parameters=rope, attn_implementation="eager"
+        **SIZES,
+        num_key_value_heads=kv_heads,
+        rope_parameters=rope,
+        attn_implementation="eager",
     )
     model = LlamaForCausalLM(config).eval()
     with torch.no_grad():
@@ -70,7 +73,9 @@ def their_logits(model: LlamaForCausalLM, ids: Tensor) -> Tensor:
 def llada_names(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
     renamed = {}
     for name, weight in theirs.items():
-        renamed[reduce(lambda text, pair: re.sub(*pair, text), LLADA_NAMES, name)] = weight.clone()
+        renamed[reduce(lambda text, pair: re.sub(*pair, text), LLADA_NAMES, name)] = (
+            weight.clone()
+        )
     return renamed
 
 
@@ -87,14 +92,18 @@ def config(kv_heads: int = 2, theta: float = 500_000.0) -> dict:
 def test_logits_equal_llama_with_full_attention(layout, kv_heads: int) -> None:
     reference = llama(kv_heads)
     theirs = {
-        name.removeprefix("model."): weight for name, weight in reference.state_dict().items()
+        name.removeprefix("model."): weight
+        for name, weight in reference.state_dict().items()
     }
     if layout is LLADA:
         theirs = {
-            n.removeprefix("model."): w for n, w in llada_names(reference.state_dict()).items()
+            n.removeprefix("model."): w
+            for n, w in llada_names(reference.state_dict()).items()
         }
     ids = torch.randint(0, IDS, (3, LENGTH))
-    options = options_of_llada(config(kv_heads) if layout is LLADA else reference.config.to_dict())
+    options = options_of_llada(
+        config(kv_heads) if layout is LLADA else reference.config.to_dict()
+    )
     spec = default_catalog().parse("model", options)
     space = TokenSpace((Field("text", LENGTH, IDS, mask=MASK),))
     assert not list(spec.check(space))
@@ -103,7 +112,9 @@ def test_logits_equal_llama_with_full_attention(layout, kv_heads: int) -> None:
     valid = torch.ones(ids.shape, dtype=torch.bool)
     for level in (0.1, 0.9):  # no input for the noise level
         ours = model(State.of(ids), torch.full((3,), level), valid, {})
-        torch.testing.assert_close(ours, their_logits(reference, ids), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            ours, their_logits(reference, ids), rtol=1e-5, atol=1e-5
+        )
     assert layout.rename(theirs).keys() == model.state_dict().keys()
 
 
@@ -125,7 +136,8 @@ def folder(tmp_path: Path) -> Path:
     path = tmp_path / "LLaDA-tiny"
     words = Tokenizer(
         models.WordLevel(
-            {c: i for i, c in enumerate("?abcdefghijklmnopqrstuvwxyz .,'()")}, unk_token="?"
+            {c: i for i, c in enumerate("?abcdefghijklmnopqrstuvwxyz .,'()")},
+            unk_token="?",
         )
     )
     words.pre_tokenizer = pre_tokenizers.Split("", "isolated")
@@ -133,13 +145,22 @@ def folder(tmp_path: Path) -> Path:
     (path / "config.json").write_text(json.dumps(config()))
     weights = llada_names(llama().state_dict())
     names = sorted(weights)
-    shards = {name: f"model-{1 + (i > 8):05d}-of-00002.safetensors" for i, name in enumerate(names)}
+    shards = {
+        name: f"model-{1 + (i > 8):05d}-of-00002.safetensors"
+        for i, name in enumerate(names)
+    }
     for file in set(shards.values()):
         save_file(
-            {name: weights[name].contiguous() for name in names if shards[name] == file},
+            {
+                name: weights[name].contiguous()
+                for name in names
+                if shards[name] == file
+            },
             path / file,
         )
-    (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    (path / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": shards})
+    )
     return path
 
 
@@ -148,7 +169,10 @@ def test_load_hf_keeps_the_logits_and_fine_tunes_with_lora(
 ) -> None:
 
     monkeypatch.chdir(tmp_path)
-    assert main(["new", "from-hf", "LLaDA-tiny", "--out", "tiny", "--length", str(LENGTH)]) == 0
+    assert (
+        main(["new", "from-hf", "LLaDA-tiny", "--out", "tiny", "--length", str(LENGTH)])
+        == 0
+    )
     loaded = load_experiment(Path("tiny/experiment.toml"))
     system = Diffusion.build(loaded.experiment)
     size = system.process.space.vocab - 1  # ids of the tokenizer, then MASK
@@ -161,10 +185,23 @@ def test_load_hf_keeps_the_logits_and_fine_tunes_with_lora(
         State.of(state), torch.ones(2), torch.ones_like(ids, dtype=torch.bool), {}
     )
     theirs = their_logits(llama(), torch.where(state == size, MASK, state))
-    torch.testing.assert_close(ours[..., :size], theirs[..., :size], rtol=1e-5, atol=1e-5)
-    words = ["train.steps=3", "train.batch_size=2", "sample.count=2", "evaluate.samples=8"]
+    torch.testing.assert_close(
+        ours[..., :size], theirs[..., :size], rtol=1e-5, atol=1e-5
+    )
+    words = [
+        "train.steps=3",
+        "train.batch_size=2",
+        "sample.count=2",
+        "evaluate.samples=8",
+    ]
     assert (
-        main(["run", "tiny/experiment.toml", *(part for word in words for part in ("--set", word))])
+        main(
+            [
+                "run",
+                "tiny/experiment.toml",
+                *(part for word in words for part in ("--set", word)),
+            ]
+        )
         == 0
     )
     (run,) = Path("runs").glob("*-*")
@@ -194,10 +231,15 @@ def test_load_hf_keeps_the_logits_and_fine_tunes_with_lora(
             ),
             "misfit",
         ),
-        (lambda path: (path / "model-00002-of-00002.safetensors").unlink(), "unreadable-file"),
+        (
+            lambda path: (path / "model-00002-of-00002.safetensors").unlink(),
+            "unreadable-file",
+        ),
     ],
 )
-def test_folders_that_cannot_be_converted(folder: Path, tmp_path: Path, damage, code: str) -> None:
+def test_folders_that_cannot_be_converted(
+    folder: Path, tmp_path: Path, damage, code: str
+) -> None:
     damage(folder)
     with pytest.raises(Refused) as refused:
         convert_folder(folder, tmp_path / "out")

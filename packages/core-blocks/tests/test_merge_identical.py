@@ -26,7 +26,9 @@ def batch(rows, padded):
     hidden = HIDDEN[rows, :, None].repeat(1, 1, 3)
     hidden[:, 3, 1] = True
     lengths = torch.tensor(LENGTHS)[rows] if padded else torch.full((len(rows),), 7)
-    x = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    x = torch.randn(
+        hidden.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64
+    )
     return State(x.masked_fill(hidden, 0.0), hidden), torch.arange(7) < lengths[:, None]
 
 
@@ -36,7 +38,9 @@ def values_and_gradients(model, state, valid, level):
     out = model(state, level, valid, {})
     assert out.isfinite().all()
     loss = (
-        (out - torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)).square()
+        (
+            out - torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
+        ).square()
         * valid[..., None]
     ).mean()
     loss.backward()
@@ -60,16 +64,25 @@ def test_values_and_gradients_are_exact(model_of, opened, rows, padded, cls):
     model = opened(model_of(SPACE, **options)).double().train()
     assert model.merge_masked
     state, valid = batch(rows, padded)
-    level = torch.rand(len(rows), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    level = torch.rand(
+        len(rows), generator=torch.Generator().manual_seed(2), dtype=torch.float64
+    )
     merged = values_and_gradients(model, state, valid, level)
     model.merge_masked = False
-    for one, other in zip(merged, values_and_gradients(model, state, valid, level), strict=True):
+    for one, other in zip(
+        merged, values_and_gradients(model, state, valid, level), strict=True
+    ):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.parametrize(
     "option",
-    [{"checkpointing": True}, {"final": "norm"}, {"norm": "rms"}, {"block": {"mlp": "swiglu"}}],
+    [
+        {"checkpointing": True},
+        {"final": "norm"},
+        {"norm": "rms"},
+        {"block": {"mlp": "swiglu"}},
+    ],
 )
 def test_exact_with_other_options(model_of, opened, option):
     model = opened(model_of(SPACE, **option)).double().train()
@@ -104,7 +117,10 @@ def test_number_of_tokens_in_the_blocks(model_of):
     ):
         state, valid = batch(rows, padded)
         x, level = state.x.float(), torch.rand(len(rows))
-        assert lengths_of(model, State(x, state.masked), level, valid, {}) == [expected] * 2, rows
+        assert (
+            lengths_of(model, State(x, state.masked), level, valid, {})
+            == [expected] * 2
+        ), rows
 
 
 @pytest.mark.parametrize(
@@ -125,7 +141,9 @@ def test_off_with_a_level_per_position_or_block_causal_attention(model_of):
     state, valid = batch([0, 2], False)
     state = State(state.x.float(), state.masked)
     assert lengths_of(model_of(SPACE), state, torch.rand(2, 7), valid, {}) == [8, 8]
-    assert lengths_of(model_of(SPACE, block_size=3), state, torch.rand(2), valid, {}) == [8, 8]
+    assert lengths_of(
+        model_of(SPACE, block_size=3), state, torch.rand(2), valid, {}
+    ) == [8, 8]
 
 
 def test_requires_the_traits_of_block_and_embedding(model_of, monkeypatch):
@@ -140,7 +158,9 @@ def test_requires_the_traits_of_block_and_embedding(model_of, monkeypatch):
     ):
         with monkeypatch.context() as patch:
             own = part.traits
-            patch.setattr(part, "traits", lambda self, own=own, trait=trait: own(self) - {trait})
+            patch.setattr(
+                part, "traits", lambda self, own=own, trait=trait: own(self) - {trait}
+            )
             assert not model_of(SPACE).merge_masked, trait
 
 

@@ -40,7 +40,9 @@ def test_closed_form_by_index(monkeypatch, start, compiling):
     y = Rotary(8)(x, start)
     assert y.dtype == torch.float32
     expected = closed_form(x, torch.arange(start, start + 5))
-    torch.testing.assert_close(y.double(), expected, atol=2e-4 if compiling else 1e-6, rtol=1e-4)
+    torch.testing.assert_close(
+        y.double(), expected, atol=2e-4 if compiling else 1e-6, rtol=1e-4
+    )
 
 
 def test_closed_form_by_coordinate():
@@ -87,7 +89,9 @@ def test_coordinates_are_relative_to_the_first_position():
 
 def centres(length, rows=2):
     generator = torch.Generator().manual_seed(0)
-    return 10_000_000 + torch.randint(200, 90_000, (rows, length), generator=generator).cumsum(1)
+    return 10_000_000 + torch.randint(
+        200, 90_000, (rows, length), generator=generator
+    ).cumsum(1)
 
 
 def everywhere(state):
@@ -119,12 +123,19 @@ def test_only_without_positions_all_masked_regions_get_the_same_prediction(
     """The degeneracy of seed 000, and every remedy."""
     embedding = {"use": "regions", "position": position}
     model = coordinate_model(
-        REGIONS, block, embedding=embedding, final="norm", affine=True, init="trunc-normal"
+        REGIONS,
+        block,
+        embedding=embedding,
+        final="norm",
+        affine=True,
+        init="trunc-normal",
     )
     state, cond = state_of(REGIONS, dtype=torch.float64), {"centre": centres(9)}
     out, order = model(state, LEVEL, everywhere(state), cond), torch.randperm(9)
     shuffled = State(state.x[:, order], state.masked[:, order])
-    back = model(shuffled, LEVEL, everywhere(state), cond)  # the regions move, the coordinates stay
+    back = model(
+        shuffled, LEVEL, everywhere(state), cond
+    )  # the regions move, the coordinates stay
     degenerate = position == "none" and not block
     assert torch.allclose(back, out[:, order], atol=1e-9) == degenerate
     for row in range(2):
@@ -142,12 +153,16 @@ def test_coordinates_of_padding_are_ignored(coordinate_model, state_of):
     out = model(state, LEVEL, valid, {"centre": centre})
     assert out.isfinite().all()
     other = State(torch.where(valid[..., None], state.x, 3.0), state.masked)
-    changed = model(other, LEVEL, valid, {"centre": torch.where(valid, centre, 123_456)})
+    changed = model(
+        other, LEVEL, valid, {"centre": torch.where(valid, centre, 123_456)}
+    )
     assert torch.equal(changed[valid], out[valid])
     for row, stop in ((0, 6), (1, 9)):
         part = slice(row, row + 1)
         piece = State(state.x[part, :stop], state.masked[part, :stop])
-        alone = model(piece, LEVEL[part], valid[part, :stop], {"centre": centre[part, :stop]})
+        alone = model(
+            piece, LEVEL[part], valid[part, :stop], {"centre": centre[part, :stop]}
+        )
         torch.testing.assert_close(out[part, :stop], alone, atol=1e-6, rtol=1e-6)
 
 
@@ -159,8 +174,12 @@ def test_a_task_without_coordinates_is_incompatible():
         "block": {"use": "adaln-zero", **CENTRE},
     }
     (misfit,) = (
-        default_catalog().parse("model", table).check(FeatureSpace(9, 5, conditions=CONDITIONS[:1]))
+        default_catalog()
+        .parse("model", table)
+        .check(FeatureSpace(9, 5, conditions=CONDITIONS[:1]))
     )
     assert (misfit.path, misfit.related) == (("block",), ("task",))
     assert "positions" in AdaLNZero(rope="centre").traits()
-    assert not any("positions" in AdaLNZero(rope=rope).traits() for rope in (True, False))
+    assert not any(
+        "positions" in AdaLNZero(rope=rope).traits() for rope in (True, False)
+    )

@@ -10,7 +10,12 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dither.core_blocks.convert.sedd import MDLM, load_sedd, options_of_sedd, weights_of_sedd
+from dither.core_blocks.convert.sedd import (
+    MDLM,
+    load_sedd,
+    options_of_sedd,
+    weights_of_sedd,
+)
 from dither.engine.config.load_experiment import load_experiment
 from dither.registry import Field, TokenSpace, default_catalog
 from dither.registry.contracts.records import Context, State
@@ -47,7 +52,8 @@ def made(ids=IDS, width=WIDTH, heads=HEADS, cond=COND, depth=DEPTH):
         }
     generator = torch.Generator().manual_seed(0)
     weights = {
-        name: 0.3 * torch.randn(shape, generator=generator) for name, shape in shapes.items()
+        name: 0.3 * torch.randn(shape, generator=generator)
+        for name, shape in shapes.items()
     }
     half = width // heads // 2
     weights["rotary_emb.inv_freq"] = 10_000.0 ** -(torch.arange(half).float() / half)
@@ -77,9 +83,9 @@ def sedd(
     def rotated(x: Tensor) -> Tensor:
         """Pairs (j, j + E/2), as complex numbers."""
         half = x.shape[-1] // 2
-        angle = torch.arange(length).repeat(x.shape[1] // length)[:, None] * 10_000.0 ** (
-            -torch.arange(half) / half
-        )
+        angle = torch.arange(length).repeat(x.shape[1] // length)[
+            :, None
+        ] * 10_000.0 ** (-torch.arange(half) / half)
         pairs = (
             torch.complex(x[..., :half], x[..., half:])
             * torch.polar(torch.ones_like(angle), angle)[:, None, :]
@@ -89,37 +95,57 @@ def sedd(
     batch, length = ids.shape
     angle = sigma[:, None] * torch.exp(-math.log(10_000) * torch.arange(128) / 128)
     c = linear(
-        functional.silu(linear(torch.cat([angle.cos(), angle.sin()], -1), "sigma_map.mlp.0")),
+        functional.silu(
+            linear(torch.cat([angle.cos(), angle.sin()], -1), "sigma_map.mlp.0")
+        ),
         "sigma_map.mlp.2",
     )
     c = functional.silu(c)
     x = w["vocab_embed.embedding"][ids if x0 is None else torch.cat([ids, x0], 1)]
-    clean, block = torch.arange(x.shape[1]) >= length, torch.arange(x.shape[1]) % length // size
-    (q_clean, k_clean), (q_block, k_block) = ((value[:, None], value) for value in (clean, block))
-    allowed = (q_block == k_block) & (q_clean == k_clean) | (q_block > k_block) & k_clean
+    clean, block = (
+        torch.arange(x.shape[1]) >= length,
+        torch.arange(x.shape[1]) % length // size,
+    )
+    (q_clean, k_clean), (q_block, k_block) = (
+        (value[:, None], value) for value in (clean, block)
+    )
+    allowed = (q_block == k_block) & (q_clean == k_clean) | (
+        q_block > k_block
+    ) & k_clean
     allowed |= torch.tensor(x0 is None)
     for n in range(sum(name.endswith("attn_qkv.weight") for name in w)):
         name = f"blocks.{n}"
         six = linear(c, f"{name}.adaLN_modulation")[:, None].chunk(6, -1)
         y = norm(x, w[f"{name}.norm1.weight"]) * (1 + six[1]) + six[0]
-        q, k, v = linear(y, f"{name}.attn_qkv").view(batch, x.shape[1], 3, heads, -1).unbind(2)
-        scores = torch.einsum("bqhe,bkhe->bhqk", rotated(q), rotated(k)) / math.sqrt(q.shape[-1])
+        q, k, v = (
+            linear(y, f"{name}.attn_qkv")
+            .view(batch, x.shape[1], 3, heads, -1)
+            .unbind(2)
+        )
+        scores = torch.einsum("bqhe,bkhe->bhqk", rotated(q), rotated(k)) / math.sqrt(
+            q.shape[-1]
+        )
         weights = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
         y = torch.einsum("bhqk,bkhe->bqhe", weights, v).flatten(2)
         x = x + six[2] * linear(y, f"{name}.attn_out")
-        y = linear(norm(x, w[f"{name}.norm2.weight"]) * (1 + six[4]) + six[3], f"{name}.mlp.0")
+        y = linear(
+            norm(x, w[f"{name}.norm2.weight"]) * (1 + six[4]) + six[3], f"{name}.mlp.0"
+        )
         y = 0.5 * y * (1 + torch.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y**3)))
         x = x + six[5] * linear(y, f"{name}.mlp.2")
     shift, scale = linear(c, "output_layer.adaLN_modulation")[:, None].chunk(2, -1)
     out = linear(
-        norm(x, w["output_layer.norm_final.weight"]) * (1 + scale) + shift, "output_layer.linear"
+        norm(x, w["output_layer.norm_final.weight"]) * (1 + scale) + shift,
+        "output_layer.linear",
     )[:, :length]
     return out.scatter(-1, ids[..., None], 0.0)
 
 
 def ours(weights, ids: int = IDS, **block) -> nn.Module:
     options = options_of_sedd(weights)
-    spec = default_catalog().parse("model", options | {"block": options["block"] | block})
+    spec = default_catalog().parse(
+        "model", options | {"block": options["block"] | block}
+    )
     return spec.build(TokenSpace((Field("text", LENGTH, ids),))).eval()
 
 
@@ -175,7 +201,9 @@ def test_every_weight_and_convention_matters(file):
 
 def on_page(language: str) -> str:
     """Return the code block about SEDD of docs/load-weights.md in a language."""
-    page = (Path(__file__).parents[3] / "docs/load-weights.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs/load-weights.md").read_text(
+        encoding="utf-8"
+    )
     page = page.split("\n## SEDD\n")[1]
     (found,) = re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     return found
@@ -185,7 +213,8 @@ def test_parameter_count_of_sedd_small(tmp_path):
     """169,625,681 parameters with the vocabulary of GPT-2, and one more row at both ends for the absorbing model."""
     with torch.device("meta"):
         shapes = {
-            name: torch.empty(weight.shape) for name, weight in made(4, 768, 12, 128, 12).items()
+            name: torch.empty(weight.shape)
+            for name, weight in made(4, 768, 12, 128, 12).items()
         }
     shapes["rotary_emb.inv_freq"] = 10_000.0 ** -(torch.arange(32).float() / 32)
     for rows, total in ((50_257, 169_625_681), (50_258, 169_627_218)):
@@ -193,7 +222,12 @@ def test_parameter_count_of_sedd_small(tmp_path):
             shapes[name] = torch.empty(rows, 768, device="meta")
         shapes["output_layer.linear.bias"] = torch.empty(rows, device="meta")
         options = options_of_sedd(shapes)
-        assert (options["width"], options["depth"], options["cond"], options["block"]["heads"]) == (
+        assert (
+            options["width"],
+            options["depth"],
+            options["cond"],
+            options["block"]["heads"],
+        ) == (
             768,
             12,
             128,
@@ -220,7 +254,11 @@ def test_parameter_count_of_sedd_small(tmp_path):
 def test_the_code_of_the_page_runs(file, monkeypatch):
     """On a small model, of the same experiment otherwise."""
     path = file(made(256, 8, 2, 4, 1))
-    toml = on_page("toml").replace("width = 768", "width = 8").replace("depth = 12", "depth = 1")
+    toml = (
+        on_page("toml")
+        .replace("width = 768", "width = 8")
+        .replace("depth = 12", "depth = 1")
+    )
     toml = (
         toml.replace("cond = 128", "cond = 4")
         .replace("heads = 12", "heads = 2")
@@ -237,17 +275,27 @@ def test_the_code_of_the_page_runs(file, monkeypatch):
 
 
 def without(weights, prefix):
-    return {name: weight for name, weight in weights.items() if not name.startswith(prefix)}
+    return {
+        name: weight for name, weight in weights.items() if not name.startswith(prefix)
+    }
 
 
 @pytest.mark.parametrize(
     ("changed", "convert", "code"),
     [
         (lambda w: without(w, "blocks.0.norm2"), weights_of_sedd, "misfit"),
-        (lambda w: w | {"blocks.1.attn_qvk.weight": torch.zeros(1)}, weights_of_sedd, "misfit"),
+        (
+            lambda w: w | {"blocks.1.attn_qvk.weight": torch.zeros(1)},
+            weights_of_sedd,
+            "misfit",
+        ),
         (lambda w: {}, weights_of_sedd, "misfit"),
         (lambda w: without(w, "blocks.0."), weights_of_sedd, "misfit"),
-        (lambda w: w | {"rotary_emb.inv_freq": torch.ones(4)}, weights_of_sedd, "misfit"),
+        (
+            lambda w: w | {"rotary_emb.inv_freq": torch.ones(4)},
+            weights_of_sedd,
+            "misfit",
+        ),
         (lambda w: without(w, "rotary"), options_of_sedd, "missing-array"),
     ],
 )
@@ -280,7 +328,10 @@ def test_mdlm_ignores_the_noise_level() -> None:
     for level in (0.0, 3.0):
         ours = model(State.of(ids), torch.full((2,), level), valid, {})
         torch.testing.assert_close(
-            ours.scatter(-1, own, 0.0), expected.scatter(-1, own, 0.0), rtol=1e-5, atol=1e-5
+            ours.scatter(-1, own, 0.0),
+            expected.scatter(-1, own, 0.0),
+            rtol=1e-5,
+            atol=1e-5,
         )
 
 
@@ -288,7 +339,9 @@ def test_mdlm_ignores_the_noise_level() -> None:
 def test_bd3_lm_is_the_layout_of_mdlm_with_blocks(size: int) -> None:
     """Published weights of BD3-LM have the names of MDLM; blocks are in the attention mask of [x_t | x_0]."""
     theirs = made()
-    spec = default_catalog().parse("model", {**options_of_sedd(theirs), "block_size": size})
+    spec = default_catalog().parse(
+        "model", {**options_of_sedd(theirs), "block_size": size}
+    )
     model = spec.build(TokenSpace((Field("text", LENGTH, IDS, mask=10),))).eval()
     prefixed = {f"backbone.{name}": weight for name, weight in theirs.items()}
     model.load_state_dict(spec.rename("mdlm", prefixed))
@@ -303,5 +356,10 @@ def test_bd3_lm_is_the_layout_of_mdlm_with_blocks(size: int) -> None:
         context=context,
     )
     own = x[..., None]  # SEDD sets the score of the id itself to 0
-    torch.testing.assert_close(found.scatter(-1, own, 0.0), expected, rtol=1e-5, atol=1e-5)
-    assert size == LENGTH or (sedd(theirs, x, torch.zeros(3)) - expected).abs().max() > 0.01
+    torch.testing.assert_close(
+        found.scatter(-1, own, 0.0), expected, rtol=1e-5, atol=1e-5
+    )
+    assert (
+        size == LENGTH
+        or (sedd(theirs, x, torch.zeros(3)) - expected).abs().max() > 0.01
+    )

@@ -10,7 +10,9 @@ torch.set_num_threads(1)
 
 @pytest.fixture
 def graph():
-    return TokenSpace((Field("nodes", 4, 6, mask=4, pad=5), Field("edges", 6, 5, mask=3, pad=4)))
+    return TokenSpace(
+        (Field("nodes", 4, 6, mask=4, pad=5), Field("edges", 6, 5, mask=3, pad=4))
+    )
 
 
 @pytest.fixture
@@ -21,7 +23,11 @@ def text():
 @pytest.fixture
 def columns():
     """Features in three groups of columns."""
-    groups = (Group("motifs", 0, 3), Group("accessibility", 3, 4), Group("expression", 4, 6))
+    groups = (
+        Group("motifs", 0, 3),
+        Group("accessibility", 3, 4),
+        Group("expression", 4, 6),
+    )
     return FeatureSpace(5, 6, groups)
 
 

@@ -36,7 +36,11 @@ def test_partial_labels_require_dropout():
         4, 2, conditions=(Condition("cell", 2, partial=True), Condition("kind", 2))
     )
     (misfit,) = Label().with_space(partial).check(6)
-    assert (misfit.path, misfit.related, misfit.help) == (("of",), ("task",), "dropout = 0.1")
+    assert (misfit.path, misfit.related, misfit.help) == (
+        ("of",),
+        ("task",),
+        "dropout = 0.1",
+    )
     assert not list(Label(dropout=0.1).with_space(partial).check(6))
     assert not list(Label(of="kind").with_space(partial).check(6))
     (misfit,) = Sum(parts=[Level(), Label()]).with_space(partial).check(6)
@@ -48,7 +52,10 @@ def test_labels_are_dropped_independently(cells):
     labels_given = torch.arange(60_000) % 3
     cond = {"cell": labels_given, "centre": torch.ones(2)}
     torch.manual_seed(0)
-    first, second = labels.drop_conditions(cond)["cell"], labels.drop_conditions(cond)["cell"]
+    first, second = (
+        labels.drop_conditions(cond)["cell"],
+        labels.drop_conditions(cond)["cell"],
+    )
     torch.manual_seed(0)
     assert torch.equal(labels.drop_conditions(cond)["cell"], first), (
         "not drawn from torch's generator"
@@ -57,11 +64,15 @@ def test_labels_are_dropped_independently(cells):
         kept = left >= 0
         assert torch.equal(left[kept], labels_given[kept])
         for label in range(3):  # five standard deviations
-            assert (~kept)[labels_given == label].float().mean().item() == pytest.approx(
+            assert (~kept)[
+                labels_given == label
+            ].float().mean().item() == pytest.approx(
                 0.1, abs=5 * (0.09 / 20_000) ** 0.5
             )
     both = ((first < 0) & (second < 0)).float().mean().item()
-    assert both == pytest.approx(0.01, abs=5 * (0.01 / 60_000) ** 0.5), "draws are not independent"
+    assert both == pytest.approx(0.01, abs=5 * (0.01 / 60_000) ** 0.5), (
+        "draws are not independent"
+    )
     assert torch.equal(cond["cell"], torch.arange(60_000) % 3)
     assert labels.drop_conditions(cond)["centre"] is cond["centre"]
     assert labels_of(cells, 5).drop_conditions(cond) is cond
@@ -96,7 +107,13 @@ def test_a_sum_adds_its_conditions(cells):
     cond = {"cell": torch.tensor([0, 1, 2, -1])}
     for parts in ([level, label], [label, level]):
         both = ConditionSum(parts)
-        torch.testing.assert_close(both(LEVEL, cond), level(LEVEL, {}) + label(LEVEL, cond))
+        torch.testing.assert_close(
+            both(LEVEL, cond), level(LEVEL, {}) + label(LEVEL, cond)
+        )
         each = LEVEL[:, None].expand(4, 3)
-        torch.testing.assert_close(both(each, cond), both(LEVEL, cond)[:, None].expand(4, 3, 6))
-    assert (both.drop_conditions({"cell": torch.ones(99, dtype=torch.int64)})["cell"] < 0).any()
+        torch.testing.assert_close(
+            both(each, cond), both(LEVEL, cond)[:, None].expand(4, 3, 6)
+        )
+    assert (
+        both.drop_conditions({"cell": torch.ones(99, dtype=torch.int64)})["cell"] < 0
+    ).any()

@@ -25,7 +25,9 @@ def test_linear_layer_mask_token_and_class_token():
     assert extra == 1
     torch.testing.assert_close(h[0, 0], embedding.cls_token)
     torch.testing.assert_close(h[0, 1], embedding.linear(x[0, 0]))
-    torch.testing.assert_close(h[0, 3], embedding.linear(x[0, 2] * torch.tensor([1, 0, 1])))
+    torch.testing.assert_close(
+        h[0, 3], embedding.linear(x[0, 2] * torch.tensor([1, 0, 1]))
+    )
     assert torch.equal(h[0, 2], embedding.mask_token)
     assert torch.equal(h[0, 4], embedding.mask_token)
 
@@ -34,13 +36,17 @@ def test_linear_layer_mask_token_and_class_token():
 def test_masked_values_are_ignored_and_elements_flag_them(elements):
     embedding, x = regions(elements=elements), example()
     h = embedding(State(x, MASKED), {})[0]
-    assert torch.equal(embedding(State(torch.where(MASKED, example(1), x), MASKED), {})[0], h)
-    zero = embedding(State(x.masked_fill(MASKED, 0.0), MASKED & MASKED.all(-1, keepdim=True)), {})[
-        0
-    ]
+    assert torch.equal(
+        embedding(State(torch.where(MASKED, example(1), x), MASKED), {})[0], h
+    )
+    zero = embedding(
+        State(x.masked_fill(MASKED, 0.0), MASKED & MASKED.all(-1, keepdim=True)), {}
+    )[0]
     assert torch.equal(zero[0, 3], h[0, 3]) == (not elements)
     if elements:
-        torch.testing.assert_close(h[0, 3] - zero[0, 3], embedding.elements.weight[:, 1])
+        torch.testing.assert_close(
+            h[0, 3] - zero[0, 3], embedding.elements.weight[:, 1]
+        )
         assert embedding.elements.bias is None
         noisy = State(x, MASKED, noisy=~MASKED)
         torch.testing.assert_close(
@@ -56,7 +62,9 @@ def test_positions_are_added_to_masked_regions():
     embedding = regions(elements=True, cls=False, position="sinusoid")
     h, extra = embedding(State(example(), torch.ones_like(MASKED)), {})
     assert extra == 0
-    torch.testing.assert_close(h[0], embedding.mask_token + embedding.position(0, 4, {})[0])
+    torch.testing.assert_close(
+        h[0], embedding.mask_token + embedding.position(0, 4, {})[0]
+    )
 
 
 @pytest.mark.parametrize("elements", [False, True])

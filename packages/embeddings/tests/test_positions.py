@@ -5,7 +5,13 @@ import math
 import pytest
 import torch
 
-from dither.embeddings.specs import GenomicSinusoid, LearnedPosition, Level, Regions, Sinusoid
+from dither.embeddings.specs import (
+    GenomicSinusoid,
+    LearnedPosition,
+    Level,
+    Regions,
+    Sinusoid,
+)
 from dither.embeddings.timestep import sinusoids as all_sinusoids
 from dither.registry import Condition, FeatureSpace
 
@@ -19,7 +25,10 @@ def test_sinusoids_of_the_index():
         for m in torch.arange(2, 5, dtype=torch.float64)
     ]
     torch.testing.assert_close(
-        p.double(), torch.tensor(expected, dtype=torch.float64)[None], atol=1e-6, rtol=1e-6
+        p.double(),
+        torch.tensor(expected, dtype=torch.float64)[None],
+        atol=1e-6,
+        rtol=1e-6,
     )
     assert not torch.allclose(Sinusoid(max_period=300.0).build(SPACE, 6)(2, 3, {}), p)
 
@@ -32,7 +41,11 @@ CENTRE = torch.tensor(
 def test_sinusoids_of_the_distance_in_kilobases():
     p = GenomicSinusoid().build(SPACE, 6)(0, 5, {"centre": CENTRE})
     distance = (CENTRE - CENTRE[:, :1]).double() / 1000
-    waves = [f(distance / 10_000 ** (2 * i / 6)) for i in range(3) for f in (torch.sin, torch.cos)]
+    waves = [
+        f(distance / 10_000 ** (2 * i / 6))
+        for i in range(3)
+        for f in (torch.sin, torch.cos)
+    ]
     valid = distance.abs() < 1e5
     torch.testing.assert_close(
         p.double()[valid], torch.stack(waves, -1)[valid], atol=5e-5, rtol=1e-4
@@ -70,7 +83,9 @@ def test_learned_positions():
 
 
 def sinusoids(values, size, *, max_period=10_000.0, layout="cos-sin", freq_shift=0):
-    return all_sinusoids(values, size, max_period=max_period, layout=layout, freq_shift=freq_shift)
+    return all_sinusoids(
+        values, size, max_period=max_period, layout=layout, freq_shift=freq_shift
+    )
 
 
 T = torch.tensor([0.0, 0.37, 1.0, 17.0, 999.0], dtype=torch.float64)
@@ -81,14 +96,20 @@ def dit(t, size, max_period=10_000.0):
     half = size // 2
     w = [math.exp(-math.log(max_period) * i / half) for i in range(half)]
     return torch.tensor(
-        [[math.cos(x * f) for f in w] + [math.sin(x * f) for f in w] for x in t.tolist()]
+        [
+            [math.cos(x * f) for f in w] + [math.sin(x * f) for f in w]
+            for x in t.tolist()
+        ]
     ).double()
 
 
 @pytest.mark.parametrize("max_period", [10_000.0, 300.0])
 def test_cos_sin_equals_dit(max_period):
     torch.testing.assert_close(
-        sinusoids(T, 12, max_period=max_period), dit(T, 12, max_period), atol=1e-6, rtol=1e-6
+        sinusoids(T, 12, max_period=max_period),
+        dit(T, 12, max_period),
+        atol=1e-6,
+        rtol=1e-6,
     )
 
 
@@ -114,7 +135,9 @@ def test_shift_makes_the_lowest_frequency_exact():
 def test_two_linear_layers_with_a_silu_between():
     torch.manual_seed(0)
     embedding = (
-        Level(frequencies=12, layout="sin-cos", max_period=300.0, freq_shift=1).build(5).double()
+        Level(frequencies=12, layout="sin-cos", max_period=300.0, freq_shift=1)
+        .build(5)
+        .double()
     )
     h = (
         sinusoids(T, 12, layout="sin-cos", max_period=300.0, freq_shift=1)

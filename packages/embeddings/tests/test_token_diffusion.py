@@ -41,7 +41,10 @@ def test_squared_errors_are_minimal_for_the_truth(predict: str) -> None:
     squares = head.distribution(h).squared_errors(x0, target_mask)
     assert squares.shape == x0.shape
     assert (squares[~target_mask] == 0).all()
-    angle = torch.linspace(0, MAX_ANGLE, 10_001, dtype=torch.float64)[:-1] + MAX_ANGLE / 20_000
+    angle = (
+        torch.linspace(0, MAX_ANGLE, 10_001, dtype=torch.float64)[:-1]
+        + MAX_ANGLE / 20_000
+    )
     a, b = angle.cos(), angle.sin()
     variance = 0.25 * b**2 / (0.25 * a**2 + b**2)  # variance of x_0 given x
     weight = (a / b) ** 2 if predict == "eps" else 1 / b**2
@@ -89,7 +92,9 @@ def test_visible_values_are_clean_at_every_step() -> None:
     assert len(seen) == 5
     rows = masked.any(-1)
     assert all(torch.equal(y[~masked[rows]], x[rows][~masked[rows]]) for y in seen)
-    assert not torch.equal(head.distribution(torch.zeros(2, 4, 8)).sample(x, masked), drawn)
+    assert not torch.equal(
+        head.distribution(torch.zeros(2, 4, 8)).sample(x, masked), drawn
+    )
     zeros = torch.zeros_like(masked)
     assert torch.equal(head.distribution(torch.randn(2, 4, 8)).sample(x, zeros), x)
     assert not head.distribution(torch.randn(2, 4, 8)).squared_errors(x, zeros).any()
@@ -103,7 +108,10 @@ def test_x0_and_eps_are_consistent() -> None:
         head.predict = predict
         x0, eps = head.x0_and_eps(x, angle, h)
         torch.testing.assert_close(
-            angle.cos()[:, None] * x0 + angle.sin()[:, None] * eps, x, rtol=1e-4, atol=1e-5
+            angle.cos()[:, None] * x0 + angle.sin()[:, None] * eps,
+            x,
+            rtol=1e-4,
+            atol=1e-5,
         )
 
 

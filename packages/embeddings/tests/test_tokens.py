@@ -15,15 +15,19 @@ from dither.registry.contracts.records import State
 
 def test_initialisation_of_tables():
     torch.manual_seed(0)
-    assert make_embedding_table(400, 100, "normal").weight.std().item() == pytest.approx(
-        1, rel=0.02
+    assert make_embedding_table(
+        400, 100, "normal"
+    ).weight.std().item() == pytest.approx(1, rel=0.02)
+    assert make_embedding_table(400, 100, 0.02).weight.std().item() == pytest.approx(
+        0.02, rel=0.02
     )
-    assert make_embedding_table(400, 100, 0.02).weight.std().item() == pytest.approx(0.02, rel=0.02)
     kaiming = make_embedding_table(400, 100, "kaiming").weight
     assert kaiming.abs().max().item() == pytest.approx(0.1, rel=1e-3)
     assert kaiming.std().item() == pytest.approx(0.1 / math.sqrt(3), rel=0.02)
     torch.manual_seed(1)
-    expected = torch.nn.init.kaiming_uniform_(torch.nn.Embedding(5, 3).weight, a=math.sqrt(5))
+    expected = torch.nn.init.kaiming_uniform_(
+        torch.nn.Embedding(5, 3).weight, a=math.sqrt(5)
+    )
     torch.manual_seed(1)
     torch.testing.assert_close(make_embedding_table(5, 3, "kaiming").weight, expected)
 
@@ -35,7 +39,9 @@ def test_each_field_has_its_own_table(graph):
     h, extra = embedding(State.of(x), {})
     assert extra == 0
     for position in range(10):
-        assert torch.equal(h[0, position], embedding.tables[position >= 4].weight[x[0, position]])
+        assert torch.equal(
+            h[0, position], embedding.tables[position >= 4].weight[x[0, position]]
+        )
     assert not torch.equal(h[0, 0], h[0, 4]), "id 0 of a node is not id 0 of an edge"
 
 
@@ -49,16 +55,23 @@ def test_positions_are_added_from_start(text):
 def test_graph_positions_of_the_seed(graph):
     """The example of seed 001, section 3.2."""
     embedding = Graph().build(graph, 8)
-    kind, room, pair = embedding.entity.weight, embedding.node.weight, embedding.pair[0].weight
+    kind, room, pair = (
+        embedding.entity.weight,
+        embedding.node.weight,
+        embedding.pair[0].weight,
+    )
     expected = [kind[0] + room[i] for i in range(4)]
     expected += [
-        kind[1] + pair[i] + pair[j] for i, j in ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
+        kind[1] + pair[i] + pair[j]
+        for i, j in ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
     ]
     torch.testing.assert_close(embedding.position_embedding(), torch.stack(expected))
     nodes, edges = (table.weight[:1] for table in embedding.tokens.tables)
     tokens = torch.cat([nodes.expand(4, 8), edges.expand(6, 8)])
     h, _ = embedding(State.of(torch.zeros(2, 10, dtype=torch.long)), {})
-    torch.testing.assert_close(h, (tokens + embedding.position_embedding()).expand(2, 10, 8))
+    torch.testing.assert_close(
+        h, (tokens + embedding.position_embedding()).expand(2, 10, 8)
+    )
 
 
 def test_further_fields_of_a_graph_of_three_nodes():
@@ -72,9 +85,17 @@ def test_further_fields_of_a_graph_of_three_nodes():
         + embedding.pair[0].weight[torch.tensor([1, 2, 2])]
     )
     expected = torch.cat(
-        [embedding.node.weight, pairs, embedding.node.weight, pairs, embedding.node.weight]
+        [
+            embedding.node.weight,
+            pairs,
+            embedding.node.weight,
+            pairs,
+            embedding.node.weight,
+        ]
     )
-    kinds = embedding.entity.weight.repeat_interleave(torch.tensor(list(lengths.values())), 0)
+    kinds = embedding.entity.weight.repeat_interleave(
+        torch.tensor(list(lengths.values())), 0
+    )
     torch.testing.assert_close(embedding.position_embedding(), expected + kinds)
 
 
@@ -84,13 +105,17 @@ def test_endpoints_of_a_pair(graph):
     )
     first, second = (table.weight for table in directed.pair)
     torch.testing.assert_close(
-        directed.position_embedding()[7], directed.entity.weight[1] + first[1] + second[2]
+        directed.position_embedding()[7],
+        directed.entity.weight[1] + first[1] + second[2],
     )
     ends = tied.node.weight[1] + tied.node.weight[2]
-    torch.testing.assert_close(tied.position_embedding()[7], tied.entity.weight[1] + ends)
+    torch.testing.assert_close(
+        tied.position_embedding()[7], tied.entity.weight[1] + ends
+    )
     rows = 6 + 5 + 2 + 4
     counts = [
-        sum(w.numel() for w in embedding.parameters()) for embedding in (shared, directed, tied)
+        sum(w.numel() for w in embedding.parameters())
+        for embedding in (shared, directed, tied)
     ]
     assert counts == [8 * (rows + 4), 8 * (rows + 8), 8 * rows]
 
@@ -122,7 +147,11 @@ def test_each_field_has_its_own_layer(graph):
 
 
 def test_heads_require_their_kind_of_space(graph, columns):
-    for spec, space in ((TokenLogits(), columns), (FeatureValues(), graph), (Softplus(), graph)):
+    for spec, space in (
+        (TokenLogits(), columns),
+        (FeatureValues(), graph),
+        (Softplus(), graph),
+    ):
         (misfit,) = spec.check(space, 8)
         assert misfit.related == ("process",)
 

@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from .engine import draw, evaluate, load, load_experiment, save_experiment, train
     from .engine.runs.api import components
 
-__all__ = ["components", "draw", "evaluate", "load", "load_experiment", "save_experiment", "train"]
+__all__ = [
+    "components",
+    "draw",
+    "evaluate",
+    "load",
+    "load_experiment",
+    "save_experiment",
+    "train",
+]
 
 
 class Folders(list[str]):

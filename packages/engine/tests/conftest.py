@@ -87,7 +87,10 @@ def start(load, tmp_path, console):
     def started(*changes):
         before = set((tmp_path / "runs").glob("*"))
         code = run(
-            load(*changes), tmp_path / "runs", ["dither", "run", "exp.toml"], console=console
+            load(*changes),
+            tmp_path / "runs",
+            ["dither", "run", "exp.toml"],
+            console=console,
         )
         (directory,) = set((tmp_path / "runs").glob("*")) - before
         return code, directory

@@ -46,7 +46,9 @@ def test_epochs_become_steps_and_exclude_them(tmp_path, refusal):
     text = Path(find_experiment(Path("bubble_diagram/quick"))).read_text()
     saved.write_text(text.replace("\nsteps = ", "\nepochs = 0.5 # "))
     run = dither.train(saved, {**TINY, "tracking.use": []}, tmp_path)
-    assert json.loads((run / "summary.json").read_text())["steps"] == math.ceil(0.5 * 64 / 8)
+    assert json.loads((run / "summary.json").read_text())["steps"] == math.ceil(
+        0.5 * 64 / 8
+    )
     assert load_experiment(run / "resolved.toml").experiment.train.epochs is None
     info = refusal(load_experiment, "bubble_diagram/quick", ["train.epochs=2"])
     assert [problem.path for problem in info.problems] == [("train", "epochs")]
@@ -58,5 +60,6 @@ def test_epochs_become_steps_and_exclude_them(tmp_path, refusal):
 def test_headline_is_that_of_the_task_or_has_baselines(given, expected):
     figures = {"valid": {"a": 1.0, "b": 2.0}, "sample": {"c": 3.0}}
     assert (
-        headline({"headline": given, "figures": figures, "baselines": {"b/zero": 0.0}}) == expected
+        headline({"headline": given, "figures": figures, "baselines": {"b/zero": 0.0}})
+        == expected
     )

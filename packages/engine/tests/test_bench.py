@@ -52,9 +52,21 @@ def test_time_is_attributed_to_its_phase(trainer, monkeypatch):
 
 def test_bench_is_consistent(experiment_file, cli, monkeypatch, console):
     monkeypatch.setenv("DITHER_PLUGINS", "engine")
-    options = ["--steps", "4", "--repeats", "2", "--set", "train.accumulate=1", "--json"]
+    options = [
+        "--steps",
+        "4",
+        "--repeats",
+        "2",
+        "--set",
+        "train.accumulate=1",
+        "--json",
+    ]
     result = json.loads(cli("bench", str(experiment_file), *options).out)
-    assert result["step_seconds_least"] <= result["step_seconds"] <= result["step_seconds_most"]
+    assert (
+        result["step_seconds_least"]
+        <= result["step_seconds"]
+        <= result["step_seconds_most"]
+    )
     assert result["samples_per_second"] == pytest.approx(8 / result["step_seconds"])
     assert result["positions_per_second"] == pytest.approx(48 / result["step_seconds"])
     assert set(result["phases"]) == {"data", "forward", "backward", "optimizer"}

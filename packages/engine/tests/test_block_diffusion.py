@@ -57,7 +57,9 @@ def process_of(
         return TokenProcess(masked, mask_prior(masked), clock, predict, estimator)
     odds = frequency_prior(plain, {"text": [1.0 + i for i in range(ids)]})
     table = even_prior(plain) if kind == "uniform" else odds
-    return TokenProcess(plain, table, TimestepSampling(Geometric().build(), level, t_min), predict)
+    return TokenProcess(
+        plain, table, TimestepSampling(Geometric().build(), level, t_min), predict
+    )
 
 
 class Cache:
@@ -74,9 +76,14 @@ class Tabular(nn.Module):
         self.head, self.weight = nn.Identity(), nn.Parameter(torch.zeros(1))
         self.seen = []
 
-    def forward(self, state, level, valid, cond, *, context=None, cache=None, keep=False):
+    def forward(
+        self, state, level, valid, cond, *, context=None, cache=None, keep=False
+    ):
         self.seen.append((level, context, state))
-        x, t = state.x, level[:, None].expand(state.x.shape) if level.ndim == 1 else level
+        x, t = (
+            state.x,
+            level[:, None].expand(state.x.shape) if level.ndim == 1 else level,
+        )
         if context is None:
             past = (
                 torch.zeros(len(x), 0, dtype=torch.long)
@@ -84,12 +91,16 @@ class Tabular(nn.Module):
                 else cache.x
             )
             if keep:
-                cache.x, cache.length = torch.cat([past, x], 1), past.shape[1] + x.shape[1]
+                cache.x, cache.length = (
+                    torch.cat([past, x], 1),
+                    past.shape[1] + x.shape[1],
+                )
             return self.block(past, x, t)
         assert torch.equal(context.level, self.process.level(torch.zeros(len(x))))
         cuts = range(0, x.shape[1], self.size)
         parts = [
-            (context.state.x[:, :a], x[:, a : a + self.size], t[:, a : a + self.size]) for a in cuts
+            (context.state.x[:, :a], x[:, a : a + self.size], t[:, a : a + self.size])
+            for a in cuts
         ]
         return torch.cat([self.block(*part) for part in parts], 1)
 
@@ -102,8 +113,12 @@ class Tabular(nn.Module):
         done, width, ids = past.shape[1], x.shape[1], self.joint.shape[0]
         rest = tuple(range(done + width, self.joint.ndim))
         joint = (self.joint.sum(rest) if rest else self.joint).flatten()
-        sequences = torch.tensor(list(itertools.product(range(ids), repeat=done + width)))
-        weight = joint.expand(len(x), -1) * (sequences[None, :, :done] == past[:, None]).all(-1)
+        sequences = torch.tensor(
+            list(itertools.product(range(ids), repeat=done + width))
+        )
+        weight = joint.expand(len(x), -1) * (
+            sequences[None, :, :done] == past[:, None]
+        ).all(-1)
         alpha = (-self.process.schedule(t.double()).sigma).exp()[..., None]
         prior = self.process.prior_probs()[0][x][..., None]
         likelihood = alpha * (torch.arange(ids) == x[..., None]) + (1 - alpha) * prior
@@ -117,9 +132,9 @@ class Tabular(nn.Module):
 
 def joint_of(*shape, seed=1):
     return (
-        torch.rand(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).pow(
-            2
-        )
+        torch.rand(
+            *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+        ).pow(2)
         + 0.02
     )
 
@@ -127,10 +142,20 @@ def joint_of(*shape, seed=1):
 def system_of(process, joint, size, loss=score_entropy, inner=None, **options):
     length = joint.ndim
     blocks = BlockDiffusion.of(process.space, ModelFacts(size))
-    sampler = None if inner is None else partial(Blocks(size=size, **options).sample, inner=inner)
+    sampler = (
+        None
+        if inner is None
+        else partial(Blocks(size=size, **options).sample, inner=inner)
+    )
     assert blocks == BlockDiffusion(length, size)
     return Diffusion(
-        None, process, Tabular(process, joint, size), loss, sampler, bound=True, blocks=blocks
+        None,
+        process,
+        Tabular(process, joint, size),
+        loss,
+        sampler,
+        bound=True,
+        blocks=blocks,
     )
 
 
@@ -145,7 +170,9 @@ def pairs(process, length=LENGTH, ids=IDS):
 
 def transition_probabilities(process, x0, x_t, t):
     """q(x_t | x_0) from the definition."""
-    alpha = math.exp(-float(process.schedule(torch.tensor([t], dtype=torch.float64)).sigma))
+    alpha = math.exp(
+        -float(process.schedule(torch.tensor([t], dtype=torch.float64)).sigma)
+    )
     return (alpha * (x0 == x_t) + (1 - alpha) * process.prior_probs()[0][x_t]).prod(1)
 
 
@@ -167,7 +194,11 @@ def bound_of_all(system, monkeypatch, nodes=80):
         )
 
     monkeypatch.setattr(process, "_noised", enumerated)
-    clean, each, t_min = Clean.of(x0), process.space.vocab**LENGTH, process.timesteps.t_min
+    clean, each, t_min = (
+        Clean.of(x0),
+        process.space.vocab**LENGTH,
+        process.timesteps.t_min,
+    )
     place, share = np.polynomial.legendre.leggauss(nodes)
     total = torch.zeros(IDS**LENGTH, LENGTH, dtype=torch.float64)
     for t, part in zip(t_min + (1 - t_min) * (1 + place) / 2, share / 2, strict=True):
@@ -176,7 +207,9 @@ def bound_of_all(system, monkeypatch, nodes=80):
         total += (
             (1 - t_min)
             * part
-            * (q[:, None] * measured.values * measured.weights).view(-1, each, LENGTH).sum(1)
+            * (q[:, None] * measured.values * measured.weights)
+            .view(-1, each, LENGTH)
+            .sum(1)
         )
     q = transition_probabilities(process, x0, x_t, t_min)
     ends = system.bounded(
@@ -190,9 +223,14 @@ def block_nats(joint, size):
     p, found = joint / joint.sum(), []
     for start in range(0, LENGTH, size):
         stop = min(start + size, LENGTH)
-        upto, before = (p.sum(tuple(range(n, LENGTH))) if n < LENGTH else p for n in (stop, start))
+        upto, before = (
+            p.sum(tuple(range(n, LENGTH))) if n < LENGTH else p for n in (stop, start)
+        )
         index = everything(IDS, LENGTH)
-        found.append(before[tuple(index[:, :start].T)].log() - upto[tuple(index[:, :stop].T)].log())
+        found.append(
+            before[tuple(index[:, :start].T)].log()
+            - upto[tuple(index[:, :stop].T)].log()
+        )
     return torch.stack(found, 1)
 
 
@@ -206,12 +244,19 @@ def test_bound_equals_the_likelihood_of_blocks(kind, size, monkeypatch):
     joint = joint_of(*[IDS] * LENGTH)
     system = system_of(process_of(kind), joint, size)
     nats = bound_of_all(system, monkeypatch)
-    each = torch.stack([nats[:, a : a + size].sum(1) for a in range(0, LENGTH, size)], 1)
+    each = torch.stack(
+        [nats[:, a : a + size].sum(1) for a in range(0, LENGTH, size)], 1
+    )
     torch.testing.assert_close(each, block_nats(joint, size), atol=1e-5, rtol=0)
-    p, other = joint.flatten() / joint.sum(), joint_of(*[IDS] * LENGTH, seed=4).flatten()
+    p, other = (
+        joint.flatten() / joint.sum(),
+        joint_of(*[IDS] * LENGTH, seed=4).flatten(),
+    )
     q = other / other.sum()
     entropy, divergence = -(q * q.log()).sum(), (q * (q / p).log()).sum()
-    assert float(q @ nats.sum(1)) == pytest.approx(float(entropy + divergence), abs=1e-5)
+    assert float(q @ nats.sum(1)) == pytest.approx(
+        float(entropy + divergence), abs=1e-5
+    )
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -223,12 +268,17 @@ def test_random_estimates_have_that_mean(size):
     spread = {}
     for estimator in ("time", "importance", "mask-count"):
         system = system_of(
-            process_of("absorbing", estimator=estimator, t_min=1e-3), joint, size, masked_ce
+            process_of("absorbing", estimator=estimator, t_min=1e-3),
+            joint,
+            size,
+            masked_ce,
         )
         measured = system(Clean.of(rows))
         gap = system.bounded(Clean.of(rows), measured).values.sum(1) - expected
         spread[estimator] = float(gap.std())
-        assert abs(float(gap.mean())) < 4.5 * spread[estimator] / math.sqrt(n) + 1e-6, estimator
+        assert abs(float(gap.mean())) < 4.5 * spread[estimator] / math.sqrt(n) + 1e-6, (
+            estimator
+        )
     assert spread["mask-count"] < 0.5 * spread["time"] < 10
 
 
@@ -248,9 +298,12 @@ def test_fixed_positions_are_excluded(estimator):
     if estimator == "mask-count":
         for start in (0, 3, 6):
             free, masked = (
-                (part[:, start : start + 3]).any(1) for part in (~clean.fixed, noised.target_mask)
+                (part[:, start : start + 3]).any(1)
+                for part in (~clean.fixed, noised.target_mask)
             )
-            assert torch.equal(free, masked), "every block with maskable positions has a masked one"
+            assert torch.equal(free, masked), (
+                "every block with maskable positions has a masked one"
+            )
 
 
 def histogram(states, ids, length):
@@ -263,7 +316,9 @@ def histogram(states, ids, length):
 def test_cached_samples_follow_the_distribution(kind, size):
     n, joint = 4_000, joint_of(3, 3, 3)
     inner = (
-        FirstHitting().build() if kind == "absorbing" else Ancestral(steps=100, t_min=1e-4).build()
+        FirstHitting().build()
+        if kind == "absorbing"
+        else Ancestral(steps=100, t_min=1e-4).build()
     )
     system = system_of(process_of(kind, 3, 3), joint, size, inner=inner)
     (*_, last) = walk(system, Clean.of(torch.zeros(n, 3, dtype=torch.long)))

@@ -41,7 +41,9 @@ FILES = [
 def contents(seed=0):
     torch.manual_seed(seed)
     tensors = {"sums": torch.randn(3), "0.exp_avg": torch.randn(4, 3).T}
-    return Contents(nn.Linear(3, 4), nn.Linear(3, 4), tensors, {"step": seed, "pi": 0.1 + 0.2})
+    return Contents(
+        nn.Linear(3, 4), nn.Linear(3, 4), tensors, {"step": seed, "pi": 0.1 + 0.2}
+    )
 
 
 @pytest.fixture
@@ -254,8 +256,14 @@ def test_state_that_cannot_be_saved_or_restored_is_an_error():
     with pytest.raises(TypeError, match="function"):
         flatten(optimizer)
     tensors, plain = flatten(torch.optim.AdamW(nn.Linear(2, 2).parameters(), 0.1))
-    with pytest.raises(ValueError, match=r"groups of \[2\] parameters, this one of \[1\]"):
-        restore(torch.optim.AdamW(nn.Linear(2, 2, bias=False).parameters(), 0.1), tensors, plain)
+    with pytest.raises(
+        ValueError, match=r"groups of \[2\] parameters, this one of \[1\]"
+    ):
+        restore(
+            torch.optim.AdamW(nn.Linear(2, 2, bias=False).parameters(), 0.1),
+            tensors,
+            plain,
+        )
 
 
 class KilledError(BaseException):
@@ -305,7 +313,9 @@ class Disk:
             self.renamed = [pair for pair in self.renamed if pair[1].parent != path]
 
         def moved(path, to):
-            self.written = {Path(str(p).replace(str(path), str(to), 1)) for p in self.written}
+            self.written = {
+                Path(str(p).replace(str(path), str(to), 1)) for p in self.written
+            }
             self.renamed.append((path, Path(to)))
 
         with pytest.MonkeyPatch.context() as patch:
@@ -323,7 +333,9 @@ def constant(step):
     layer = nn.Linear(2, 2)
     nn.init.constant_(layer.weight, step)
     nn.init.constant_(layer.bias, step)
-    return Contents(layer, None, {"moment": torch.full((3,), float(step))}, {"step": step})
+    return Contents(
+        layer, None, {"moment": torch.full((3,), float(step))}, {"step": step}
+    )
 
 
 class Store(RuleBasedStateMachine):
@@ -344,7 +356,12 @@ class Store(RuleBasedStateMachine):
         self.store.save(self.step, constant(self.step))
         self.held.append(self.step)
 
-    @rule(more=st.integers(1, 3), at=st.integers(1, 30), power=st.booleans(), names=st.booleans())
+    @rule(
+        more=st.integers(1, 3),
+        at=st.integers(1, 30),
+        power=st.booleans(),
+        names=st.booleans(),
+    )
     def save_and_die(self, more, at, power, names):
         self.step += more
         disk = Disk(at)
@@ -366,7 +383,9 @@ class Store(RuleBasedStateMachine):
             self.held.append(self.step)
         except OSError:
             if self.step in dict(self.store.steps()):
-                self.held.append(self.step)  # the disk was full when an older one was to go
+                self.held.append(
+                    self.step
+                )  # the disk was full when an older one was to go
             else:
                 assert [step for step, _ in self.store.steps()] == before
 
@@ -422,11 +441,17 @@ class Store(RuleBasedStateMachine):
         """Of those that were saved, the newest stay, and those of every third step."""
         there = dict(self.store.steps())
         wanted = sorted(set(self.held))[-self.store.keep :]
-        wanted += [step for step in self.held if self.store.every and step % self.store.every == 0]
+        wanted += [
+            step
+            for step in self.held
+            if self.store.every and step % self.store.every == 0
+        ]
         assert set(wanted) <= set(there)
 
 
-Store.TestCase.settings = settings(max_examples=30, stateful_step_count=14, deadline=None)
+Store.TestCase.settings = settings(
+    max_examples=30, stateful_step_count=14, deadline=None
+)
 TestStore = Store.TestCase
 
 

@@ -46,7 +46,10 @@ def broken(experiment_file):
 @pytest.mark.parametrize(
     ("method", "reason"),
     [
-        ("def check(self, process): raise KeyError('a')", "KeyError: 'a' (broken.py:10)"),
+        (
+            "def check(self, process): raise KeyError('a')",
+            "KeyError: 'a' (broken.py:10)",
+        ),
         (
             "def check(self, process): yield 1 / 0",
             "ZeroDivisionError: division by zero (broken.py:10)",
@@ -54,13 +57,22 @@ def broken(experiment_file):
         ("def check(self, process): exit(0)", "SystemExit: 0"),
         ("def check(self, process): return None", "TypeError: "),
         ("def check(self, process): return ['text']", "TypeError: "),
-        ("def warn(self, process): raise KeyError('a')", "KeyError: 'a' (broken.py:10)"),
+        (
+            "def warn(self, process): raise KeyError('a')",
+            "KeyError: 'a' (broken.py:10)",
+        ),
     ],
 )
 def test_exceptions_of_a_check_name_the_component(broken, method, reason, refusal):
     (problem,) = refusal(load_experiment, broken(method)).problems
-    assert problem.message.startswith(f'loss "broken" of plugin "broken" failed: {reason}')
-    assert (problem.code, problem.path, problem.origin.line) == ("plugin-failed", ("loss",), 7)
+    assert problem.message.startswith(
+        f'loss "broken" of plugin "broken" failed: {reason}'
+    )
+    assert (problem.code, problem.path, problem.origin.line) == (
+        "plugin-failed",
+        ("loss",),
+        7,
+    )
 
 
 @pytest.mark.parametrize("returned", ["None", "'text'", "(1, 2)", "[lambda: 1]"])
@@ -68,7 +80,9 @@ def test_a_wrong_result_of_a_build_names_the_component(
     broken, tmp_path, console, returned, refused
 ):
     loaded = load_experiment(broken(f"def build(self, process): return {returned}"))
-    with refused("plugin-failed", match='loss "broken" of plugin "broken" failed: build returned'):
+    with refused(
+        "plugin-failed", match='loss "broken" of plugin "broken" failed: build returned'
+    ):
         run(loaded, tmp_path / "runs", console=console)
 
 
@@ -90,7 +104,11 @@ def test_a_wrong_result_of_a_build_names_the_component(
             "values, 0.0), noised.valid[:, 1:]",
             'loss "toy-ce" of plugin "toy-plugin" failed: weights',
         ),
-        ("return Measured(", "return max(", 'loss "toy-ce" of plugin "toy-plugin" failed: '),
+        (
+            "return Measured(",
+            "return max(",
+            'loss "toy-ce" of plugin "toy-plugin" failed: ',
+        ),
         (
             "State.of(x), noise",
             "State.of(x.T), noise",
@@ -99,7 +117,9 @@ def test_a_wrong_result_of_a_build_names_the_component(
         ("yield process.finish(", "yield from process.finish(", "ended with"),
     ],
 )
-def test_wrong_tensors_name_the_component(experiment_file, tmp_path, console, old, new, message):
+def test_wrong_tensors_name_the_component(
+    experiment_file, tmp_path, console, old, new, message
+):
     plugin = experiment_file.parent / "toy_plugin.py"
     plugin.write_text(plugin.read_text().replace(old, new))
     with pytest.raises(Refused, match=message) as refused:
@@ -126,7 +146,8 @@ def test_results_are_checked_by_kind(kind, returned):
 
 
 @pytest.mark.parametrize(
-    "schedule", ["None", "-t, t", "t, -t", "t[:1], t", "t * float('nan'), t", "1.0, 2.0"]
+    "schedule",
+    ["None", "-t, t", "t, -t", "t[:1], t", "t * float('nan'), t", "1.0, 2.0"],
 )
 def test_invalid_schedules_are_found_when_they_are_built(schedule):
     class Wrong(kinds.ScheduleSpec):
@@ -149,7 +170,11 @@ def test_invalid_schedules_are_found_when_they_are_built(schedule):
 @pytest.mark.parametrize("method", ["check", "build"])
 def test_refusals_of_a_component_are_not_wrapped(broken, tmp_path, console, method):
     with pytest.raises(Refused, match="no data"):
-        run(load_experiment(broken(f"def {method}{REFUSING}")), tmp_path / "runs", console=console)
+        run(
+            load_experiment(broken(f"def {method}{REFUSING}")),
+            tmp_path / "runs",
+            console=console,
+        )
 
 
 @pytest.mark.parametrize(
@@ -161,7 +186,9 @@ def test_refusals_of_a_component_are_not_wrapped(broken, tmp_path, console, meth
         ("raise GeneratorExit", RuntimeError, "GeneratorExit"),
     ],
 )
-def test_exceptions_of_a_build_name_the_component(broken, tmp_path, console, body, error, message):
+def test_exceptions_of_a_build_name_the_component(
+    broken, tmp_path, console, body, error, message
+):
     loaded = load_experiment(broken(f"def build(self, process): {body}"))
     with pytest.raises(error, match=message) as info:
         run(loaded, tmp_path / "runs", console=console)

@@ -37,9 +37,13 @@ def test_forward_is_corrupt_denoise_loss(system):
 
 
 def test_bfloat16_applies_to_the_model_only(load):
-    system = Diffusion.build(load("train.precision=bfloat16", "model.dropout=0.0").experiment)
+    system = Diffusion.build(
+        load("train.precision=bfloat16", "model.dropout=0.0").experiment
+    )
     seen = []
-    system.model.head.register_forward_hook(lambda module, args, out: seen.append(out.dtype))
+    system.model.head.register_forward_hook(
+        lambda module, args, out: seen.append(out.dtype)
+    )
     clean = system.task.batch("train", range(6))
     t = torch.full((6,), 0.5)
     noised = system.process.corrupt(clean, t)
@@ -54,7 +58,13 @@ def test_bfloat16_applies_to_the_model_only(load):
 
 def test_shared_parameters_are_counted_once(system):
     counts = system.parameter_counts()
-    assert counts == {"own": 6 * 8, "table": 5 * 8, "time": 16, "body": 17 * 8, "head": 9 * 5}
+    assert counts == {
+        "own": 6 * 8,
+        "table": 5 * 8,
+        "time": 16,
+        "body": 17 * 8,
+        "head": 9 * 5,
+    }
     system.model.head.weight = system.model.table.weight  # tied
     tied = system.parameter_counts()
     assert tied == counts | {"head": 5}
@@ -77,7 +87,9 @@ BLOCKS = ["model.block_size=4", 'sampler={use="blocks",size=4,inner="ancestral"}
 def system_of(*changes):
     experiment = load_experiment(FILE, [*SMALL, *changes]).experiment
     system = Diffusion.build(experiment)
-    for parameter in system.model.parameters():  # a head of zeros gives equal logits everywhere
+    for (
+        parameter
+    ) in system.model.parameters():  # a head of zeros gives equal logits everywhere
         nn.init.normal_(parameter, std=0.2)
     return system, experiment.train
 
@@ -105,7 +117,9 @@ def test_fused_training_equals_generic(changes, monkeypatch):
     monkeypatch.setattr(diffusion, "FUSED_FROM", 2)
     losses, weights = train(*changes)
     assert losses == pytest.approx(generic, rel=1e-5)
-    assert all(torch.allclose(a, b, atol=2e-4) for a, b in zip(weights, plain, strict=True))
+    assert all(
+        torch.allclose(a, b, atol=2e-4) for a, b in zip(weights, plain, strict=True)
+    )
     again, same = train(*changes)
     assert again == losses
     assert all(torch.equal(a, b) for a, b in zip(weights, same, strict=True))
@@ -118,7 +132,9 @@ def test_plain_training_leaves_the_evaluated_bound():
     assert plain.with_model(bound.model).training_loss is plain.training_loss
     clean, t, noised = plain.prepare(plain.task.batch("train", range(4)))
     log_p = plain.denoise(noised.state, t, clean).log_clean()
-    expected = nn.functional.nll_loss(log_p[noised.target_mask], clean.x0[noised.target_mask])
+    expected = nn.functional.nll_loss(
+        log_p[noised.target_mask], clean.x0[noised.target_mask]
+    )
     torch.testing.assert_close(plain(clean, t, noised).mean(), expected)
     assert bound.training_loss is bound.loss
 
@@ -162,7 +178,8 @@ def test_matmul_precision_is_set_by_every_build(load):
 
 
 @pytest.mark.parametrize(
-    ("supported", "width", "half"), [(True, 512, True), (True, 64, False), (False, 512, False)]
+    ("supported", "width", "half"),
+    [(True, 512, True), (True, 64, False), (False, 512, False)],
 )
 def test_automatic_precision_on_a_cpu(supported, width, half, monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: supported)

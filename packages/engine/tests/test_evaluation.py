@@ -10,7 +10,12 @@ import torch
 
 from dither.engine.runs.summary import data_warnings
 from dither.engine.training.diffusion import Diffusion
-from dither.engine.training.evaluation import NORMAL_95, evaluate, half_width, has_targets
+from dither.engine.training.evaluation import (
+    NORMAL_95,
+    evaluate,
+    half_width,
+    has_targets,
+)
 from dither.registry.contracts.records import Measured
 
 
@@ -38,16 +43,26 @@ def test_samples_once_and_stratified_times(system, monkeypatch):
     seen, times = [], []
     batch, corrupt = system.task.batch, system.process.corrupt
     monkeypatch.setattr(
-        system.task, "batch", lambda split, rows: seen.append((split, *rows)) or batch(split, rows)
+        system.task,
+        "batch",
+        lambda split, rows: seen.append((split, *rows)) or batch(split, rows),
     )
     monkeypatch.setattr(
-        system.process, "corrupt", lambda clean, t: times.extend(t.tolist()) or corrupt(clean, t)
+        system.process,
+        "corrupt",
+        lambda clean, t: times.extend(t.tolist()) or corrupt(clean, t),
     )
     evaluate(system, 100, 5)
-    assert seen == [("valid", 0, 1, 2, 3, 4), ("valid", 5, 6, 7, 8, 9), ("valid", 10, 11, 12)]
+    assert seen == [
+        ("valid", 0, 1, 2, 3, 4),
+        ("valid", 5, 6, 7, 8, 9),
+        ("valid", 10, 11, 12),
+    ]
     ordered = sorted(times)
     gaps = [b - a for a, b in itertools.pairwise(ordered)]
-    assert max(gaps) == pytest.approx(1 / 13, rel=1e-3), "one time in each stratum of the whole set"
+    assert max(gaps) == pytest.approx(1 / 13, rel=1e-3), (
+        "one time in each stratum of the whole set"
+    )
     falls = sum(b < a for a, b in itertools.pairwise(times))
     assert falls > 1, "shuffled"
     evaluate(system, 2, 5)
@@ -70,7 +85,9 @@ def test_stopped_evaluation(system):
 def test_timeless_process(system, monkeypatch):
     times, corrupt = [], system.process.corrupt
     monkeypatch.setattr(
-        system.process, "corrupt", lambda clean, t: times.extend(t.tolist()) or corrupt(clean, t)
+        system.process,
+        "corrupt",
+        lambda clean, t: times.extend(t.tolist()) or corrupt(clean, t),
     )
     monkeypatch.setattr(system.process, "fixed_time", 0.25, raising=False)
     evaluate(system, 7, 5)
@@ -83,7 +100,9 @@ def test_timeless_process(system, monkeypatch):
 def population(rng, samples):
     """Totals correlated with weights: longer samples cost more per token. The true ratio is 2.6."""
     weights = rng.integers(1, 6, samples).astype(float)  # mean 3, mean square 11
-    return weights * (1.5 + 0.3 * weights + rng.exponential(1.0, samples) - 1.0), weights
+    return weights * (
+        1.5 + 0.3 * weights + rng.exponential(1.0, samples) - 1.0
+    ), weights
 
 
 TRUE = 1.5 + 0.3 * 11 / 3
@@ -94,17 +113,21 @@ def test_coverage():
     inside = 0
     for _ in range(repetitions):
         above, below = map(torch.from_numpy, population(rng, samples))
-        inside += abs(float(above.sum() / below.sum()) - TRUE) <= half_width(above, below)
+        inside += abs(float(above.sum() / below.sum()) - TRUE) <= half_width(
+            above, below
+        )
     # binomial standard deviation 0.5 %; few samples of a skewed distribution cover slightly less
     assert 0.935 <= inside / repetitions <= 0.965
 
 
 def test_equal_weights_give_the_interval_of_a_mean():
-    values = torch.randn(300, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    expected = NORMAL_95 * float(values.std()) / math.sqrt(300)
-    assert half_width(values * 4, torch.full((300,), 4.0, dtype=torch.float64)) == pytest.approx(
-        expected
+    values = torch.randn(
+        300, generator=torch.Generator().manual_seed(0), dtype=torch.float64
     )
+    expected = NORMAL_95 * float(values.std()) / math.sqrt(300)
+    assert half_width(
+        values * 4, torch.full((300,), 4.0, dtype=torch.float64)
+    ) == pytest.approx(expected)
 
 
 def test_zero_weights_and_single_samples():
@@ -122,10 +145,17 @@ class Words:
         self.sums = torch.zeros(2, dtype=torch.float64)
 
     def update(self, clean, noised, pred, measured):
-        self.sums += torch.stack([measured.total().double(), measured.weights.sum().double()])
+        self.sums += torch.stack(
+            [measured.total().double(), measured.weights.sum().double()]
+        )
 
     def per_sample(self, clean, measured):
-        return {"nats": ((measured.values * measured.weights).sum(1), measured.weights.sum(1))}
+        return {
+            "nats": (
+                (measured.values * measured.weights).sum(1),
+                measured.weights.sum(1),
+            )
+        }
 
     def compute(self):
         return {"nats": float(self.sums[0] / self.sums[1])}

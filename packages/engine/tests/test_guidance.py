@@ -68,7 +68,9 @@ class Mixture(nn.Module):
         a, b = noise.alpha(x).sqrt(), noise.one_minus_alpha(x).sqrt()
         eps = -b * score(x, noise, cond.get("cell"))
         x0 = (x - b * eps) / a
-        return {"x0": x0, "eps": eps, "velocity": a * eps - b * x0}[self.process.predict]
+        return {"x0": x0, "eps": eps, "velocity": a * eps - b * x0}[
+            self.process.predict
+        ]
 
 
 def gaussian(predict):
@@ -77,12 +79,16 @@ def gaussian(predict):
 
 
 def noisy():
-    x = torch.randn(4, 3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(
+        4, 3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
     t = torch.tensor([0.1, 0.4, 0.7, 0.95], dtype=torch.float64)
     return (
         State.of(x),
         t,
-        Clean.of(torch.zeros_like(x), cell=torch.tensor([0, 1, 1, 0]), other=torch.ones(4)),
+        Clean.of(
+            torch.zeros_like(x), cell=torch.tensor([0, 1, 1, 0]), other=torch.ones(4)
+        ),
     )
 
 
@@ -114,11 +120,13 @@ def test_only_the_condition_is_dropped_and_weight_1_calls_once():
         if calls == 2:
             assert set(model.calls[1]) == {"other"}
     plain, once = (
-        Session(system_of(process, Mixture(process), w), like)(state, t).raw for w in (None, 1.0)
+        Session(system_of(process, Mixture(process), w), like)(state, t).raw
+        for w in (None, 1.0)
     )
     assert torch.equal(plain, once)
     without = Session(
-        system_of(process, Mixture(process)), replace(like, cond={"other": like.cond["other"]})
+        system_of(process, Mixture(process)),
+        replace(like, cond={"other": like.cond["other"]}),
     )(state, t).raw
     none = Session(system_of(process, Mixture(process), 0.0), like)(state, t).raw
     assert torch.equal(none, without), "weight 0 leaves the condition out"
@@ -150,7 +158,9 @@ def tokens(process):
     return process, model, state
 
 
-LIKE = Clean.of(torch.zeros(5, 4, dtype=torch.int64), cell=torch.tensor([0, 1, 1, 0, 1]))
+LIKE = Clean.of(
+    torch.zeros(5, 4, dtype=torch.int64), cell=torch.tensor([0, 1, 1, 0, 1])
+)
 
 
 @pytest.mark.parametrize("predict", ["posterior", "plug-in"])
@@ -166,7 +176,10 @@ def test_tokens_follow_guided_log_probabilities(predict, weight):
     )
     product = told.exp() ** weight * plain.exp() ** (1 - weight)
     torch.testing.assert_close(
-        said.exp().double(), product / product.sum(-1, keepdim=True), atol=1e-6, rtol=1e-5
+        said.exp().double(),
+        product / product.sum(-1, keepdim=True),
+        atol=1e-6,
+        rtol=1e-5,
     )
 
 
@@ -178,7 +191,9 @@ def test_scores_of_tokens_are_guided_as_rates(weight):
     ).log_score()
     told, plain = model.logits[LIKE.cond["cell"]], model.logits[torch.full((5,), 2)]
     led = (told.exp() ** weight * plain.exp() ** (1 - weight)).log()
-    torch.testing.assert_close(said, led.scatter(-1, state.x[..., None], 0.0), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        said, led.scatter(-1, state.x[..., None], 0.0), atol=1e-5, rtol=1e-5
+    )
 
 
 def denoiser(space, **options):

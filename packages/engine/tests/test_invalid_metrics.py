@@ -55,7 +55,9 @@ def put(path, old, new):
 
 
 @pytest.mark.parametrize("value", STRANGE)
-@pytest.mark.parametrize(("name", "old"), [("summary.json", "0.25"), ("summary.json", '"step": 4')])
+@pytest.mark.parametrize(
+    ("name", "old"), [("summary.json", "0.25"), ("summary.json", '"step": 4')]
+)
 def test_a_damaged_summary_does_not_hide_other_runs(folder, cli, name, old, value):
     put(folder / "a" / name, old, f'"step": {value}' if "step" in old else value)
     shown = cli("runs", "list", str(folder)).out
@@ -91,9 +93,13 @@ def test_a_report_skips_invalid_metrics(folder, tmp_path, old, value):
         )
 
 
-@pytest.mark.parametrize(("digits", "read"), [(18, 10**18 - 1), (19, 1e19), (400, float("inf"))])
+@pytest.mark.parametrize(
+    ("digits", "read"), [(18, 10**18 - 1), (19, 1e19), (400, float("inf"))]
+)
 def test_large_integers_are_read_as_floats(tmp_path, digits, read):
-    (tmp_path / "x").write_text(f'{{"step": 1, "kind": "train", "loss": {"9" * digits}}}\n')
+    (tmp_path / "x").write_text(
+        f'{{"step": 1, "kind": "train", "loss": {"9" * digits}}}\n'
+    )
     (line,) = read_metrics(tmp_path / "x")
     assert line["loss"] == read
 

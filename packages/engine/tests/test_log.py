@@ -34,7 +34,10 @@ def test_lines_are_cut_back_to_the_offset(tmp_path):
     file.write(2, "train", {"loss": math.nan, "other": math.inf})
     file.close()
     first = {"step": 1, "kind": "train", "loss": 0.3}
-    assert read_metrics(path) == [first, {"step": 2, "kind": "train", "loss": None, "other": None}]
+    assert read_metrics(path) == [
+        first,
+        {"step": 2, "kind": "train", "loss": None, "other": None},
+    ]
     again = MetricsFile(path, offset)
     again.write(3, "valid", {"loss": 1.0})
     assert again.position == path.stat().st_size
@@ -44,13 +47,18 @@ def test_lines_are_cut_back_to_the_offset(tmp_path):
     again = MetricsFile(path, 1000)
     again.write(3, "train", {})
     again.close()
-    assert [line["step"] for line in read_metrics(path)] == [1, 3], "an incomplete line is dropped"
+    assert [line["step"] for line in read_metrics(path)] == [1, 3], (
+        "an incomplete line is dropped"
+    )
 
 
 @pytest.mark.parametrize("fits", [0, 5])
 def test_lines_are_buffered_while_the_disk_is_full(tmp_path, monkeypatch, fits):
     path, warned = tmp_path / "metrics.jsonl", []
-    file, other = MetricsFile(path, warn=warned.append), MetricsFile(tmp_path / "other.jsonl")
+    file, other = (
+        MetricsFile(path, warn=warned.append),
+        MetricsFile(tmp_path / "other.jsonl"),
+    )
     write, full = os.write, [True]
 
     def on_a_full_disk(handle, data):
@@ -82,7 +90,10 @@ def test_missing_lines_before_a_checkpoint_are_reported(tmp_path):
     file.close()
     assert missing_lines(path, position) == []
     os.truncate(path, position - 3)
-    assert "bytes: metrics of earlier steps are missing" in missing_lines(path, position)[0]
+    assert (
+        "bytes: metrics of earlier steps are missing"
+        in missing_lines(path, position)[0]
+    )
     path.unlink()
     assert "cannot be read" in missing_lines(path, position)[0]
     assert missing_lines(path, 0) == []
@@ -91,14 +102,17 @@ def test_missing_lines_before_a_checkpoint_are_reported(tmp_path):
 def test_tensorboard_receives_metrics_pictures_and_hyper_parameters(tmp_path):
     tracker = TensorBoard().build()
     tracker.start(
-        tmp_path, {"train": {"steps": 1}, "model": {"use": "net"}, "list": [1, 2], "none": None}
+        tmp_path,
+        {"train": {"steps": 1}, "model": {"use": "net"}, "list": [1, 2], "none": None},
     )
     tracker.log(3, "valid", {"loss": 2.5})
-    tracker.log_pictures(3, [Picture("dot", png=PNG, text="also"), Picture("words", text="a\nb")])
-    tracker.finish()
-    assert [path.parent.name for path in tmp_path.rglob("events*")] == ["tensorboard"], (
-        "add_hparams nests a run"
+    tracker.log_pictures(
+        3, [Picture("dot", png=PNG, text="also"), Picture("words", text="a\nb")]
     )
+    tracker.finish()
+    assert [path.parent.name for path in tmp_path.rglob("events*")] == [
+        "tensorboard"
+    ], "add_hparams nests a run"
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     (scalar,) = events.Scalars("valid/loss")
     assert (scalar.step, scalar.value) == (3, 2.5)
@@ -136,7 +150,9 @@ def test_a_full_disk_is_one_line_without_a_traceback(tmp_path, console, monkeypa
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert not raised
-    assert console.export_text().count('tracker "tensorboard" is disabled: OSError') == 1
+    assert (
+        console.export_text().count('tracker "tensorboard" is disabled: OSError') == 1
+    )
 
 
 TRACKER = """

@@ -18,7 +18,9 @@ from dither.registry.config.errors import Refused
 
 
 def lora(model, *on, rank=2, alpha=2.0, whole=(), seed=0):
-    return add_lora(model, LoRA(rank=rank, alpha=alpha, on=list(on), whole=list(whole)), seed)
+    return add_lora(
+        model, LoRA(rank=rank, alpha=alpha, on=list(on), whole=list(whole)), seed
+    )
 
 
 def net():
@@ -26,7 +28,9 @@ def net():
     return nn.ModuleDict(
         {
             "table": nn.Embedding(7, 6),
-            "body": nn.Sequential(nn.Linear(6, 5), nn.GELU(), nn.Linear(5, 4, bias=False)),
+            "body": nn.Sequential(
+                nn.Linear(6, 5), nn.GELU(), nn.Linear(5, 4, bias=False)
+            ),
             "norm": nn.LayerNorm(4),
             "head": nn.Linear(4, 7),
         }
@@ -49,7 +53,9 @@ def test_trained_parameters():
     model = net()
     lora(model, "body", rank=3, alpha=8.0, whole=["head.*"])
     trained = {
-        name: weight.numel() for name, weight in model.named_parameters() if weight.requires_grad
+        name: weight.numel()
+        for name, weight in model.named_parameters()
+        if weight.requires_grad
     }
     stem = "parametrizations.weight.0"
     assert trained == {
@@ -102,8 +108,14 @@ def test_merged_weights_are_bit_equal(precision):
 def test_unknown_names(refusal):
     refused = refusal(lora, net(), "bodi", "head", "norm", whole=["haed.weight"])
     problems = [(problem.path, problem.code) for problem in refused.problems]
-    paths = [("train", "lora", "on", 0), ("train", "lora", "on", 2), ("train", "lora", "whole", 0)]
-    assert problems == [(path, "unknown-value") for path in paths], "norms are not matrices"
+    paths = [
+        ("train", "lora", "on", 0),
+        ("train", "lora", "on", 2),
+        ("train", "lora", "whole", 0),
+    ]
+    assert problems == [(path, "unknown-value") for path in paths], (
+        "norms are not matrices"
+    )
     assert refused.problems[0].help == 'did you mean "body"?'
     assert refused.problems[2].help == 'did you mean "head.weight"?'
 
@@ -135,7 +147,11 @@ def test_tied_matrix(refused):
     lora(model, "body")
 
 
-LORA = ("train.lora.on=['body', 'time']", "train.lora.rank=2", "train.lora.whole=['head.*']")
+LORA = (
+    "train.lora.on=['body', 'time']",
+    "train.lora.rank=2",
+    "train.lora.whole=['head.*']",
+)
 
 
 @pytest.fixture
@@ -151,7 +167,9 @@ def test_run_trains_updates_only(start, console):
     base = start()
     tuned = start(f"train.start_from={base}", *LORA)
     before, after = weights(base), weights(tuned, "model")
-    assert torch.equal(after["body.0.parametrizations.weight.original"], before["body.0.weight"])
+    assert torch.equal(
+        after["body.0.parametrizations.weight.original"], before["body.0.weight"]
+    )
     assert torch.equal(after["table.weight"], before["table.weight"])
     assert after["body.0.parametrizations.weight.0.B"].any()
     assert not torch.equal(after["head.weight"], before["head.weight"])
@@ -186,7 +204,9 @@ def test_resumed_run_is_bit_equal(start, load, tmp_path, console):
 def test_start_from_loads_averaged_weights_and_freeze_holds_them(start):
     first = start()
     names = sorted(weights(first))
-    second = start("train.steps=2", f"train.start_from={first}", f"train.freeze=['{names[0]}']")
+    second = start(
+        "train.steps=2", f"train.start_from={first}", f"train.freeze=['{names[0]}']"
+    )
     assert torch.equal(weights(second, "model", 2)[names[0]], weights(first)[names[0]])
     assert any(
         not torch.equal(weights(second, "model", 2)[name], weights(first)[name])
@@ -201,14 +221,23 @@ def test_start_from_loads_averaged_weights_and_freeze_holds_them(start):
 
 def test_weights_that_do_not_match_are_listed(tmp_path):
     model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
-    given = {"0.weight": torch.ones(3, 2), "0.bias": torch.ones(4), "2.weight": torch.ones(1)}
+    given = {
+        "0.weight": torch.ones(3, 2),
+        "0.bias": torch.ones(4),
+        "2.weight": torch.ones(1),
+    }
     save_file(given, tmp_path / "x.safetensors")
     before = model[1].weight.clone()
     with pytest.raises(Refused) as refused:
         start_from(model, tmp_path / "x.safetensors")
     assert refused.value.codes == 3 * ["shape-mismatch"]
     message = str(refused.value)
-    for names in ("1.weight, 1.bias", "2.weight", "0.bias 4 for 3", "train.start_partial"):
+    for names in (
+        "1.weight, 1.bias",
+        "2.weight",
+        "0.bias 4 for 3",
+        "train.start_partial",
+    ):
         assert names in message
     assert not model[0].weight.eq(1).all(), "nothing is loaded when it is refused"
     assert len(start_from(model, tmp_path / "x.safetensors", partial=True)) == 3
@@ -219,18 +248,34 @@ def test_weights_that_do_not_match_are_listed(tmp_path):
 @pytest.mark.parametrize("worst", [float("nan"), float("inf"), 1e300])
 def test_non_finite_weights_are_refused(tmp_path, worst, refusal):
     """1e300 is a number in the file, and none in the precision of the model."""
-    model, path = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)), tmp_path / "x.safetensors"
-    good = {name: torch.ones_like(weight) for name, weight in model.state_dict().items()}
-    save_file(good | {"1.weight": torch.tensor([[1.0, worst, 1.0]], dtype=torch.float64)}, path)
+    model, path = (
+        nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)),
+        tmp_path / "x.safetensors",
+    )
+    good = {
+        name: torch.ones_like(weight) for name, weight in model.state_dict().items()
+    }
+    save_file(
+        good | {"1.weight": torch.tensor([[1.0, worst, 1.0]], dtype=torch.float64)},
+        path,
+    )
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     (problem,) = refusal(start_from, model, path).problems
     assert (problem.code, problem.path) == ("non-finite", ("train", "start_from"))
     assert problem.message.endswith(": 1.weight")
-    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
-    save_file({f"there.{name}": weight for name, weight in load_file(path).items()}, path)
+    assert all(
+        torch.equal(weight, before[name]) for name, weight in model.state_dict().items()
+    )
+    save_file(
+        {f"there.{name}": weight for name, weight in load_file(path).items()}, path
+    )
     with pytest.raises(Refused, match=r"1\.weight") as refused:
-        start_from(model, path, rename=lambda given: {name[6:]: given[name] for name in given})
-    assert ("there.1.weight" in str(refused.value)) == (worst != 1e300), "named as in the file"
+        start_from(
+            model, path, rename=lambda given: {name[6:]: given[name] for name in given}
+        )
+    assert ("there.1.weight" in str(refused.value)) == (worst != 1e300), (
+        "named as in the file"
+    )
     save_file({"0.weight": good["0.weight"], "other": torch.tensor(worst)}, path)
     assert start_from(model, path, partial=True), "what is not taken may be anything"
 
@@ -253,13 +298,24 @@ def test_a_damaged_export_is_refused(exported, load, tmp_path, console):
     folder, _ = exported
     others = tmp_path / "others"
     assert (
-        run(load("train.steps=0", f"train.start_from={folder}"), others, [], console=console) == 0
+        run(
+            load("train.steps=0", f"train.start_from={folder}"),
+            others,
+            [],
+            console=console,
+        )
+        == 0
     )
     flip(folder / "weights.safetensors")
     shutil.rmtree(others)
     for path in (folder, folder / "weights.safetensors"):
         assert (
-            run(load("train.steps=0", f"train.start_from={path}"), others, [], console=console)
+            run(
+                load("train.steps=0", f"train.start_from={path}"),
+                others,
+                [],
+                console=console,
+            )
             == DAMAGED
         )
         assert not others.exists()

@@ -10,7 +10,11 @@ from dither.engine.config.machine_memory import total_memory
 from dither.engine.files.resource_errors import shortage
 from dither.engine.training import model_summary
 from dither.engine.training.diffusion import Diffusion
-from dither.engine.training.model_summary import build_on_meta, memory_needs, require_memory
+from dither.engine.training.model_summary import (
+    build_on_meta,
+    memory_needs,
+    require_memory,
+)
 from dither.engine.training.trainer import Trainer
 
 CHANGES = {
@@ -55,7 +59,9 @@ def test_a_model_that_exceeds_the_memory_is_refused(load, refusal):
     assert [(p.code, p.path) for p in info.problems] == [("out-of-memory", ("model",))]
 
 
-@pytest.mark.parametrize("limit", [("room", 100), ("tensors", 1)], ids=lambda limit: limit[0])
+@pytest.mark.parametrize(
+    "limit", [("room", 100), ("tensors", 1)], ids=lambda limit: limit[0]
+)
 def test_building_stops_at_the_limit(load, monkeypatch, limit, refused):
     if limit[0] == "tensors":
         monkeypatch.setattr(model_summary, "MAX_TENSORS", limit[1])
@@ -64,7 +70,11 @@ def test_building_stops_at_the_limit(load, monkeypatch, limit, refused):
 
 
 def test_the_memory_limit_of_a_container_counts(tmp_path, monkeypatch):
-    files = {"proc/self/cgroup": "0::/job\n", "sys/job/memory.max": "4096", "sys/memory.max": "max"}
+    files = {
+        "proc/self/cgroup": "0::/job\n",
+        "sys/job/memory.max": "4096",
+        "sys/memory.max": "max",
+    }
     for name, value in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(value)

@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from dither.engine.optimizers.components import WSD, AdamW, Constant, Cosine, Linear, Muon
+from dither.engine.optimizers.components import (
+    WSD,
+    AdamW,
+    Constant,
+    Cosine,
+    Linear,
+    Muon,
+)
 from dither.engine.optimizers.ema import MovingAverage
 from dither.engine.optimizers.muon import orthogonal, parameter_groups
 
@@ -29,7 +36,13 @@ def test_matrices_decay():
     assert [id(p) for p in decayed["params"]] == [id(net.linear.weight)]
     assert {id(p) for p in others["params"]} == {
         id(p)
-        for p in (net.table.weight, net.linear.bias, net.norm.weight, net.norm.bias, net.token)
+        for p in (
+            net.table.weight,
+            net.linear.bias,
+            net.norm.weight,
+            net.norm.bias,
+            net.token,
+        )
     }
     assert (decayed["weight_decay"], others["weight_decay"]) == (0.3, 0.0)
 
@@ -89,15 +102,23 @@ def build(seed=0):
 def test_updates_equal_torch_muon_and_adamw():
     net, optimizer = build()
     twin, _ = build()
-    inner = torch.optim.Muon([twin.inner.weight], 0.02, 0.1, 0.95, adjust_lr_fn="match_rms_adamw")
-    table = torch.optim.AdamW([twin.table.weight], lr=0.02, weight_decay=0.0, fused=True)
+    inner = torch.optim.Muon(
+        [twin.inner.weight], 0.02, 0.1, 0.95, adjust_lr_fn="match_rms_adamw"
+    )
+    table = torch.optim.AdamW(
+        [twin.table.weight], lr=0.02, weight_decay=0.0, fused=True
+    )
     for step in range(5):
         net.zero_grad()
         twin.zero_grad()
         x = torch.tensor([step % 5, 2, 3])
         for one in (net, twin):
             nn.functional.cross_entropy(one(x), x).backward()
-        for group in [*optimizer.param_groups, *inner.param_groups, *table.param_groups]:
+        for group in [
+            *optimizer.param_groups,
+            *inner.param_groups,
+            *table.param_groups,
+        ]:
             group["lr"] = 0.02 / (1 + step)
         optimizer.step()
         inner.step()
@@ -120,7 +141,10 @@ def test_muon_divides_gradients_by_their_scale():
         ):  # which differ, as one factor of all gradients changes no update
             one.zero_grad()
             (
-                scale * nn.functional.cross_entropy(one(torch.tensor([step])), torch.tensor([step]))
+                scale
+                * nn.functional.cross_entropy(
+                    one(torch.tensor([step])), torch.tensor([step])
+                )
             ).backward()
             own.grad_scale = torch.tensor(scale)
             own.step()
@@ -143,7 +167,9 @@ def test_orthogonal_keeps_singular_vectors(shape):
 
 def test_wsd():
     factor = WSD(warmup=10, decay=0.25, final=0.1).build(110)
-    assert [factor(step) for step in (0, 9, 10, 60, 84)] == pytest.approx([0.1, 1, 1, 1, 1])
+    assert [factor(step) for step in (0, 9, 10, 60, 84)] == pytest.approx(
+        [0.1, 1, 1, 1, 1]
+    )
     assert factor(85) == pytest.approx(1)
     assert factor(97) == pytest.approx(1 - 0.9 * 12 / 25)
     assert factor(110) == pytest.approx(0.1)
@@ -151,7 +177,9 @@ def test_wsd():
     assert sqrt(75) == pytest.approx(1 - math.sqrt(0.5))
 
 
-@pytest.mark.parametrize("spec", [Constant(warmup=4), Cosine(warmup=4), Linear(warmup=4)])
+@pytest.mark.parametrize(
+    "spec", [Constant(warmup=4), Cosine(warmup=4), Linear(warmup=4)]
+)
 def test_linear_warmup(spec):
     factor = spec.build(20)
     assert [factor(step) for step in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]

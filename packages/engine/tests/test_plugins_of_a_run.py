@@ -37,7 +37,9 @@ def finish(experiment_file, tmp_path, console):
     def finish(**options):
         runs = tmp_path / "elsewhere" / "runs"
         code = run(
-            load_experiment(experiment_file, ["train.steps=6"], **options), runs, console=console
+            load_experiment(experiment_file, ["train.steps=6"], **options),
+            runs,
+            console=console,
         )
         return code, next(iter(runs.iterdir()))
 
@@ -47,7 +49,9 @@ def finish(experiment_file, tmp_path, console):
 @pytest.fixture
 def watch(experiment_file):
     def watch(fail):
-        (experiment_file.parent / "watch.py").write_text(WATCH.replace("FAIL", str(fail)))
+        (experiment_file.parent / "watch.py").write_text(
+            WATCH.replace("FAIL", str(fail))
+        )
         text = experiment_file.read_text().replace(
             '["toy_plugin.py"]', '["toy_plugin.py", "./watch.py"]'
         )
@@ -65,9 +69,15 @@ def directory(finish):
 def go_on(directory, tmp_path, console):
     def go_on(steps, *select, accept_changes=False):
         changes = [f"train.steps={steps}"]
-        loaded = load_experiment(directory / "resolved.toml", changes, select=[*map(str, select)])
+        loaded = load_experiment(
+            directory / "resolved.toml", changes, select=[*map(str, select)]
+        )
         return run(
-            loaded, tmp_path, resume=directory, console=console, accept_changes=accept_changes
+            loaded,
+            tmp_path,
+            resume=directory,
+            console=console,
+            accept_changes=accept_changes,
         )
 
     return go_on
@@ -83,8 +93,9 @@ def test_a_failing_hook_ends_the_run(finish, watch, console):
     text = console.export_text()
     assert code == FAILED
     assert 'plugin "watch"' in text
-    assert "failed in after_step: AssertionError: cannot count on (watch.py:8)" in " ".join(
-        text.split()
+    assert (
+        "failed in after_step: AssertionError: cannot count on (watch.py:8)"
+        in " ".join(text.split())
     )
     assert "and this too" in text
     assert "the last checkpoint is that of step 5" in text
@@ -114,7 +125,9 @@ def test_changed_components_refuse_a_resume(directory, go_on, console, refusal):
     (directory / "manifest.json").write_text(json.dumps(with_checksum(recorded)))
     path = directory / "resolved.toml"
     lines = path.read_text().splitlines()
-    path.write_text("\n".join(line for line in lines if not line.startswith("eps")) + "\n")
+    path.write_text(
+        "\n".join(line for line in lines if not line.startswith("eps")) + "\n"
+    )
     copy = directory / "plugins" / "toy_plugin.py"
     refused = refusal(go_on, 8, copy)
     assert refused.codes == ["changed-components"] * 4
@@ -130,9 +143,13 @@ def test_changed_components_refuse_a_resume(directory, go_on, console, refusal):
     assert "version 0.0.7 ->" in " ".join(console.export_text().split())
 
 
-def test_another_revision_and_another_component_are_refused(directory, tmp_path, console, refused):
+def test_another_revision_and_another_component_are_refused(
+    directory, tmp_path, console, refused
+):
     other = load_experiment(directory / "resolved.toml", ["train.lr_schedule=constant"])
-    with pytest.raises(Refused, match=r"train.lr_schedule.use: .*cosine@1.* -> .*constant@1"):
+    with pytest.raises(
+        Refused, match=r"train.lr_schedule.use: .*cosine@1.* -> .*constant@1"
+    ):
         run(other, tmp_path, resume=directory, console=console)
     copy = directory / "plugins" / "toy_plugin.py"
     name = 'name = "toy-mask"'
@@ -156,20 +173,29 @@ def test_an_external_plugin_file_must_be_selected(experiment_file, tmp_path, ref
     experiment_file.write_text(named.replace(', "../other.py", "none.py"', ""))
     assert "other" in {
         report.name
-        for report in load_experiment(experiment_file, select=[str(other)]).plugins.active
+        for report in load_experiment(
+            experiment_file, select=[str(other)]
+        ).plugins.active
     }
 
 
 def test_an_installed_plugin_is_loaded_by_name(experiment_file):
     experiment_file.write_text(
-        experiment_file.read_text().replace('["toy_plugin.py"]', '["toy_plugin.py", "losses"]')
+        experiment_file.read_text().replace(
+            '["toy_plugin.py"]', '["toy_plugin.py", "losses"]'
+        )
     )
     loaded = load_experiment(experiment_file)
-    assert {"losses", "toy-plugin", "engine"} == {report.name for report in loaded.plugins.active}
+    assert {"losses", "toy-plugin", "engine"} == {
+        report.name for report in loaded.plugins.active
+    }
     assert loaded.plugins.requested == ["losses"]
-    experiment_file.write_text(experiment_file.read_text().replace('"losses"', '"loses"'))
+    experiment_file.write_text(
+        experiment_file.read_text().replace('"losses"', '"loses"')
+    )
     with pytest.raises(
-        Refused, match=r'unknown plugin "loses"(.|\n)*exp.toml:2(.|\n)*did you mean "losses"'
+        Refused,
+        match=r'unknown plugin "loses"(.|\n)*exp.toml:2(.|\n)*did you mean "losses"',
     ):
         load_experiment(experiment_file)
 
@@ -183,21 +209,27 @@ def test_installed_observers(install, finish, console):
     assert "tp-watch" in manifest(directory)["plugins"]
     shown = " ".join(console.export_text().split())
     assert (
-        'plugin "tp-broken" (tp-broken 1.0) takes no part: failed, RuntimeError: no luck' in shown
+        'plugin "tp-broken" (tp-broken 1.0) takes no part: failed, RuntimeError: no luck'
+        in shown
     )
 
 
 def test_a_run_resumes_with_the_plugins_it_requested(install, finish, monkeypatch):
     install("tp-watch", HARMLESS)
     _, directory = finish(select=["tp-watch"])
-    assert load_experiment(directory / "resolved.toml").plugins.requested == ["tp-watch"]
+    assert load_experiment(directory / "resolved.toml").plugins.requested == [
+        "tp-watch"
+    ]
     monkeypatch.setenv("DITHER_PLUGINS", "engine")
     assert "tp-watch" in {
-        report.name for report in load_experiment(directory / "resolved.toml").plugins.active
+        report.name
+        for report in load_experiment(directory / "resolved.toml").plugins.active
     }
 
 
-def test_a_plugin_file_named_at_resume_is_copied_into_the_run(directory, go_on, tmp_path):
+def test_a_plugin_file_named_at_resume_is_copied_into_the_run(
+    directory, go_on, tmp_path
+):
     watch = tmp_path / "watch.py"
     watch.write_text(HARMLESS)
     assert go_on(8, watch) == DONE
@@ -228,9 +260,13 @@ def test_accepted_changes_are_recorded(directory, go_on):
         "plugin file toy_plugin.py",
     ]
     assert second["changes"] == ["train.steps: 8 -> 9"]
-    assert {"parts", "environment"}.isdisjoint(first), "only what is new is written down again"
+    assert {"parts", "environment"}.isdisjoint(first), (
+        "only what is new is written down again"
+    )
     assert "plugins" not in second
-    assert first["plugins"]["toy-plugin"] != manifest(directory)["plugins"]["toy-plugin"]
+    assert (
+        first["plugins"]["toy-plugin"] != manifest(directory)["plugins"]["toy-plugin"]
+    )
     copy.write_text(copy.read_text() + "# again\n")
     with pytest.raises(Refused, match="untrusted-plugin"):
         go_on(10)
@@ -256,9 +292,17 @@ def test_the_output_of_resolve_is_a_valid_experiment(
 ):
     (tmp_path / "watch.py").write_text(HARMLESS)
     monkeypatch.chdir(tmp_path)
-    assert main(["resolve", str(experiment_file), "-p", "./watch.py", "-p", "losses"]) in (0, None)
+    assert main(
+        ["resolve", str(experiment_file), "-p", "./watch.py", "-p", "losses"]
+    ) in (0, None)
     text = capsys.readouterr().out
-    assert set(tomlkit.parse(text)["plugins"]) == {"given/toy_plugin.py", "watch.py", "losses"}
+    assert set(tomlkit.parse(text)["plugins"]) == {
+        "given/toy_plugin.py",
+        "watch.py",
+        "losses",
+    }
     (tmp_path / "again.toml").write_text(text)
     again = load_experiment(tmp_path / "again.toml")
-    assert {"toy-plugin", "watch", "losses"} <= {report.name for report in again.plugins.active}
+    assert {"toy-plugin", "watch", "losses"} <= {
+        report.name for report in again.plugins.active
+    }

@@ -21,7 +21,9 @@ condition = { use = "level" }
 block = { use = "adaln-zero", heads = 2 }
 head = "features"
 """
-ROWS = "\n".join(f"chr{c},{p},{p + 1},1,0.{p},0.5" for c in (1, 2, 3) for p in range(0, 40, 2))
+ROWS = "\n".join(
+    f"chr{c},{p},{p + 1},1,0.{p},0.5" for c in (1, 2, 3) for p in range(0, 40, 2)
+)
 PLACE = "task.data.path"
 
 
@@ -45,7 +47,9 @@ def changed(before, experiment):
 def test_changed_contents_are_found(experiment, table, tmp_path):
     before = data_record(experiment)
     sizes = {"first": "table.csv", "files": 1, "bytes": len(table.read_bytes())}
-    assert {key: value for key, value in before[PLACE].items() if key != "sha256"} == sizes
+    assert {
+        key: value for key, value in before[PLACE].items() if key != "sha256"
+    } == sizes
     assert changed(before, experiment) == []
     assert changed({}, experiment) == []
     experiment.task.data.__dict__["path"] = str(table.rename(tmp_path / "other.csv"))

@@ -17,7 +17,13 @@ from dither.engine.runs.run import run
 from dither.registry.config.errors import Refused
 
 EVIL = "<script>alert(1)</script>"
-FILES = ["experiment.toml", "manifest.json", "metrics.jsonl", "resolved.toml", "summary.json"]
+FILES = [
+    "experiment.toml",
+    "manifest.json",
+    "metrics.jsonl",
+    "resolved.toml",
+    "summary.json",
+]
 
 
 class Seen(HTMLParser):
@@ -31,7 +37,9 @@ class Seen(HTMLParser):
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
         self.addresses += [
-            value for name, value in attrs if name in ("src", "href", "action", "data", "srcset")
+            value
+            for name, value in attrs
+            if name in ("src", "href", "action", "data", "srcset")
         ]
         self.events += [name for name, _ in attrs if name.startswith("on")]
 
@@ -43,10 +51,14 @@ def seen(page):
     assert all(address.startswith(("data:image/", "#")) for address in found.addresses)
     scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     assert (
-        found.tags.count("script") == page.count("<script") == len(scripts) == ("data-x=" in page)
+        found.tags.count("script")
+        == page.count("<script")
+        == len(scripts)
+        == ("data-x=" in page)
     ), "a title inside an SVG is parsed as markup"
     digests = [
-        base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts
+        base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        for script in scripts
     ]
     assert re.findall(r"script-src 'sha256-(.*?)'", page) == digests
     assert ("script-src 'none'" in page) == (not scripts)
@@ -93,7 +105,9 @@ def test_a_page_is_complete_and_self_contained(two, tmp_path):
         assert text in page
     for name in ("train/loss", "train/lr", "train/grad_norm", "valid/accuracy"):
         assert f"<figcaption>{name}</figcaption>" in page
-    metrics = [json.loads(line) for line in (two[0] / "metrics.jsonl").read_text().splitlines()]
+    metrics = [
+        json.loads(line) for line in (two[0] / "metrics.jsonl").read_text().splitlines()
+    ]
     last = [line for line in metrics if line["kind"] == "valid"][-1]
     assert f"{last['accuracy']:.5g}" in page
     assert "Missing or damaged" not in page
@@ -101,16 +115,25 @@ def test_a_page_is_complete_and_self_contained(two, tmp_path):
 
 def test_texts_are_escaped(copy, tmp_path):
     text = (copy / "resolved.toml").read_text()
-    (copy / "resolved.toml").write_text(text.replace('name = "experiment"', f'name = "{EVIL}"'))
+    (copy / "resolved.toml").write_text(
+        text.replace('name = "experiment"', f'name = "{EVIL}"')
+    )
     with (copy / "metrics.jsonl").open("a") as file:
         for step in (21, 22):
-            file.write(json.dumps({"step": step, "kind": f"{EVIL}'\"", EVIL: 1.5}) + "\n")
+            file.write(
+                json.dumps({"step": step, "kind": f"{EVIL}'\"", EVIL: 1.5}) + "\n"
+            )
     samples = next((copy / "samples").iterdir())
     (samples / "words.txt").write_text(f"{EVIL}</pre>")
     (samples / "dot.png").unlink()
-    (samples / "dot.svg").write_text(f'<svg xmlns="http://www.w3.org/2000/svg">{EVIL}</svg>')
+    (samples / "dot.svg").write_text(
+        f'<svg xmlns="http://www.w3.org/2000/svg">{EVIL}</svg>'
+    )
     page = write_report([copy], tmp_path / "page.html").read_text()
-    assert any(address.startswith("data:image/svg+xml;base64,") for address in seen(page).addresses)
+    assert any(
+        address.startswith("data:image/svg+xml;base64,")
+        for address in seen(page).addresses
+    )
     assert page.count("&lt;script&gt;") >= 6
     seen(write_report([copy, samples.parents[1]], tmp_path / "both.html").read_text())
 
@@ -124,7 +147,9 @@ def test_damaged_files_are_listed(copy, tmp_path, name, damage):
     if damage == "folder":
         path.mkdir()
     elif damage != "gone":
-        path.write_bytes(b"\xff\x00[1" if damage == "garbage" else whole[: len(whole) // 2])
+        path.write_bytes(
+            b"\xff\x00[1" if damage == "garbage" else whole[: len(whole) // 2]
+        )
     page = write_report([copy], tmp_path / "page.html").read_text()
     seen(page)
     if (name, damage) != ("experiment.toml", "cut"):
@@ -146,7 +171,9 @@ def test_comparison_lists_the_options_that_differ(two, tmp_path):
     page = write_report(two, tmp_path / "page.html").read_text()
     seen(page)
     differs = page[page.index('id="what-differs"') : page.index('id="curves"')]
-    assert re.findall(r"<tr><th title=.*?>(.*?)</th><td>", differs) == ["train.optimizer.lr"]
+    assert re.findall(r"<tr><th title=.*?>(.*?)</th><td>", differs) == [
+        "train.optimizer.lr"
+    ]
     assert "<span>lr=0.02</span>" in page
     curves = page[page.index('<div class="charts">') : page.index('id="metrics"')]
     ours = [curves.count(f'<g class="s{n} c{n} d0">') for n in (0, 1)]
@@ -178,8 +205,12 @@ def test_a_sweep_and_a_point_are_reported(two, tmp_path, cli):
         (sweep / f"{number}-x" / "point.lock").touch()
     points = [{"name": f"{n}-x", "values": {"lr": n}} for n in (0, 1, 2)]
     (sweep / "2-x").mkdir()
-    (sweep / "2-x" / "status.json").write_text(json.dumps({"state": "failed", "reason": EVIL}))
-    (sweep / "sweep.json").write_text(json.dumps({"name": f"both {EVIL}", "points": points}))
+    (sweep / "2-x" / "status.json").write_text(
+        json.dumps({"state": "failed", "reason": EVIL})
+    )
+    (sweep / "sweep.json").write_text(
+        json.dumps({"name": f"both {EVIL}", "points": points})
+    )
     assert write_report([sweep]) == sweep / "report.html"
     page = (sweep / "report.html").read_text()
     seen(page)
@@ -193,11 +224,16 @@ def test_a_sweep_and_a_point_are_reported(two, tmp_path, cli):
     both = write_report([sweep, two[0]], tmp_path / "page.html").read_text()
     assert "<h1>3 runs</h1>" in both
     assert write_report([sweep / "1-x"]) == sweep / "1-x" / two[1].name / "report.html"
-    assert f'did you mean "{sweep / "1-x"}"' in cli("report", str(sweep / "1-y"), code=2).err
+    assert (
+        f'did you mean "{sweep / "1-x"}"'
+        in cli("report", str(sweep / "1-y"), code=2).err
+    )
 
 
 def test_curves_are_downsampled_without_losing_spikes():
-    svg = ET.fromstring(curve({"a<b": [(step, 1.0 + (step == 500)) for step in range(1000)]}))
+    svg = ET.fromstring(
+        curve({"a<b": [(step, 1.0 + (step == 500)) for step in range(1000)]})
+    )
     line, smooth = svg.iter("polyline")
     assert smooth.get("class") == "smooth"
     heights, means = (
@@ -207,14 +243,19 @@ def test_curves_are_downsampled_without_losing_spikes():
     assert len(heights) < 500
     assert min(heights) < max(heights) - 100
     assert len(means) == 334
-    assert max(means) - min(means) == pytest.approx((max(heights) - min(heights)) / 3, abs=0.1)
+    assert max(means) - min(means) == pytest.approx(
+        (max(heights) - min(heights)) / 3, abs=0.1
+    )
 
 
 def test_smoothing_is_an_exponential_average_without_bias():
     values = [1.0, 2.0, 4.0, *[3.0] * 30]
     svg = ET.fromstring(curve({"x": list(enumerate(values))}))
     start, end, low, high, log = map(float, svg.get("data-y").split())
-    ends = [float(at.split(",")[1]) for at in list(svg.iter("polyline"))[1].get("points").split()]
+    ends = [
+        float(at.split(",")[1])
+        for at in list(svg.iter("polyline"))[1].get("points").split()
+    ]
     shown = [low + (at - start) / (end - start) * (high - low) for at in ends]
     weights = [0.4 * 0.6**n for n in (2, 1, 0)]
     expected = sum(w * v for w, v in zip(weights, values, strict=False)) / sum(weights)
@@ -230,7 +271,12 @@ def test_smoothing_is_an_exponential_average_without_bias():
         ([(0, 1.0), (1, 1e4)], {}, ">100<", "nan"),
         ([(0, 1.0), (1, 3.0)], {"unigram": 2.0}, "unigram 2", "nan"),
         ([(0, 1.0), (1, 3.0)], {"far": 2000.0}, "<polyline", "far"),
-        ([(0, 1.0), (1, 2.0)], {"real": 1.5, "shuffled": 1.5}, "real, shuffled 1.5", "nan"),
+        (
+            [(0, 1.0), (1, 2.0)],
+            {"real": 1.5, "shuffled": 1.5},
+            "real, shuffled 1.5",
+            "nan",
+        ),
     ],
 )
 def test_curves(points, baselines, present, absent):

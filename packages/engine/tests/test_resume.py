@@ -11,16 +11,27 @@ from dither.engine.runs import run as module
 from dither.engine.runs.run import Run
 from dither.engine.runs.signals import Stop
 
-COMPARED = ("model.safetensors", "ema.safetensors", "optimizer.safetensors", "state.json")
+COMPARED = (
+    "model.safetensors",
+    "ema.safetensors",
+    "optimizer.safetensors",
+    "state.json",
+)
 CHANGES = ("sample.every=6", "train.log_every=3")
 
 
 def fingerprint(directory, step=20):
-    files = {name: directory / "checkpoints" / f"step-{step:08d}" / name for name in COMPARED}
+    files = {
+        name: directory / "checkpoints" / f"step-{step:08d}" / name for name in COMPARED
+    }
     files |= {"metrics": directory / "metrics.jsonl"}
-    files |= {"samples": directory / "samples" / f"step-{step:08d}" / "samples.safetensors"}
+    files |= {
+        "samples": directory / "samples" / f"step-{step:08d}" / "samples.safetensors"
+    }
     contents = {name: without_times(path.read_bytes()) for name, path in files.items()}
-    return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    return {
+        name: hashlib.sha256(content).hexdigest() for name, content in contents.items()
+    }
 
 
 class StopAfter(Stop):
@@ -41,7 +52,9 @@ def stop_after(monkeypatch):
 
     def arrange(polls):
         stopped = StopAfter(polls)
-        monkeypatch.setattr(module, "stop_on_signals", lambda: contextlib.nullcontext(stopped))
+        monkeypatch.setattr(
+            module, "stop_on_signals", lambda: contextlib.nullcontext(stopped)
+        )
 
     return arrange
 
@@ -77,7 +90,9 @@ def test_stops_and_workers(start, go_on, stop_after, whole):
             if code == 0:
                 break
             assert code == 75
-            steps.add(max(path.name for path in (directory / "checkpoints").glob("step-*")))
+            steps.add(
+                max(path.name for path in (directory / "checkpoints").glob("step-*"))
+            )
             stop_after(
                 14 if polls == 36 else 10**9
             )  # one step with an evaluation and samples polls 11 times
@@ -125,7 +140,9 @@ def test_kill(start, go_on, whole, monkeypatch, name, call, before, tmp_path):
         patch.setattr(Run, name, killed)
         with pytest.raises(KeyboardInterrupt):
             start(*CHANGES)
-    directory = max((tmp_path / "runs").iterdir(), key=lambda path: path.stat().st_ctime_ns)
+    directory = max(
+        (tmp_path / "runs").iterdir(), key=lambda path: path.stat().st_ctime_ns
+    )
     assert (directory / "checkpoints").exists() == (call != 4)
     assert go_on(directory) == 0
     assert fingerprint(directory) == whole
@@ -152,7 +169,9 @@ def test_damaged_and_lost_checkpoints(start, go_on, whole, console):
     assert "state.json is missing" in console.export_text()
 
     shutil.rmtree(directory / "checkpoints")
-    assert go_on(directory) == 0, "a run is a function of its seed, so that it is repeated"
+    assert go_on(directory) == 0, (
+        "a run is a function of its seed, so that it is repeated"
+    )
     assert fingerprint(directory) == whole
 
 

@@ -24,7 +24,10 @@ def test_a_run_from_start_to_end(start, console, monkeypatch):
         "checkpoints", "experiment.toml", "manifest.json", "metrics.jsonl", "plugins", "resolved.toml", "run.lock",
         "samples", "summary.json", "tensorboard",
     }  # fmt: skip
-    lines = [(line["step"], line["kind"]) for line in read_metrics(directory / "metrics.jsonl")]
+    lines = [
+        (line["step"], line["kind"])
+        for line in read_metrics(directory / "metrics.jsonl")
+    ]
     assert lines == [
         (4, "train"), (7, "valid"), (8, "train"), (12, "train"), (14, "valid"), (16, "train"), (20, "train"),
         (20, "valid"), (20, "sample"),
@@ -91,7 +94,13 @@ def test_nan_keeps_the_last_good_checkpoint(start, console, events):
 
 
 @pytest.mark.parametrize(
-    "first", ["train.checkpoint_every=2", "evaluate.every=2", "sample.every=2", "train.log_every=2"]
+    "first",
+    [
+        "train.checkpoint_every=2",
+        "evaluate.every=2",
+        "sample.every=2",
+        "train.log_every=2",
+    ],
 )
 def test_void_updates_leave_no_trace(start, console, first):
     """Whichever comes first of a checkpoint, an evaluation, samples or a log line finds it out."""
@@ -101,13 +110,19 @@ def test_void_updates_leave_no_trace(start, console, first):
         "sample.every=99",
         "train.log_every=99",
     )
-    others = [change for change in late if change.partition("=")[0] != first.partition("=")[0]]
+    others = [
+        change for change in late if change.partition("=")[0] != first.partition("=")[0]
+    ]
     row = SampleOrder(40, 3).rows(8 * 4, 1)[0]  # met in the fifth step
     code, directory = start(f"task.poison={row}", first, *others, "train.accumulate=1")
     assert code == 4
     assert "step 5: loss is nan" in console.export_text()
-    assert not any(path.name > "step-00000004" for path in directory.glob("checkpoints/*"))
-    assert not any(line["step"] > 4 for line in read_metrics(directory / "metrics.jsonl"))
+    assert not any(
+        path.name > "step-00000004" for path in directory.glob("checkpoints/*")
+    )
+    assert not any(
+        line["step"] > 4 for line in read_metrics(directory / "metrics.jsonl")
+    )
     assert not (directory / "samples" / "step-00000006").exists()
 
 
@@ -124,7 +139,9 @@ def test_a_full_disk_is_exit_code_5(start, console, monkeypatch):
     text = console.export_text()
     assert "bytes, 10 are free" in text
     assert "the last checkpoint is that of step 5" in text
-    assert [path.name for path in (directory / "checkpoints").iterdir()] == ["step-00000005"]
+    assert [path.name for path in (directory / "checkpoints").iterdir()] == [
+        "step-00000005"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -143,21 +160,32 @@ def test_other_errors_are_raised(start, monkeypatch, events):
 
 
 def test_a_refused_run_leaves_no_directory(load, tmp_path, console, refused):
-    for change, code in (("task.size=0", "no-samples"), ("train.device=cuda:77", "invalid-value")):
+    for change, code in (
+        ("task.size=0", "no-samples"),
+        ("train.device=cuda:77", "invalid-value"),
+    ):
         with refused(code):
             run(load(change), tmp_path / "runs", console=console)
     assert not (tmp_path / "runs").exists()
 
 
-def test_evaluating_sampling_and_resuming_a_finished_run(start, go_on, tmp_path, console, refused):
+def test_evaluating_sampling_and_resuming_a_finished_run(
+    start, go_on, tmp_path, console, refused
+):
     _, directory = start()
     metrics, baselines = evaluate_run(directory)
-    assert metrics == json.loads((directory / "summary.json").read_text())["figures"]["valid"]
+    assert (
+        metrics
+        == json.loads((directory / "summary.json").read_text())["figures"]["valid"]
+    )
     assert baselines == {"accuracy/chance": 0.25}
     assert evaluate_run(directory, split="test")[1] == {"accuracy/chance": 0.25}
 
     ours = directory / "samples" / "step-00000020" / "words.txt"
-    assert sample_run(directory, SampleRequest(5, 0, tmp_path / "out"), console=console) == 0
+    assert (
+        sample_run(directory, SampleRequest(5, 0, tmp_path / "out"), console=console)
+        == 0
+    )
     assert (tmp_path / "out" / "words.txt").read_bytes() == ours.read_bytes()
     assert sample_run(directory, SampleRequest(3, 9), console=console) == 0
     samples = directory / "samples" / "step-00000020-seed-9-count-3" / "words.txt"
@@ -169,7 +197,10 @@ def test_evaluating_sampling_and_resuming_a_finished_run(start, go_on, tmp_path,
     assert step == 20
     assert not system.training
     average = load_file(directory / "checkpoints" / "step-00000020" / "ema.safetensors")
-    assert all((system.model.state_dict()[key] == value).all() for key, value in average.items())
+    assert all(
+        (system.model.state_dict()[key] == value).all()
+        for key, value in average.items()
+    )
 
     with module.RunDirectory.open(directory), refused("run-locked"):
         go_on(directory)

@@ -54,14 +54,18 @@ def test_a_file_system_without_locks_is_refused(tmp_path, monkeypatch, refused, 
 
 def test_recorded_files_give_the_same_experiment(tmp_path, load, experiment_file):
     child = experiment_file.with_name("child.toml")
-    child.write_text('extends = "exp.toml"\nname = "child"\n[model]\nuse = "toy-net"\nwidth = 4\n')
+    child.write_text(
+        'extends = "exp.toml"\nname = "child"\n[model]\nuse = "toy-net"\nwidth = 4\n'
+    )
     loaded = load("train.steps=9", path=child)
     recorded = {"seed": 3, "plugins": plugin_record(loaded)}
     with RunDirectory.create(tmp_path / "runs") as directory:
         directory.record(loaded, recorded)
     path = directory.path
     assert (path / "experiment.toml").read_bytes() == child.read_bytes()
-    assert (path / "extends" / "1-exp.toml").read_bytes() == experiment_file.read_bytes()
+    assert (
+        path / "extends" / "1-exp.toml"
+    ).read_bytes() == experiment_file.read_bytes()
     assert json.loads((path / "manifest.json").read_text()) == with_checksum(recorded)
     assert read_manifest(path)["seed"] == 3
     written = tomllib.loads((path / "resolved.toml").read_text())
@@ -83,7 +87,11 @@ def test_fixed_options_refuse_a_resume(tmp_path, load, refusal):
         before = (directory.path / "resolved.toml").read_bytes()
         assert directory.changes(load()) == []
         changed = load("train.steps=40", "sampler.steps=2", "evaluate.every=3")
-        notes = ["sampler.steps: 4 -> 2", "train.steps: 20 -> 40", "evaluate.every: 7 -> 3"]
+        notes = [
+            "sampler.steps: 4 -> 2",
+            "train.steps: 20 -> 40",
+            "evaluate.every: 7 -> 3",
+        ]
         assert sorted(directory.changes(changed)) == sorted(notes)
         caught = refusal(
             directory.changes,
@@ -100,9 +108,14 @@ def test_fixed_options_refuse_a_resume(tmp_path, load, refusal):
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 def test_git_state(tmp_path):
     assert git_state(tmp_path / "nowhere") is None
-    for command in ("init", "-c user.name=x -c user.email=x@x commit --allow-empty -m first"):
+    for command in (
+        "init",
+        "-c user.name=x -c user.email=x@x commit --allow-empty -m first",
+    ):
         subprocess.run(
-            ["git", "-C", str(tmp_path), *command.split()], check=True, capture_output=True
+            ["git", "-C", str(tmp_path), *command.split()],
+            check=True,
+            capture_output=True,
         )
     state = git_state(tmp_path)
     assert re.fullmatch("[0-9a-f]{40,}", state["commit"])
@@ -121,7 +134,8 @@ def test_clear_removes_only_temporary_files(tmp_path):
         others = [
             run / ".mine",
             run / ".tmp-report-0123abcd.html",
-            run / "samples/step-00000012-seed-1-count-2/.tmp-samples-0123abcd.safetensors",
+            run
+            / "samples/step-00000012-seed-1-count-2/.tmp-samples-0123abcd.safetensors",
         ]
         for path in (*left, *others):
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -143,7 +143,9 @@ def like(system, count, goal):
 
 def test_samples_meet_the_goal_and_the_cost_is_counted(system):
     rows = []
-    system.model.register_forward_pre_hook(lambda _, given: rows.append(len(given[0].x)))
+    system.model.register_forward_pre_hook(
+        lambda _, given: rows.append(len(given[0].x))
+    )
     met = draw_accepted(system, like(system, 300, First(1)), seed=5, batch_size=100)
     through = sum(rows)
     assert len(met.samples) == len(met.like.valid) == 300
@@ -159,7 +161,11 @@ def test_first_draws_that_meet_the_goal_are_kept(system):
     asked = like(system, 200, First(0, 1))
     met, first = draw_accepted(system, asked, seed=5), draw(system, asked, seed=5)
     kept = first[:, 0] <= 1
-    assert met.metrics["satisfied"] == met.metrics["satisfied/first"] == kept.double().mean().item()
+    assert (
+        met.metrics["satisfied"]
+        == met.metrics["satisfied/first"]
+        == kept.double().mean().item()
+    )
     assert met.metrics["satisfied/always"] == 1
     assert torch.equal(met.samples[kept], first[kept])
     again = draw_accepted(system, asked, seed=5)
@@ -180,7 +186,9 @@ def test_impossible_goals_are_reported(system, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("count", [1, 3, 40])
-def test_under_a_goal_trajectories_of_accepted_samples_are_shown(system, monkeypatch, count):
+def test_under_a_goal_trajectories_of_accepted_samples_are_shown(
+    system, monkeypatch, count
+):
     asked = replace(system.task.like(count, 0), goal=First(1))
     monkeypatch.setattr(system.task, "like", lambda n, seed: asked)
     plain, seen = make_samples(system, count, 0, tries=200), watch(system)
@@ -189,7 +197,9 @@ def test_under_a_goal_trajectories_of_accepted_samples_are_shown(system, monkeyp
     assert torch.equal(plain.samples, drawing.samples), "watching changes nothing"
     assert plain.metrics == drawing.metrics
     assert path.shape[1] == len(like.x0) == min(count, PATHS)
-    assert (path[-1, :, 0] == 1).all(), "those that were delivered, not those that were rejected"
+    assert (path[-1, :, 0] == 1).all(), (
+        "those that were delivered, not those that were rejected"
+    )
     kept = [row.tolist() for row in drawing.samples]
     assert all(way.tolist() in kept for way in path[-1])
     assert (path[0] == 4).any(1).all(), "MASK at the beginning of each"
@@ -200,7 +210,9 @@ def offers(load, monkeypatch):
     """The toy task with two export formats, and its calls."""
     loaded, calls = load(), []
     monkeypatch.setattr(
-        type(loaded.experiment.task), "exports", {"lines": "one a line", "files": "one a file"}
+        type(loaded.experiment.task),
+        "exports",
+        {"lines": "one a line", "files": "one a file"},
     )
 
     def export(self, samples, like, form, folder):
@@ -212,14 +224,18 @@ def offers(load, monkeypatch):
             file.write_text("word\n")
         return files, [f"sample {number} is odd" for number in range(count)]
 
-    monkeypatch.setattr(type(loaded.experiment.task.build()), "export", export, raising=False)
+    monkeypatch.setattr(
+        type(loaded.experiment.task.build()), "export", export, raising=False
+    )
     return loaded, calls
 
 
 def test_each_format_has_a_folder(offers, tmp_path):
     system = Diffusion.build(offers[0].experiment)
     lines = list(
-        export_samples(system, make_samples(system, 9, 0), ["files", "lines", "files"], tmp_path)
+        export_samples(
+            system, make_samples(system, 9, 0), ["files", "lines", "files"], tmp_path
+        )
     )
     assert offers[1] == [
         ("files", tmp_path / "files", 9, 9),
@@ -239,6 +255,9 @@ def test_unknown_formats_are_refused_together(offers, refusal):
     first, second = refusal(
         check_forms, offers[0].experiment.task, ["line", "lines", "dot"]
     ).problems
-    assert first.message == 'task "toy-words" does not export "line"; its forms: lines, files'
+    assert (
+        first.message
+        == 'task "toy-words" does not export "line"; its forms: lines, files'
+    )
     assert first.help == 'did you mean "lines"?'
     assert second.help is None

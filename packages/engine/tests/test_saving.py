@@ -9,7 +9,13 @@ import torch
 from torch import nn
 
 from dither.engine.checkpoints import checkpoint as checkpoint_module
-from dither.engine.checkpoints.checkpoint import Checkpoints, Contents, Saver, Scores, load_weights
+from dither.engine.checkpoints.checkpoint import (
+    Checkpoints,
+    Contents,
+    Saver,
+    Scores,
+    load_weights,
+)
 from dither.engine.files.checksums import verify
 from dither.engine.files.metrics_file import as_json, read_metrics
 from dither.engine.runs.evaluate_run import evaluate_run
@@ -24,7 +30,9 @@ from dither.registry.contracts.commands import RunOptions
 def contents(value):
     layer = nn.Linear(2, 2)
     nn.init.constant_(layer.weight, value)
-    return layer, Contents(layer, None, {"moment": torch.full((3,), value)}, {"value": value})
+    return layer, Contents(
+        layer, None, {"moment": torch.full((3,), value)}, {"value": value}
+    )
 
 
 @pytest.fixture
@@ -70,7 +78,9 @@ def test_async_checkpoint_holds_the_values_at_the_time_of_saving(tmp_path, slow_
     assert plain == {"value": 1.0}
 
 
-def test_failed_async_write_is_reported_and_keeps_the_previous_checkpoint(tmp_path, monkeypatch):
+def test_failed_async_write_is_reported_and_keeps_the_previous_checkpoint(
+    tmp_path, monkeypatch
+):
     saver = Saver(Checkpoints(tmp_path), background=True)
     saver.save(1, contents(1.0)[1])
     saver.wait()
@@ -96,10 +106,16 @@ def test_keep_every_and_keep_best(start):
     )
     _, path = start(*changes, "evaluate.every=3", "evaluate.better='higher'")
     assert Scores.read(path, "loss", "higher").best == 3  # the loss falls
-    assert sorted(step for step, _ in Checkpoints(path / "checkpoints").steps()) == [3, 10, 20]
+    assert sorted(step for step, _ in Checkpoints(path / "checkpoints").steps()) == [
+        3,
+        10,
+        20,
+    ]
     assert find_checkpoint(path, "best").name == "step-00000003"
     losses = [
-        line["loss"] for line in read_metrics(path / "metrics.jsonl") if line["kind"] == "valid"
+        line["loss"]
+        for line in read_metrics(path / "metrics.jsonl")
+        if line["kind"] == "valid"
     ]
     assert evaluate_run(path, RunOptions("best"))[0]["loss"] == pytest.approx(losses[0])
 
@@ -113,7 +129,10 @@ def test_early_stopping_and_resuming(start, go_on, console):
     )
     code, path = start(*changes)
     assert code == 0
-    assert "early stopping: 2 evaluations without improvement since step 3" in console.export_text()
+    assert (
+        "early stopping: 2 evaluations without improvement since step 3"
+        in console.export_text()
+    )
     (listed,) = list_runs(path.parent)
     assert (listed.state, listed.step, listed.steps) == ("done", 9, 20)
     assert [step for step, _ in Checkpoints(path / "checkpoints").steps()] == [9, 5, 3]
@@ -174,18 +193,29 @@ def test_list_runs_and_verify_run(start, tmp_path):
     _, path = start()
     (tmp_path / "runs" / "something else").mkdir()
     (listed,) = list_runs(tmp_path / "runs")
-    assert (listed.path, listed.state, listed.step, listed.steps) == (path, "done", 20, 20)
+    assert (listed.path, listed.state, listed.step, listed.steps) == (
+        path,
+        "done",
+        20,
+        20,
+    )
     assert listed.metrics["valid/loss"] > 0
     with RunDirectory.open(path):
         assert next(list_runs(tmp_path / "runs")).state == "running"
     assert all(found.reason is None for found in verify_run(path))
     files = ["resolved.toml", "manifest.json", "metrics.jsonl"]
     files += [
-        str(file.relative_to(path)) for file in (path / "checkpoints").rglob("*") if file.is_file()
+        str(file.relative_to(path))
+        for file in (path / "checkpoints").rglob("*")
+        if file.is_file()
     ]
     for name in files:
         whole = (path / name).read_bytes()
-        for damaged in (b"", whole[: len(whole) // 2], whole[:-1] + bytes([whole[-1] ^ 1])):
+        for damaged in (
+            b"",
+            whole[: len(whole) // 2],
+            whole[:-1] + bytes([whole[-1] ^ 1]),
+        ):
             (path / name).write_bytes(damaged)
             found = [one.path for one in verify_run(path) if one.reason]
             assert [name.startswith(one) for one in found] == [True], (name, found)

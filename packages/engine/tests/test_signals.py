@@ -74,7 +74,9 @@ class Gone(io.StringIO):
 
 def test_a_closed_terminal_does_not_end_a_run(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(Screen, "on_broken_pipe", lambda self: setattr(self, "quiet", True))
+    monkeypatch.setattr(
+        Screen, "on_broken_pipe", lambda self: setattr(self, "quiet", True)
+    )
     console = Screen(file=io.StringIO(), force_terminal=True)
     display = ProgressDisplay(console, 10)
     display.start()
@@ -112,10 +114,15 @@ def test_sighup_writes_a_checkpoint(experiment_file, tmp_path, monkeypatch):
         str(tmp_path / "runs"),
     ]
     terminal, end = os.openpty()
-    process = subprocess.Popen(given, stdin=end, stdout=end, stderr=end, start_new_session=True)
+    process = subprocess.Popen(
+        given, stdin=end, stdout=end, stderr=end, start_new_session=True
+    )
     os.close(end)
     deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("runs/*/checkpoints/step-*")) and time.monotonic() < deadline:
+    while (
+        not list(tmp_path.glob("runs/*/checkpoints/step-*"))
+        and time.monotonic() < deadline
+    ):
         os.read(terminal, 65536)
     os.close(terminal)
     assert process.wait(60) == 75

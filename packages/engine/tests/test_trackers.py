@@ -21,7 +21,11 @@ PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c49444154789c63f8ffff3f0005fe02fea7"
     "35810000000049454e44ae426082"
 )
-PICTURES = [Picture("dot", png=PNG), Picture("words", text="a < b"), Picture("none", svg="<svg/>")]
+PICTURES = [
+    Picture("dot", png=PNG),
+    Picture("words", text="a < b"),
+    Picture("none", svg="<svg/>"),
+]
 
 
 @pytest.fixture
@@ -76,7 +80,10 @@ def test_wandb_writes_a_run_offline_and_continues_it(tmp_path, console):
                 }
                 rows += [items] if "valid/loss" in items else []
                 codes += [record.exit.exit_code] if record.HasField("exit") else []
-    assert [(row["step"], row["valid/loss"]) for row in rows] == [("1", "0.5"), ("3", "0.5")]
+    assert [(row["step"], row["valid/loss"]) for row in rows] == [
+        ("1", "0.5"),
+        ("3", "0.5"),
+    ]
     assert codes == [0, 1]
     assert {path.suffix for path in folder.rglob("media/*/*")} == {".png", ".html"}
 
@@ -86,7 +93,13 @@ def test_trackio_stores_a_run_and_its_resumption(tmp_path, console, monkeypatch)
     trackio, spec = pytest.importorskip("trackio"), Trackio(project=tmp_path.name)
     for done in (0, 2):
         log = Log(
-            tmp_path, console, 9, done, None, {"trackio": spec.build()}, {"train": {"steps": 9}}
+            tmp_path,
+            console,
+            9,
+            done,
+            None,
+            {"trackio": spec.build()},
+            {"train": {"steps": 9}},
         )
         log.log(done + 1, "valid", {"loss": 0.5, "nan": float("nan")})
         log.pictures(done + 1, PICTURES)
@@ -103,7 +116,9 @@ def test_trackio_stores_a_run_and_its_resumption(tmp_path, console, monkeypatch)
 
 
 @pytest.mark.slow
-def test_mlflow_receives_a_run_and_its_resumption(tmp_path, console, port, start, go_on):
+def test_mlflow_receives_a_run_and_its_resumption(
+    tmp_path, console, port, start, go_on
+):
     store = f"sqlite:///{tmp_path}/mlflow.db"
     options = [
         "--backend-store-uri",
@@ -118,7 +133,9 @@ def test_mlflow_receives_a_run_and_its_resumption(tmp_path, console, port, start
     command = [sys.executable, "-m", "mlflow", "server", *options]
     with (tmp_path / "log").open("w") as out:
         env = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-        server = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=out, stderr=out)
+        server = subprocess.Popen(
+            command, cwd=tmp_path, env=env, stdout=out, stderr=out
+        )
     uri = f"http://{HOST}:{port}"
     try:
         for _ in range(600):
@@ -131,13 +148,21 @@ def test_mlflow_receives_a_run_and_its_resumption(tmp_path, console, port, start
         assert code == 0
         assert go_on(folder, "train.steps=24") == 0
         client = MlflowClient(uri)
-        (found,) = client.search_runs([client.get_experiment_by_name("dither").experiment_id])
+        (found,) = client.search_runs(
+            [client.get_experiment_by_name("dither").experiment_id]
+        )
         assert (found.info.run_name, found.info.status) == (folder.name, "FINISHED")
-        assert (found.data.params["seed"], found.data.params["train.steps"]) == ("3", "20")
+        assert (found.data.params["seed"], found.data.params["train.steps"]) == (
+            "3",
+            "20",
+        )
         losses = client.get_metric_history(found.info.run_id, "valid/loss")
         assert sorted(metric.step for metric in losses) == [7, 14, 20, 21, 24]
         pictures = client.list_artifacts(found.info.run_id, "samples/step-00000020")
-        assert {file.path.rpartition("/")[2] for file in pictures} == {"dot.png", "words.txt"}
+        assert {file.path.rpartition("/")[2] for file in pictures} == {
+            "dot.png",
+            "words.txt",
+        }
     finally:
         server.terminate()
         server.wait()
@@ -148,13 +173,18 @@ def test_mlflow_receives_a_run_and_its_resumption(tmp_path, console, port, start
     ("spec", "module"),
     [(WandB, "wandb"), (MLflow, "mlflow"), (TensorBoard, "torch.utils.tensorboard")],
 )
-def test_a_tracker_that_cannot_start_is_one_warning(tmp_path, console, monkeypatch, spec, module):
+def test_a_tracker_that_cannot_start_is_one_warning(
+    tmp_path, console, monkeypatch, spec, module
+):
     monkeypatch.setitem(sys.modules, module, None)
     log = Log(tmp_path, console, 10, trackers={spec.name: spec().build()})
     log.log(1, "train", {"loss": 1.0})
     log.close()
     text = console.export_text().replace("\n", " ")
-    assert text.count(f'tracker "{spec.name}" is disabled: ImportError: not installed; ') == 1
+    assert (
+        text.count(f'tracker "{spec.name}" is disabled: ImportError: not installed; ')
+        == 1
+    )
     assert text.count(f"pip install '{spec.name}") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
 
@@ -162,7 +192,10 @@ def test_a_tracker_that_cannot_start_is_one_warning(tmp_path, console, monkeypat
 @pytest.mark.slow
 def test_a_server_that_is_down_does_not_stop_a_run(console, port, start):
     began = time.monotonic()
-    assert start(f'tracking.use=["csv",{{use="mlflow",uri="http://{HOST}:{port}"}}]')[0] == 0
+    assert (
+        start(f'tracking.use=["csv",{{use="mlflow",uri="http://{HOST}:{port}"}}]')[0]
+        == 0
+    )
     assert console.export_text().count('tracker "mlflow" is disabled') == 1
     assert time.monotonic() - began < 60
     assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"

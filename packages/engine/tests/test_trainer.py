@@ -17,10 +17,20 @@ from dither.engine.distributed.ranks import Ranks, is_lost_rank
 from dither.engine.files.metrics_file import read_metrics
 from dither.engine.optimizers.components import AdamW
 from dither.engine.runs.run import DONE, NON_FINITE, run
-from dither.engine.training.data_order import BucketOrder, Prefetcher, SampleOrder, permutation
+from dither.engine.training.data_order import (
+    BucketOrder,
+    Prefetcher,
+    SampleOrder,
+    permutation,
+)
 from dither.engine.training.ddp_fsdp import norm_of
 from dither.engine.training.diffusion import Diffusion
-from dither.engine.training.nan_guard import FiniteGuard, NonFinite, all_finite, step_where
+from dither.engine.training.nan_guard import (
+    FiniteGuard,
+    NonFinite,
+    all_finite,
+    step_where,
+)
 from dither.engine.training.randomness import Stream, mix_seed, seed_generators
 from dither.engine.training.trainer import Trainer, divisor_of
 
@@ -62,7 +72,9 @@ def test_step_is_adamw_on_the_weighted_mean(make_trainer, accumulate):
 def test_rates_that_are_tensors_follow_the_schedule(make_trainer, monkeypatch):
     options = {"lr": torch.tensor(0.02), "foreach": False}
     monkeypatch.setattr(
-        AdamW, "build", lambda _, module: torch.optim.AdamW(module.parameters(), **options)
+        AdamW,
+        "build",
+        lambda _, module: torch.optim.AdamW(module.parameters(), **options),
     )
     trainer = make_trainer("train.lr_schedule=cosine")
     for step in range(4):
@@ -80,10 +92,14 @@ def test_epoch_has_every_sample_once_with_new_noise(make_trainer, monkeypatch):
     system = trainer.system
     batch, corrupt = system.task.batch, system.process.corrupt
     monkeypatch.setattr(
-        system.task, "batch", lambda split, rows: taken.extend(rows) or batch(split, rows)
+        system.task,
+        "batch",
+        lambda split, rows: taken.extend(rows) or batch(split, rows),
     )
     monkeypatch.setattr(
-        system.process, "corrupt", lambda clean, t: times.extend(t.tolist()) or corrupt(clean, t)
+        system.process,
+        "corrupt",
+        lambda clean, t: times.extend(t.tolist()) or corrupt(clean, t),
     )
     for _ in range(5):
         trainer.advance()
@@ -98,7 +114,9 @@ ROW = SampleOrder(40, 3).rows(8 * BAD + 5, 1)[0]
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_nan_stops_before_the_update_and_names_the_sample(make_trainer, accumulate, optimizer):
+def test_nan_stops_before_the_update_and_names_the_sample(
+    make_trainer, accumulate, optimizer
+):
     """The host checks when it logs, and finds the weights from before the bad step."""
     changes = f"train.accumulate={accumulate}", f"train.optimizer={optimizer}"
     trainer = make_trainer(f"task.poison={ROW}", *changes)
@@ -111,7 +129,11 @@ def test_nan_stops_before_the_update_and_names_the_sample(make_trainer, accumula
     assert all(torch.equal(a, b) for a, b in zip(before, weights(trainer), strict=True))
     with pytest.raises(NonFinite) as caught:
         trainer.pop_metrics()
-    assert (caught.value.step, caught.value.rows, caught.value.certain) == (BAD, [ROW], True)
+    assert (caught.value.step, caught.value.rows, caught.value.certain) == (
+        BAD,
+        [ROW],
+        True,
+    )
     assert f"step {BAD + 1}: loss is nan" in str(caught.value)
     assert str(caught.value).endswith(f"faulty training samples: {ROW}")
 
@@ -128,9 +150,15 @@ def test_outcomes_are_read_after_many_steps_without_a_log(make_trainer, monkeypa
 @pytest.mark.parametrize(
     "build",
     [
-        lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9, weight_decay=0.5),
-        lambda weights: torch.optim.AdamW(weights, lr=0.1, weight_decay=0.5, fused=False),
-        lambda weights: torch.optim.AdamW(weights, lr=0.1, weight_decay=0.5, fused=True),
+        lambda weights: torch.optim.SGD(
+            weights, lr=0.1, momentum=0.9, weight_decay=0.5
+        ),
+        lambda weights: torch.optim.AdamW(
+            weights, lr=0.1, weight_decay=0.5, fused=False
+        ),
+        lambda weights: torch.optim.AdamW(
+            weights, lr=0.1, weight_decay=0.5, fused=True
+        ),
     ],
 )
 def test_a_cancelled_step_changes_nothing_of_any_optimizer(build):
@@ -141,8 +169,12 @@ def test_a_cancelled_step_changes_nothing_of_any_optimizer(build):
             if step == 2 and not cancelled:
                 continue
             weight.grad = torch.full((3,), torch.nan if step == 2 else 1.0)
-            step_where(torch.tensor(step != 2), optimizer, [weight.grad], torch.tensor(2.0))
-        state = [value for entry in optimizer.state.values() for value in entry.values()]
+            step_where(
+                torch.tensor(step != 2), optimizer, [weight.grad], torch.tensor(2.0)
+            )
+        state = [
+            value for entry in optimizer.state.values() for value in entry.values()
+        ]
         return [weight.detach(), *state]
 
     for plain, skipping in zip(three_steps(False), three_steps(True), strict=True):
@@ -155,7 +187,9 @@ def test_the_guard_counts_steps_in_a_row_on_the_device():
     losses = [good, bad, bad, good, bad, bad, bad, good]
     applied = [bool(guard.record(loss, good, good)) for loss in losses]
     assert applied == [True, False, False, True, False, False, False, False]
-    assert [bool(outcome.stopped) for outcome in guard.read()] == [False] * 6 + [True] * 2
+    assert [bool(outcome.stopped) for outcome in guard.read()] == [False] * 6 + [
+        True
+    ] * 2
     assert guard.read() == []
     guard.start(in_row=2)
     assert not guard.record(bad, good, good)
@@ -168,8 +202,12 @@ def test_a_single_process_loses_no_rank():
 
 def test_a_micro_batch_is_divisible_by_the_ranks(load, refusal):
     experiment = load("train.batch_size=6", "train.accumulate=2").experiment
-    refused = refusal(Trainer, Diffusion.build(experiment), experiment.train, 0, Ranks(size=2))
-    assert [(p.code, p.path) for p in refused.problems] == [("misfit", ("train", "batch_size"))]
+    refused = refusal(
+        Trainer, Diffusion.build(experiment), experiment.train, 0, Ranks(size=2)
+    )
+    assert [(p.code, p.path) for p in refused.problems] == [
+        ("misfit", ("train", "batch_size"))
+    ]
 
 
 SKIP = (f"task.poison={ROW}", "train.non_finite=skip")
@@ -180,7 +218,9 @@ def start(load, tmp_path):
     def started(*changes, resume=None):
         console = Console(record=True, width=200, file=io.StringIO())
         path = None if resume is None else resume / "resolved.toml"
-        code = run(load(*changes, path=path), tmp_path / "runs", console=console, resume=resume)
+        code = run(
+            load(*changes, path=path), tmp_path / "runs", console=console, resume=resume
+        )
         newest = resume or max(
             (tmp_path / "runs").iterdir(), key=lambda path: path.stat().st_ctime_ns
         )
@@ -191,13 +231,17 @@ def start(load, tmp_path):
 
 def overflow(trainer):
     """Make all gradients of the head infinite; returns the handle of the hook."""
-    return trainer.system.model.head.weight.register_hook(lambda gradient: gradient * torch.inf)
+    return trainer.system.model.head.weight.register_hook(
+        lambda gradient: gradient * torch.inf
+    )
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_skipped_step_changes_nothing(make_trainer, accumulate):
     """A trainer that skips a step equals one whose step counter is advanced by hand."""
-    trainer, other = (make_trainer(*SKIP, f"train.accumulate={accumulate}") for _ in range(2))
+    trainer, other = (
+        make_trainer(*SKIP, f"train.accumulate={accumulate}") for _ in range(2)
+    )
     messages = []
     trainer.on_skip = messages.append
     for _ in range(BAD):
@@ -211,7 +255,9 @@ def test_skipped_step_changes_nothing(make_trainer, accumulate):
     trainer.check()
     (message,) = messages
     assert message.startswith(f"step {BAD + 1}: loss is nan")
-    assert message.endswith(f"faulty training samples: {ROW}; skipped (1 in a row, at most 10)")
+    assert message.endswith(
+        f"faulty training samples: {ROW}; skipped (1 in a row, at most 10)"
+    )
     other.step += 1
     for one in (trainer, other):
         one.advance()
@@ -271,8 +317,14 @@ def test_resumed_run_with_skipped_steps_equals_an_uninterrupted_one(start):
     code, whole, text = start(*SKIP, *small, "train.steps=12")
     assert code == DONE
     bad = [step for step in range(12) if ROW in SampleOrder(40, 3).rows(8 * step, 8)]
-    lines = [line for line in read_metrics(whole / "metrics.jsonl") if line["kind"] == "train"]
-    assert sum(line["skipped"] for line in lines) == len(bad) == text.count("; skipped (")
+    lines = [
+        line
+        for line in read_metrics(whole / "metrics.jsonl")
+        if line["kind"] == "train"
+    ]
+    assert (
+        sum(line["skipped"] for line in lines) == len(bad) == text.count("; skipped (")
+    )
     assert len(bad) >= 2
     assert all(line["loss"] is not None for line in lines)
 
@@ -287,7 +339,12 @@ def test_resumed_run_with_skipped_steps_equals_an_uninterrupted_one(start):
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_all_finite(bad):
-    tensors = [torch.full((3, 2), 3e38), torch.zeros(0), torch.full((5,), -3e38), torch.tensor(1.0)]
+    tensors = [
+        torch.full((3, 2), 3e38),
+        torch.zeros(0),
+        torch.full((5,), -3e38),
+        torch.tensor(1.0),
+    ]
     assert all_finite(tensors)
     assert all_finite([])
     for at, tensor in enumerate(tensors):
@@ -309,7 +366,9 @@ def test_all_finite(bad):
 def test_too_large_a_learning_rate_is_not_blamed_on_samples(start, lr, message):
     """After the update the loss of every sample is NaN."""
     code, path, text = start(
-        f"train.optimizer.lr={lr}", "train.lr_schedule=constant", "train.checkpoint_every=1"
+        f"train.optimizer.lr={lr}",
+        "train.lr_schedule=constant",
+        "train.checkpoint_every=1",
     )
     assert code == NON_FINITE
     assert message in text
@@ -334,9 +393,9 @@ def test_step_equals_torch_clipping(fused, clip):
         step_where(torch.tensor(True), optimizers[0], gradients, divisor, scale=fused)
         for parameter in theirs.parameters():
             parameter.grad.div_(2)
-        assert torch.nn.utils.clip_grad_norm_(theirs.parameters(), clip).item() == pytest.approx(
-            norm / 2
-        )
+        assert torch.nn.utils.clip_grad_norm_(
+            theirs.parameters(), clip
+        ).item() == pytest.approx(norm / 2)
         optimizers[1].step()
         for mine, expected in zip(ours.parameters(), theirs.parameters(), strict=True):
             torch.testing.assert_close(mine.grad, expected.grad)
@@ -398,7 +457,10 @@ def test_epoch_has_every_sample_once_except_the_last_partial_batch():
     order = BucketOrder(BUCKETS, 8, 3)
     taken = np.concatenate(epoch(order, 0))
     assert len(taken) == len(set(taken)) == 64 * 8
-    left = {n: set(range(len(BUCKETS))) - set(np.concatenate(epoch(order, n))) for n in (0, 1)}
+    left = {
+        n: set(range(len(BUCKETS))) - set(np.concatenate(epoch(order, n)))
+        for n in (0, 1)
+    }
     assert left[0] != left[1]
 
 
@@ -444,7 +506,9 @@ class Source:
 def test_each_batch_is_read_once(workers, first):
     source = Source()
     batches = Prefetcher(source, workers, last=12)
-    assert [batches(step) for step in range(first, 12)] == [[step] for step in range(first, 12)]
+    assert [batches(step) for step in range(first, 12)] == [
+        [step] for step in range(first, 12)
+    ]
     assert sorted(source.read) == list(range(first, 12))
     assert (threading.current_thread() in source.threads) == (not workers)
     assert len(source.threads) <= max(workers, 1)

@@ -11,7 +11,14 @@ from torch import nn
 from dither.registry import Field as SpaceField
 from dither.registry import TokenSpace, hookimpl
 from dither.registry.contracts.protocols import Picture, Process
-from dither.registry.contracts.records import Clean, Measured, Noise, Noised, State, over
+from dither.registry.contracts.records import (
+    Clean,
+    Measured,
+    Noise,
+    Noised,
+    State,
+    over,
+)
 from dither.registry.kinds import (
     LossSpec,
     ModelSpec,
@@ -43,7 +50,10 @@ class WordsTask:
         starts = [np.random.default_rng([key, row]).integers(LETTERS) for row in rows]
         words = (torch.tensor(starts)[:, None] + torch.arange(LENGTH)) % LETTERS
         scale = torch.tensor(
-            [float("nan") if split == "train" and row == self.poison else 1.0 for row in rows]
+            [
+                float("nan") if split == "train" and row == self.poison else 1.0
+                for row in rows
+            ]
         )
         return Clean.of(words, scale=scale)
 
@@ -58,11 +68,17 @@ class WordsTask:
 
     def sample_metrics(self, samples, like):
         return {
-            "in_order": ((samples[:, 1:] - samples[:, :-1]) % LETTERS == 1).float().mean().item()
+            "in_order": ((samples[:, 1:] - samples[:, :-1]) % LETTERS == 1)
+            .float()
+            .mean()
+            .item()
         }
 
     def plots(self, samples, like):
-        yield Picture("words", text="\n".join("".join(map(str, word.tolist())) for word in samples))
+        yield Picture(
+            "words",
+            text="\n".join("".join(map(str, word.tolist())) for word in samples),
+        )
         yield Picture("dot", png=PNG, svg="<svg/>")
 
 
@@ -114,7 +130,9 @@ class MaskProcess(Process):
 
     def corrupt(self, clean, t):
         noise = self.schedule(t)
-        hidden = (torch.rand(clean.x0.shape) < noise.one_minus_alpha(clean.x0)) & ~clean.fixed
+        hidden = (
+            torch.rand(clean.x0.shape) < noise.one_minus_alpha(clean.x0)
+        ) & ~clean.fixed
         x = torch.where(hidden, self.mask, clean.x0)
         return Noised(clean.x0, State.of(x), noise, hidden, clean.valid, clean.fixed)
 
@@ -128,10 +146,14 @@ class MaskProcess(Process):
         return State.of(torch.where(like.fixed, like.x0, self.mask))
 
     def step(self, state, pred, now, then, like):
-        stays = (then.one_minus_alpha(state.x) / now.one_minus_alpha(state.x)).expand(state.x.shape)
+        stays = (then.one_minus_alpha(state.x) / now.one_minus_alpha(state.x)).expand(
+            state.x.shape
+        )
         fill = (state.x == self.mask) & (torch.rand(state.x.shape) > stays)
         return State.of(
-            torch.where(fill, torch.distributions.Categorical(logits=pred).sample(), state.x)
+            torch.where(
+                fill, torch.distributions.Categorical(logits=pred).sample(), state.x
+            )
         )
 
     def finish(self, state, pred, like):
@@ -159,7 +181,9 @@ class Net(nn.Module):
         self.table = nn.Embedding(vocab, width)
         self.place = nn.Parameter(torch.randn(LENGTH, width))
         self.time = nn.Linear(1, width)
-        self.body = nn.Sequential(nn.Linear(2 * width, width), nn.GELU(), nn.Dropout(dropout))
+        self.body = nn.Sequential(
+            nn.Linear(2 * width, width), nn.GELU(), nn.Dropout(dropout)
+        )
         self.head = nn.Linear(width, vocab)
 
     def forward(self, state, level, valid, cond, *, cache=None, keep=False):
@@ -173,11 +197,15 @@ class Net(nn.Module):
             if level.ndim == 2
             else h + self.time(level[:, None])[:, None]
         )
-        past = h if cache is None or cache.past is None else torch.cat([cache.past, h], 1)
+        past = (
+            h if cache is None or cache.past is None else torch.cat([cache.past, h], 1)
+        )
         sums = past.cumsum(1) / torch.arange(1, past.shape[1] + 1)[:, None]
         if keep:
             cache.past, cache.length = past, past.shape[1]
-        return self.body(torch.cat([h, sums[:, -h.shape[1] :]], -1)) * over(cond["scale"], h)
+        return self.body(torch.cat([h, sums[:, -h.shape[1] :]], -1)) * over(
+            cond["scale"], h
+        )
 
     def new_cache(self):
         return Past()

@@ -27,10 +27,16 @@ def process_of() -> Callable[..., TokenProcess]:
         return field.size - (field.mask is not None) - (field.pad is not None)
 
     def build(
-        kind: str, space: TokenSpace, predict: str = "posterior", schedule: Schedule | None = None
+        kind: str,
+        space: TokenSpace,
+        predict: str = "posterior",
+        schedule: Schedule | None = None,
     ) -> TokenProcess:
         space = space.with_mask() if kind in ("absorbing", "hybrid") else space
-        odd = {field.name: [1.0 + 2 * i for i in range(clean(field))] for field in space.fields}
+        odd = {
+            field.name: [1.0 + 2 * i for i in range(clean(field))]
+            for field in space.fields
+        }
         priors = {
             "absorbing": mask_prior,
             "uniform": even_prior,
@@ -38,7 +44,10 @@ def process_of() -> Callable[..., TokenProcess]:
         }
         priors["hybrid"] = lambda s: 0.7 * mask_prior(s) + 0.3 * even_prior(s)
         return TokenProcess(
-            space, priors[kind](space), TimestepSampling(schedule or Geometric().build()), predict
+            space,
+            priors[kind](space),
+            TimestepSampling(schedule or Geometric().build()),
+            predict,
         )
 
     return build

@@ -54,7 +54,9 @@ def situation(process, dtype=torch.float64, scale=1.0, biased=True, per_position
     for parameter in linear.parameters():
         nn.init.normal_(parameter, std=scale)
     h = torch.randn(B, L, D, dtype=dtype, requires_grad=True)
-    clean = Clean(torch.randint(0, V, (B, L)), torch.rand(B, L) > 0.2, torch.rand(B, L) < 0.2, {})
+    clean = Clean(
+        torch.randint(0, V, (B, L)), torch.rand(B, L) > 0.2, torch.rand(B, L) < 0.2, {}
+    )
     t = torch.rand((B, L) if per_position else (B,), dtype=torch.float64)
     return linear, h, process.corrupt(clean, t), t
 
@@ -72,10 +74,14 @@ def same(generic, fused, inputs, tolerance=1e-12):
         (generic.weights, fused.weights),
         (generic.total(), fused.total()),
     ]
-    pairs += zip(*(torch.autograd.grad(m.mean(), inputs) for m in (generic, fused)), strict=True)
+    pairs += zip(
+        *(torch.autograd.grad(m.mean(), inputs) for m in (generic, fused)), strict=True
+    )
     for one, other in pairs:
         assert one.shape == other.shape
-        assert (one - other).detach().abs().max() <= tolerance * one.detach().abs().max()
+        assert (
+            one - other
+        ).detach().abs().max() <= tolerance * one.detach().abs().max()
 
 
 @pytest.fixture(params=["one chunk", "ragged chunks", "all rows"])
@@ -84,7 +90,9 @@ def chunks(request, monkeypatch):
     if request.param == "ragged chunks":
         monkeypatch.setattr(chunked, "CHUNK", 4 * V)
     elif request.param == "all rows":
-        monkeypatch.setattr(chunked, "_rows_of", lambda active: torch.arange(active.numel()))
+        monkeypatch.setattr(
+            chunked, "_rows_of", lambda active: torch.arange(active.numel())
+        )
 
 
 CASES = [
@@ -99,20 +107,31 @@ CASES = [
 def test_score_entropy_is_the_generic_one(name, predict, sigma, chunks):
     process = make_process(name, predict, sigma)
     linear, h, noised, t = situation(process)
-    same(*both(ChunkedScoreEntropy(), process, linear, h, noised, t), [h, *linear.parameters()])
+    same(
+        *both(ChunkedScoreEntropy(), process, linear, h, noised, t),
+        [h, *linear.parameters()],
+    )
 
 
 def test_a_level_for_each_position_and_no_bias(chunks):
     process = make_process("uniform", "score", 0.7)
     linear, h, noised, t = situation(process, biased=False, per_position=True)
-    same(*both(ChunkedScoreEntropy(), process, linear, h, noised, t), [h, linear.weight])
+    same(
+        *both(ChunkedScoreEntropy(), process, linear, h, noised, t), [h, linear.weight]
+    )
 
 
 @pytest.mark.parametrize("scale", [0.1, 30.0])
-@pytest.mark.parametrize("reduced", [lambda loss: loss, PerSample], ids=["token", "sample"])
-@pytest.mark.parametrize("loss", [ChunkedMaskedCE(), ChunkedLoss(masked_ce)], ids=["closed", "any"])
+@pytest.mark.parametrize(
+    "reduced", [lambda loss: loss, PerSample], ids=["token", "sample"]
+)
+@pytest.mark.parametrize(
+    "loss", [ChunkedMaskedCE(), ChunkedLoss(masked_ce)], ids=["closed", "any"]
+)
 @pytest.mark.parametrize("predict", ["posterior", "plug-in"])
-def test_masked_ce_is_the_generic_one_however_it_is_reduced(predict, loss, reduced, scale, chunks):
+def test_masked_ce_is_the_generic_one_however_it_is_reduced(
+    predict, loss, reduced, scale, chunks
+):
     process = make_process("absorbing", predict, 0.7)
     linear, h, noised, t = situation(process, scale=scale)
     loss = reduced(loss)
@@ -120,14 +139,18 @@ def test_masked_ce_is_the_generic_one_however_it_is_reduced(predict, loss, reduc
     same(*both(loss, process, linear, h, noised, t), [h, *linear.parameters()])
 
 
-@pytest.mark.parametrize(("name", "predict"), [case for case in CASES if case[1] != "score"])
+@pytest.mark.parametrize(
+    ("name", "predict"), [case for case in CASES if case[1] != "score"]
+)
 def test_plain_cross_entropy_is_that_of_uncertain_tokens(name, predict, chunks):
     process = make_process(name, predict, 0.7)
     linear, h, noised, t = situation(process)
     generic, fused = both(ChunkedCrossEntropy(), process, linear, h, noised, t)
     same(generic, fused, [h, *linear.parameters()])
     log_p = process.read(linear(h), noised.state, noised.noise).log_clean()
-    expected = nn.functional.nll_loss(log_p[noised.target_mask], noised.x0[noised.target_mask])
+    expected = nn.functional.nll_loss(
+        log_p[noised.target_mask], noised.x0[noised.target_mask]
+    )
     torch.testing.assert_close(fused.mean(), expected)
     assert not (noised.target_mask & noised.fixed).any()
 
@@ -135,7 +158,9 @@ def test_plain_cross_entropy_is_that_of_uncertain_tokens(name, predict, chunks):
 def test_nothing_in_doubt():
     process = make_process("absorbing", "posterior", 0.7)
     linear, h, _, t = situation(process)
-    clean = Clean.of(torch.zeros(B, L, dtype=torch.int64), known=torch.ones(B, L, dtype=torch.bool))
+    clean = Clean.of(
+        torch.zeros(B, L, dtype=torch.int64), known=torch.ones(B, L, dtype=torch.bool)
+    )
     for loss in (ChunkedMaskedCE(), ChunkedScoreEntropy(), ChunkedCrossEntropy()):
         measured = loss.fused(h, linear, process, process.corrupt(clean, t), t)
         assert measured.total() == 0
@@ -154,7 +179,10 @@ def test_gradients_are_computed_on_request_and_not_copied():
     with pytest.raises(RuntimeError, match="once"):
         total.backward()
     with torch.no_grad():
-        assert ChunkedScoreEntropy().fused(h, linear, process, noised, t).total().grad_fn is None
+        assert (
+            ChunkedScoreEntropy().fused(h, linear, process, noised, t).total().grad_fn
+            is None
+        )
 
 
 @pytest.mark.parametrize("sigma", [1e-4, 0.1, 20.0])
@@ -177,8 +205,12 @@ def test_float32_near_the_truth_is_as_good_as_the_generic_form(sigma, off):
     wide = nn.Linear(width, size).double()
     wide.load_state_dict(linear.state_dict())
     loss = ChunkedScoreEntropy()
-    truth = loss(process.read(wide(h.double()), noised.state, process.schedule(t)), noised).values
-    assert torch.allclose(loss.fused(h.double(), wide, process, noised, t).values, truth, rtol=1e-9)
+    truth = loss(
+        process.read(wide(h.double()), noised.state, process.schedule(t)), noised
+    ).values
+    assert torch.allclose(
+        loss.fused(h.double(), wide, process, noised, t).values, truth, rtol=1e-9
+    )
     fused = loss.fused(h, linear, process, noised, t).values
     assert ((fused.double() - truth).abs() <= 1e-3 * truth).all()
 
@@ -190,15 +222,22 @@ def test_half_precision_products_keep_sparse_gradients_exact():
     linear = nn.Linear(width, size)
     h = torch.randn(2, 32, width, requires_grad=True)
     t = torch.rand(2)
-    noised = process.corrupt(Clean.of(torch.randint(0, size, (2, 32))), torch.full((2,), 0.5))
+    noised = process.corrupt(
+        Clean.of(torch.randint(0, size, (2, 32))), torch.full((2,), 0.5)
+    )
     moved = torch.randint(0, size, (2, 32))
     noised.state.x.copy_(moved)
-    generic, fused = both(ChunkedScoreEntropy(), process, linear, h, noised, t, half=True)
+    generic, fused = both(
+        ChunkedScoreEntropy(), process, linear, h, noised, t, half=True
+    )
     with torch.autocast("cpu", torch.bfloat16):
         raw = linear(h).float()
-    rough = ChunkedScoreEntropy()(process.read(raw, noised.state, process.schedule(t)), noised)
+    rough = ChunkedScoreEntropy()(
+        process.read(raw, noised.state, process.schedule(t)), noised
+    )
     exact, ours, theirs = (
-        torch.autograd.grad(m.total(), [h, *linear.parameters()]) for m in (generic, fused, rough)
+        torch.autograd.grad(m.total(), [h, *linear.parameters()])
+        for m in (generic, fused, rough)
     )
     for truth, own, other in zip(exact, ours, theirs, strict=True):
         assert (own - truth).norm() < (other - truth).norm() / 20
@@ -215,7 +254,10 @@ class Largest(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
         for value in tree_leaves(out):
-            if isinstance(value, torch.Tensor) and sorted(value.shape) not in self.apart:
+            if (
+                isinstance(value, torch.Tensor)
+                and sorted(value.shape) not in self.apart
+            ):
                 self.numel = max(self.numel, value.numel())
         return out
 
@@ -240,5 +282,7 @@ def test_no_tensor_grows_with_batch_times_ids(name, predict, loss, monkeypatch):
         loss.fused(h, linear, process, noised, t).total().backward()
     assert seen.numel <= 2 * 2**12
     with Largest([sorted(linear.weight.shape)]) as seen:
-        loss(process.read(linear(h), noised.state, process.schedule(t)), noised).total().backward()
+        loss(
+            process.read(linear(h), noised.state, process.schedule(t)), noised
+        ).total().backward()
     assert seen.numel >= 8 * length * size

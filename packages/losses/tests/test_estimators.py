@@ -23,13 +23,17 @@ from dither.registry.contracts.records import Clean, Noise, State
 from dither.registry.contracts.spaces import Field, TokenSpace
 
 LATE, COSINE = LogLinear(eps=1e-6).build(), Cosine(eps=1e-6).build()
-GRAPH = TokenSpace((Field("nodes", 3, 5, mask=3, pad=4), Field("edges", 3, 4, mask=2, pad=3)))
+GRAPH = TokenSpace(
+    (Field("nodes", 3, 5, mask=3, pad=4), Field("edges", 3, 4, mask=2, pad=3))
+)
 """Three rooms of three types, and the relations 01, 02, 12 of two sorts."""
 
 X0 = torch.tensor([[0, 2, 1, 1, 0, 1], [1, 1, 4, 0, 3, 3]])
 """A graph of three rooms and one of two, whose tokens are two rooms and one relation."""
 
-CLEAN = Clean.of(X0, torch.tensor([[True] * 6, [True, True, False, True, False, False]]))
+CLEAN = Clean.of(
+    X0, torch.tensor([[True] * 6, [True, True, False, True, False, False]])
+)
 
 
 def process_of(
@@ -39,7 +43,9 @@ def process_of(
     return TokenProcess(GRAPH, mask_prior(GRAPH), clock, "posterior", estimator)
 
 
-def denoiser(process: TokenProcess, looks_at_time: bool) -> Callable[[State, Tensor], Any]:
+def denoiser(
+    process: TokenProcess, looks_at_time: bool
+) -> Callable[[State, Tensor], Any]:
     """A model: a fixed random function of the state, and of the time if it looks at it."""
     generator = torch.Generator().manual_seed(5)
     first, second = (
@@ -71,9 +77,13 @@ def by_hand(
             x = clean.x0[row].clone()
             x[list(chosen)] = blank[list(chosen)]
             log_p = denoise(State.of(x.expand(len(m), -1)), times).log_clean()
-            chance = torch.from_numpy(share / 2) * m ** (k - 1) * (1 - m) ** (len(free) - k)
+            chance = (
+                torch.from_numpy(share / 2) * m ** (k - 1) * (1 - m) ** (len(free) - k)
+            )
             for place_ in chosen:
-                total[place_] -= (chance * log_p[:, place_, clean.x0[row, place_]]).sum()
+                total[place_] -= (
+                    chance * log_p[:, place_, clean.x0[row, place_]]
+                ).sum()
     return total
 
 
@@ -83,7 +93,10 @@ def test_exact_is_the_sum_over_masks(looks_at_time: bool) -> None:
     measured = exact_nelbo(process, CLEAN, denoiser(process, looks_at_time))
     for row in range(2):
         torch.testing.assert_close(
-            measured.values[row], by_hand(process, CLEAN, row, looks_at_time), rtol=1e-4, atol=1e-6
+            measured.values[row],
+            by_hand(process, CLEAN, row, looks_at_time),
+            rtol=1e-4,
+            atol=1e-6,
         )
     assert torch.equal(measured.weights.bool(), ~CLEAN.fixed)
     if not looks_at_time:  # the sum has a closed form
@@ -135,7 +148,10 @@ def test_estimators_agree_with_the_exact_bound(
         per_graph = parts[name].sum(1)
         for row in range(2):
             error = float(per_graph[row::2].std()) / math.sqrt(n)
-            assert abs(float(per_graph[row::2].mean()) - float(whole[row].sum())) < 4 * error + 1e-4
+            assert (
+                abs(float(per_graph[row::2].mean()) - float(whole[row].sum()))
+                < 4 * error + 1e-4
+            )
             assert error < 0.1 * float(whole[row].sum())
 
 
@@ -143,7 +159,9 @@ def test_masks_for_sure_have_their_law_and_weight() -> None:
     """P(M) = (k / N) m^(k-1) (1 - m)^(N-k) for each of the 7 masks of 3 tokens, at weight N m / k."""
     n, m = 20_000, 0.3
     free = torch.tensor([True, False, True, True]).expand(n, 4)
-    noise = Noise(torch.full((n,), -math.log1p(-m)).double(), torch.full((n,), 2.0).double())
+    noise = Noise(
+        torch.full((n,), -math.log1p(-m)).double(), torch.full((n,), 2.0).double()
+    )
     moved, weighed = mask_at_least_one((torch.rand(n, 4) < m) & free, free, noise)
     assert not moved[:, 1].any()
     code = (moved[:, [0, 2, 3]] * torch.tensor([1, 2, 4])).sum(1)
@@ -167,14 +185,21 @@ def test_mask_count_averages_the_weights_over_times() -> None:
         )
         weight = (noised.noise.rate / noised.noise.sigma.expm1()).double()
         k = noised.target_mask.sum(1)
-        for count in range(1, 7):  # over all draws, as k has another distribution under each
+        for count in range(
+            1, 7
+        ):  # over all draws, as k has another distribution under each
             part = torch.where(k == count, weight, 0.0)
-            assert abs(float(part.mean()) - 1 / count) < 4 * float(part.std()) / math.sqrt(n) + 1e-3
+            assert (
+                abs(float(part.mean()) - 1 / count)
+                < 4 * float(part.std()) / math.sqrt(n) + 1e-3
+            )
         if estimator == "mask-count":
             torch.testing.assert_close(weight, 6 / k.double(), rtol=1e-3, atol=0)
 
 
-@pytest.mark.parametrize("schedule", [spec().build() for spec in (LogLinear, Cosine, Polynomial)])
+@pytest.mark.parametrize(
+    "schedule", [spec().build() for spec in (LogLinear, Cosine, Polynomial)]
+)
 @pytest.mark.parametrize("estimator", ["time", "importance", "mask-count"])
 def test_times_are_weighed_by_their_density(estimator: str, schedule: Schedule) -> None:
     """The mean over even t of rate f is the integral of f over sigma, divided by 1 - t_min, wherever times are put."""
@@ -184,6 +209,10 @@ def test_times_are_weighed_by_their_density(estimator: str, schedule: Schedule) 
     even = torch.from_numpy(t_min + (1 - t_min) * (1 + node) / 2)
     t, noise = place_times(clock, estimator, even)
     torch.testing.assert_close(noise.sigma, schedule(t).sigma)
-    mean = float((torch.from_numpy(share / 2) * noise.rate * (-noise.sigma).exp()).sum())
-    first, last = ((-schedule(torch.tensor([end]).double()).sigma).exp() for end in (t_min, 1.0))
+    mean = float(
+        (torch.from_numpy(share / 2) * noise.rate * (-noise.sigma).exp()).sum()
+    )
+    first, last = (
+        (-schedule(torch.tensor([end]).double()).sigma).exp() for end in (t_min, 1.0)
+    )
     assert mean * (1 - t_min) == pytest.approx(float(first - last), rel=1e-6)

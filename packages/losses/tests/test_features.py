@@ -23,29 +23,41 @@ CLOCK = TimestepSampling(LogLinear().build())
 def clean_of(rows: int, known: float = 0.2) -> Clean:
     valid = torch.rand(rows, 5) < 0.8
     return Clean.of(
-        torch.randn(rows, 5, 3, dtype=torch.float64), valid, torch.rand(rows, 5, 3) < known
+        torch.randn(rows, 5, 3, dtype=torch.float64),
+        valid,
+        torch.rand(rows, 5, 3) < known,
     )
 
 
 def masked(mask: str = "element", rows: int = 6) -> tuple[Noised, torch.Tensor]:
     """Counts with masked elements, and a positive prediction."""
     clean = replace(
-        clean_of(rows), x0=torch.poisson(torch.full((rows, 5, 3), 2.0, dtype=torch.float64))
+        clean_of(rows),
+        x0=torch.poisson(torch.full((rows, 5, 3), 2.0, dtype=torch.float64)),
     )
-    noised = MaskedRegionProcess(SPACE, CLOCK, mask, ratio=0.5).corrupt(clean, torch.rand(rows))
+    noised = MaskedRegionProcess(SPACE, CLOCK, mask, ratio=0.5).corrupt(
+        clean, torch.rand(rows)
+    )
     return noised, 4 * torch.rand(rows, 5, 3, dtype=torch.float64)
 
 
-def loss_of(noised: Noised, raw: torch.Tensor, reduction: str, loss=squared_error) -> Measured:
+def loss_of(
+    noised: Noised, raw: torch.Tensor, reduction: str, loss=squared_error
+) -> Measured:
     process = MaskedRegionProcess(SPACE, CLOCK)
-    return loss(process.read(raw, noised.state, noised.noise), noised, reduction=reduction)
+    return loss(
+        process.read(raw, noised.state, noised.noise), noised, reduction=reduction
+    )
 
 
 COUNTS = partial(functional.poisson_nll_loss, log_input=False)
 LOSSES = {
     "mse": (squared_error, functional.mse_loss),
     "huber": (partial(huber, delta=0.3), partial(functional.huber_loss, delta=0.3)),
-    "wide huber": (partial(huber, delta=2.0), partial(functional.huber_loss, delta=2.0)),
+    "wide huber": (
+        partial(huber, delta=2.0),
+        partial(functional.huber_loss, delta=2.0),
+    ),
     "poisson": (partial(poisson_nll, link="none"), COUNTS),
     "log": (partial(poisson_nll, link="log"), functional.poisson_nll_loss),
     "softplus": (
@@ -79,8 +91,13 @@ def test_losses_are_those_of_torch_and_reductions_their_definitions(
 def test_nothing_masked_is_zero_and_means_add_up(reduction: str) -> None:
     noised, raw = masked(rows=8)
     whole = loss_of(noised, raw, reduction)
-    parts = [loss_of(noised[rows], raw[rows], reduction) for rows in (slice(0, 3), slice(3, 8))]
-    total = sum(part.total() for part in parts) / sum(part.weights.sum() for part in parts)
+    parts = [
+        loss_of(noised[rows], raw[rows], reduction)
+        for rows in (slice(0, 3), slice(3, 8))
+    ]
+    total = sum(part.total() for part in parts) / sum(
+        part.weights.sum() for part in parts
+    )
     torch.testing.assert_close(whole.mean(), total)
     nothing = Noised(
         noised.x0,
@@ -104,7 +121,11 @@ def test_raw_is_what_the_process_predicts(meaning: str) -> None:
     noised = process.corrupt(clean, torch.linspace(0.01, 1, 7, dtype=torch.float64))
     raw = torch.randn(7, 5, 3, dtype=torch.float64)
     a, b = noised.noise.alpha(raw).sqrt(), noised.noise.one_minus_alpha(raw).sqrt()
-    truth = {"x0": clean.x0, "eps": noised.eps, "velocity": a * noised.eps - b * clean.x0}[meaning]
+    truth = {
+        "x0": clean.x0,
+        "eps": noised.eps,
+        "velocity": a * noised.eps - b * clean.x0,
+    }[meaning]
     pred = process.read(raw, noised.state, noised.noise)
     target_mask = ~clean.fixed
     torch.testing.assert_close(
@@ -128,12 +149,15 @@ def test_min_snr_weighs_every_target_alike(meaning: str) -> None:
     process = GaussianProcess(SPACE, TimestepSampling(LinearBeta().build()), meaning)
     clean = Clean.of(torch.randn(30, 5, 3, dtype=torch.float64))
     noised = process.corrupt(clean, torch.linspace(1e-3, 1, 30, dtype=torch.float64))
-    pred = process.read(torch.randn(30, 5, 3, dtype=torch.float64), noised.state, noised.noise)
+    pred = process.read(
+        torch.randn(30, 5, 3, dtype=torch.float64), noised.state, noised.noise
+    )
     snr = noised.noise.alpha(clean.x0) / noised.noise.one_minus_alpha(clean.x0)
     assert snr.min() < 1 < 50 < snr.max()
     expected = snr.clamp_max(5)[..., 0] * (pred.x0 - clean.x0).square().mean(-1)
     torch.testing.assert_close(
-        partial(squared_error, target=meaning, min_snr=5.0)(pred, noised).values, expected
+        partial(squared_error, target=meaning, min_snr=5.0)(pred, noised).values,
+        expected,
     )
 
 

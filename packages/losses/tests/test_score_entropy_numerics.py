@@ -23,7 +23,9 @@ def text(ids: int, length: int = 2) -> TokenSpace:
     return TokenSpace((Field("text", length, ids),))
 
 
-def record(process: TokenProcess, sigma: float, dtype: torch.dtype, x: Tensor = X) -> Noised:
+def record(
+    process: TokenProcess, sigma: float, dtype: torch.dtype, x: Tensor = X
+) -> Noised:
     noise = Noise(torch.tensor([sigma], dtype=dtype), torch.tensor([RATE], dtype=dtype))
     fixed = torch.zeros(x.shape, dtype=torch.bool)
     return Noised(X0, State.of(x), noise, ~fixed, ~fixed, fixed, process.prior_probs())
@@ -45,7 +47,9 @@ def oracle(log_score: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
     gap, ratio = log_score.double() - truth, truth.exp()
     weight = RATE / ids
     terms = torch.where(
-        gap < FAR, ratio * (gap.expm1() - gap), log_score.double().exp() - ratio * (1 + gap)
+        gap < FAR,
+        ratio * (gap.expm1() - gap),
+        log_score.double().exp() - ratio * (1 + gap),
     )
     here = torch.nn.functional.one_hot(X, ids).bool()
     return weight * terms.masked_fill(here, 0.0).sum(-1), (
@@ -78,16 +82,18 @@ def test_float32_is_within_a_thousandth_of_float64(process_of, ids: int) -> None
         noised = record(process, sigma, torch.float32)
         for kind in KINDS:
             raw = said(kind, ids, sigma).requires_grad_()
-            measured = score_entropy(process.read(raw, noised.state, noised.noise), noised)
+            measured = score_entropy(
+                process.read(raw, noised.state, noised.noise), noised
+            )
             values, slopes = oracle(raw.detach(), sigma)
             where = f"V = {ids}, sigma = {sigma:g}, {kind}"
             assert measured.values.dtype == torch.float32
             worst = ((measured.values.double() - values).abs() / values).max().item()
             assert worst < 1e-3, f"{where}: values off by {worst:.2g}"
             (slope,) = torch.autograd.grad(measured.total(), raw)
-            off = torch.linalg.vector_norm(slope.double() - slopes) / torch.linalg.vector_norm(
-                slopes
-            )
+            off = torch.linalg.vector_norm(
+                slope.double() - slopes
+            ) / torch.linalg.vector_norm(slopes)
             assert off < 1e-3, f"{where}: gradient off by {off:.2g}"
 
 
@@ -98,12 +104,18 @@ def test_exact_ratios_cost_nothing(process_of, ids: int) -> None:
     for sigma in torch.tensor(SIGMAS).tolist():
         noised = record(process, sigma, torch.float32)
         raw = said("exact", ids, sigma).requires_grad_()
-        values = score_entropy(process.read(raw, noised.state, noised.noise), noised).values
+        values = score_entropy(
+            process.read(raw, noised.state, noised.noise), noised
+        ).values
         # A score that is itself rounded to float32 is off by 2^-24 of its logarithm, and costs half the square of that.
-        rounding = (log_ratio(ids, sigma) * 2**-24).square() * log_ratio(ids, sigma).exp()
+        rounding = (log_ratio(ids, sigma) * 2**-24).square() * log_ratio(
+            ids, sigma
+        ).exp()
         allowed = RATE / ids * rounding.sum(-1) + 1e-20
         assert (values >= 0).all()
-        assert (values <= allowed).all(), f"V = {ids}, sigma = {sigma:g}: {values} at the truth"
+        assert (values <= allowed).all(), (
+            f"V = {ids}, sigma = {sigma:g}: {values} at the truth"
+        )
 
 
 def test_the_oracle_is_right_to_sixty_digits() -> None:
@@ -145,7 +157,11 @@ def test_as_large_as_float32_allows_and_then_infinite(process_of) -> None:
         assert (slope[0, :, 7].isfinite() == finite).all()
         assert not slope.isnan().any()
         rest = slope[0, :, 8:]
-        assert rest.isfinite().all(), "one infinite score takes the slopes of the others along"
+        assert rest.isfinite().all(), (
+            "one infinite score takes the slopes of the others along"
+        )
         if finite:
             expected = oracle(raw.detach(), torch.tensor(1e-4).item())[0]
-            torch.testing.assert_close(measured.values.double(), expected, rtol=1e-5, atol=0)
+            torch.testing.assert_close(
+                measured.values.double(), expected, rtol=1e-5, atol=0
+            )

@@ -75,7 +75,9 @@ def test_the_target_follows_the_process() -> None:
 def test_poisson_refuses_samples_that_fall_below_0(link) -> None:
     def check(standardised: bool | None) -> list:
         space = replace(REGIONS, standardised=standardised)
-        return list(Poisson(link=link).check(replace(FACTS["masked-region"], space=space)))
+        return list(
+            Poisson(link=link).check(replace(FACTS["masked-region"], space=space))
+        )
 
     (misfit,) = check(True)
     assert misfit.related == ("task", "standardise")

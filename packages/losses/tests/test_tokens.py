@@ -32,7 +32,10 @@ def record(
     """The record that `corrupt` would make if the draw came out as x."""
     prior = process.prior_probs()
     target_mask = prior.expand(x.shape[1], -1)[torch.arange(x.shape[1]), x] > 0
-    noise, fixed = Noise(sigma, torch.full_like(sigma, rate)), torch.zeros_like(target_mask)
+    noise, fixed = (
+        Noise(sigma, torch.full_like(sigma, rate)),
+        torch.zeros_like(target_mask),
+    )
     return Noised(x0, State.of(x), noise, target_mask, ~fixed, fixed, prior)
 
 
@@ -64,13 +67,18 @@ def test_masked_ce_is_score_entropy_of_an_absorbing_process(
     assert torch.equal(closed.weights, (~clean.fixed).double())
     assert (closed.values[~noised.target_mask] == 0).all()
     assert (closed.values[noised.target_mask] > 0).all()
-    grads = [torch.autograd.grad(m.total(), raw, retain_graph=True)[0] for m in (closed, general)]
+    grads = [
+        torch.autograd.grad(m.total(), raw, retain_graph=True)[0]
+        for m in (closed, general)
+    ]
     torch.testing.assert_close(grads[0], grads[1], rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("moved", [False, True])
 @pytest.mark.parametrize("ids", [2, 5])
-def test_score_entropy_is_the_formula_of_sedd(process_of, ids: int, moved: bool) -> None:
+def test_score_entropy_is_the_formula_of_sedd(
+    process_of, ids: int, moved: bool
+) -> None:
     """mean_y s_y - s_x / V - (negative term) + (constant), as in the public code, with r = esigm1 / (esigm1 + V)."""
     process = process_of("uniform", text(1, ids), "score")
     x0, x, sigma = 0, int(moved), 0.9
@@ -87,20 +95,34 @@ def test_score_entropy_is_the_formula_of_sedd(process_of, ids: int, moved: bool)
         else (ids - 1) / ids * r * (math.log(r) - 1)
     )
     sigmas = torch.tensor([sigma], dtype=torch.float64)
-    noised = record(process, torch.tensor([[x0]]), torch.tensor([[x]]), sigmas, rate=2.0)
-    got = score_entropy(process.read(log_s[None, None], noised.state, noised.noise), noised).values
+    noised = record(
+        process, torch.tensor([[x0]]), torch.tensor([[x]]), sigmas, rate=2.0
+    )
+    got = score_entropy(
+        process.read(log_s[None, None], noised.state, noised.noise), noised
+    ).values
     torch.testing.assert_close(got.squeeze(), 2.0 * (positive - negative + constant))
 
 
-JOINT = torch.tensor([[4.0, 1.0, 0.5], [0.3, 2.0, 1.0], [1.0, 0.2, 3.0]], dtype=torch.float64) / 13
+JOINT = (
+    torch.tensor(
+        [[4.0, 1.0, 0.5], [0.3, 2.0, 1.0], [1.0, 0.2, 3.0]], dtype=torch.float64
+    )
+    / 13
+)
 SPACE = TokenSpace((Field("text", 2, 3),))
 
 
 def table(process, t):
     """q(x_t = y | x_0 = id) of one position, `ids V`."""
-    alpha = math.exp(-float(process.schedule(torch.tensor([t], dtype=torch.float64)).sigma))
+    alpha = math.exp(
+        -float(process.schedule(torch.tensor([t], dtype=torch.float64)).sigma)
+    )
     ids, prior = len(JOINT), process.prior_probs()[0]
-    return alpha * torch.eye(len(prior), dtype=torch.float64)[:ids] + (1 - alpha) * prior.double()
+    return (
+        alpha * torch.eye(len(prior), dtype=torch.float64)[:ids]
+        + (1 - alpha) * prior.double()
+    )
 
 
 def law(process, t):
@@ -161,12 +183,22 @@ def bound(process, x0, monkeypatch):
         diffusion += share * float((chance[:, None] * values).sum())
     noised, chance = states(process, x0, t_min)
     monkeypatch.setattr(process, "corrupt", lambda clean, t: noised)
-    per_position = torch.full(noised.x0.shape, diffusion / 2 / (1 - t_min), dtype=torch.float64)
-    found = process.bound(
-        Clean.of(noised.x0), Measured(per_position, torch.ones_like(per_position)), denoise
+    per_position = torch.full(
+        noised.x0.shape, diffusion / 2 / (1 - t_min), dtype=torch.float64
     )
-    mean = {name: float((chance[:, None] * part).sum()) for name, part in found.parts.items()}
-    return mean | {"diffusion": diffusion, "whole": float((chance[:, None] * found.values).sum())}
+    found = process.bound(
+        Clean.of(noised.x0),
+        Measured(per_position, torch.ones_like(per_position)),
+        denoise,
+    )
+    mean = {
+        name: float((chance[:, None] * part).sum())
+        for name, part in found.parts.items()
+    }
+    return mean | {
+        "diffusion": diffusion,
+        "whole": float((chance[:, None] * found.values).sum()),
+    }
 
 
 @pytest.mark.parametrize(
@@ -203,7 +235,9 @@ def test_with_exact_scores_the_parts_add_up_to_the_likelihood(
 @pytest.mark.parametrize("kind", ["uniform", "marginal"])
 def test_a_schedule_that_ends_early_costs_what_is_left(process_of, kind, monkeypatch):
     """With sigma_max = 1 the bound is -log p(x_0) plus, in the mean, KL(p_1 || prior): no denoiser can take it away."""
-    process = process_of(kind, SPACE, schedule=Geometric(sigma_min=1e-4, sigma_max=1.0).build())
+    process = process_of(
+        kind, SPACE, schedule=Geometric(sigma_min=1e-4, sigma_max=1.0).build()
+    )
     lost, prior_part = 0.0, 0.0
     for x0 in itertools.product(range(3), repeat=2):
         with monkeypatch.context() as patched:
@@ -217,7 +251,9 @@ def test_a_schedule_that_ends_early_costs_what_is_left(process_of, kind, monkeyp
 
 
 def test_parts_are_zero_where_nothing_is_predicted(process_of):
-    process = process_of("uniform", SPACE, schedule=Geometric(sigma_min=0.5, sigma_max=1.0).build())
+    process = process_of(
+        "uniform", SPACE, schedule=Geometric(sigma_min=0.5, sigma_max=1.0).build()
+    )
     fixed = torch.tensor([[True, False]])
     clean = Clean.of(torch.tensor([[0, 1]] * 2), ~fixed.expand(2, 2))
     found = process.bound(
@@ -244,8 +280,12 @@ def test_the_exact_score_is_the_best(process_of, kind):
             .log_score()
             .requires_grad_()
         )
-        values = score_entropy(process.read(raw, noised.state, noised.noise), noised).values
-        (grad,) = torch.autograd.grad((float(JOINT[x0]) * chance[:, None] * values).sum(), raw)
+        values = score_entropy(
+            process.read(raw, noised.state, noised.noise), noised
+        ).values
+        (grad,) = torch.autograd.grad(
+            (float(JOINT[x0]) * chance[:, None] * values).sum(), raw
+        )
         for row, x in enumerate(noised.state.x.tolist()):
             gradient[tuple(x)] = gradient.get(tuple(x), 0.0) + grad[row]
     assert max(float(grad.abs().max()) for grad in gradient.values()) < 1e-6
@@ -260,14 +300,20 @@ def test_masked_ce_of_scores_is_that_of_plug_in_and_leaves_their_scale_untrained
         for name in ("plug-in", "score")
     }
     clean = clean_of(processes["score"].space, 8)
-    noised = processes["score"].corrupt(clean, torch.linspace(0.1, 1, 8, dtype=torch.float64))
+    noised = processes["score"].corrupt(
+        clean, torch.linspace(0.1, 1, 8, dtype=torch.float64)
+    )
     raw = torch.randn(8, 4, processes["score"].space.vocab, dtype=torch.float64)
     plain, scores, scaled = (
         processes[name].read(raw + math.log(scale), noised.state, noised.noise)
         for name, scale in (("plug-in", 1), ("score", 1), ("score", 2))
     )
     for pred in (scores, scaled):
-        torch.testing.assert_close(masked_ce(pred, noised).values, masked_ce(plain, noised).values)
+        torch.testing.assert_close(
+            masked_ce(pred, noised).values, masked_ce(plain, noised).values
+        )
     masked = noised.target_mask
-    leaving, twice = (log_leaving(pred, noised.state.x)[masked] for pred in (scores, scaled))
+    leaving, twice = (
+        log_leaving(pred, noised.state.x)[masked] for pred in (scores, scaled)
+    )
     torch.testing.assert_close(twice, leaving + math.log(2))

@@ -67,11 +67,19 @@ def process_of() -> Callable[..., TokenProcess]:
     """A process by the name of its prior; marginal has frequencies 1, 3, 5 .. of the clean ids."""
 
     def build(
-        kind: str, space: TokenSpace, predict: str = "posterior", schedule: Schedule | None = None
+        kind: str,
+        space: TokenSpace,
+        predict: str = "posterior",
+        schedule: Schedule | None = None,
     ) -> TokenProcess:
         space = space.with_mask() if kind in ("absorbing", "hybrid") else space
-        counts = {f.name: f.size - (f.mask is not None) - (f.pad is not None) for f in space.fields}
-        odd = {name: [1.0 + 2 * i for i in range(count)] for name, count in counts.items()}
+        counts = {
+            f.name: f.size - (f.mask is not None) - (f.pad is not None)
+            for f in space.fields
+        }
+        odd = {
+            name: [1.0 + 2 * i for i in range(count)] for name, count in counts.items()
+        }
         priors = {
             "absorbing": mask_prior,
             "uniform": even_prior,
@@ -115,7 +123,9 @@ class Oracle:
     def append(self, x: Tensor) -> None:
         self.context = torch.cat([self.context.expand(len(x), -1), x], 1)
 
-    def __call__(self, state: State, t: Tensor, at: Tensor | None = None) -> CategoricalPrediction:
+    def __call__(
+        self, state: State, t: Tensor, at: Tensor | None = None
+    ) -> CategoricalPrediction:
         pred = self.predict(state, t)
         return pred if at is None else pred.at(at)
 
@@ -131,14 +141,18 @@ class Oracle:
             if self.joint.ndim > past + width
             else self.joint
         )
-        sequences = torch.tensor(list(itertools.product(range(ids), repeat=past + width)))
+        sequences = torch.tensor(
+            list(itertools.product(range(ids), repeat=past + width))
+        )
         weight = joint.flatten().expand(len(state.x), -1).clone()
         for place in range(past):
             weight *= self.context[:, place, None] == sequences[:, place]
         likelihood = self.likelihood(evidence, state.x, ids)
         for place in range(width):
             weight *= likelihood[:, place][:, sequences[:, past + place]]
-        clean = torch.zeros(*state.x.shape, self.process.space.vocab, dtype=torch.float64)
+        clean = torch.zeros(
+            *state.x.shape, self.process.space.vocab, dtype=torch.float64
+        )
         for place in range(width):
             clean[:, place].index_add_(1, sequences[:, past + place], weight)
         return CategoricalPrediction(
@@ -170,9 +184,15 @@ class Normal:
         a, b = self.process.scales(noise, state.x)
         x0 = 3 + 0.25 * a / (0.25 * a**2 + b**2) * (state.x - 3 * a)
         eps = (state.x - a * x0) / b.clamp_min(1e-12)
-        velocity = eps - x0 if isinstance(self.process, FlowMatchingProcess) else a * eps - b * x0
+        velocity = (
+            eps - x0
+            if isinstance(self.process, FlowMatchingProcess)
+            else a * eps - b * x0
+        )
         return self.process.read(
-            {"x0": x0, "eps": eps, "velocity": velocity}[self.process.predict], state, noise
+            {"x0": x0, "eps": eps, "velocity": velocity}[self.process.predict],
+            state,
+            noise,
         )
 
 
@@ -205,7 +225,9 @@ class Recorder:
         self.process, self.logits, self.session = process, logits, session
         self.states, self.times = list[Tensor](), list[Tensor]()
 
-    def __call__(self, state: State, t: Tensor, at: Tensor | None = None) -> CategoricalPrediction:
+    def __call__(
+        self, state: State, t: Tensor, at: Tensor | None = None
+    ) -> CategoricalPrediction:
         self.states.append(state.x)
         self.times.append(t)
         if self.session is not None:

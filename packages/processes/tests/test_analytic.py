@@ -30,7 +30,9 @@ def test_rows_sum_to_one_for_any_score(process_of, kind: str, gap: float) -> Non
     log_score.scatter_(-1, x[:, None], 0.0)
     odds = whole(process, log_score, x, gap)
     torch.testing.assert_close(odds.sum(-1), torch.ones(len(x)).double())
-    assert bool((odds < 0).any()) == (gap > 0.1 or kind == "hybrid")  # most of its prior is MASK
+    assert bool((odds < 0).any()) == (
+        gap > 0.1 or kind == "hybrid"
+    )  # most of its prior is MASK
 
 
 @pytest.mark.parametrize(("now", "then"), [(1.2, 0.4), (0.05, 0.01), (9.0, 0.0)])
@@ -40,7 +42,10 @@ def test_scores_of_a_law_give_bayes(
 ) -> None:
     """p(x_s | x_t) from transition matrices alone: what ancestral sampling draws from."""
     process = process_of(kind, TokenSpace((Field("text", 1, IDS),)), "score")
-    prior, law = process.prior_probs()[0], torch.zeros(process.space.vocab, dtype=torch.float64)
+    prior, law = (
+        process.prior_probs()[0],
+        torch.zeros(process.space.vocab, dtype=torch.float64),
+    )
     law[:IDS] = torch.tensor([0.1, 0.2, 0.3, 0.4])
     later, between = law @ transition(prior, now), transition(prior, now - then)
     earlier = law @ transition(prior, then)
@@ -56,16 +61,18 @@ def test_scores_of_a_law_give_bayes(
 def test_draws_count_what_is_negative_as_nothing(part, likely, kind: str) -> None:
     """One step from scores that no law has, against the clamped and renormalised rows."""
     options = {"frequencies": {"text": [1.0, 2, 3, 4]}} if kind == "marginal" else {}
-    process = part("process", kind, predict="score", schedule="log-linear", **options).build(
-        TokenSpace((Field("text", 1, IDS),))
-    )
+    process = part(
+        "process", kind, predict="score", schedule="log-linear", **options
+    ).build(TokenSpace((Field("text", 1, IDS),)))
     n, t = 20_000, 1.0
     score = 2 * torch.randn(process.space.vocab, dtype=torch.float64)
     seen: list[State] = []
 
     def session(state: State, time: Tensor, at: Tensor) -> CategoricalPrediction:
         seen.append(state)
-        pred = process.read(score.expand(n, 1, -1), state, process.schedule(time.double()))
+        pred = process.read(
+            score.expand(n, 1, -1), state, process.schedule(time.double())
+        )
         return pred.at(at)
 
     list(
@@ -94,7 +101,11 @@ def test_equal_scores_in_float32_at_any_noise(process_of, kind: str) -> None:
     new = process.step(state, pred, noise(60.0), noise(0.0), Clean.of(state.x))
     assert len(new.x.unique()) > 30
     odds = step_odds(
-        pred.log[:, 0], x, process.prior_probs(), noise(60.0).sigma.expand(40), least=1e-7
+        pred.log[:, 0],
+        x,
+        process.prior_probs(),
+        noise(60.0).sigma.expand(40),
+        least=1e-7,
     )
     assert (odds.sum(-1) > 0).all()
 
@@ -103,20 +114,27 @@ def noise(sigma: float) -> Noise:
     return Noise(torch.full((40,), sigma), torch.ones(40))
 
 
-@pytest.mark.parametrize(("sigma", "gap"), [(0.1, 0.1), (1.0, 1.0), (1.0, 0.1), (5.0, 5.0)])
-def test_float32_scores_lose_only_their_own_rounding(process_of, sigma: float, gap: float) -> None:
+@pytest.mark.parametrize(
+    ("sigma", "gap"), [(0.1, 0.1), (1.0, 1.0), (1.0, 0.1), (5.0, 5.0)]
+)
+def test_float32_scores_lose_only_their_own_rounding(
+    process_of, sigma: float, gap: float
+) -> None:
     """Step and denoising of float32 scores against the same numbers in float64, relative to each entry."""
     process = process_of("uniform", TokenSpace((Field("text", 1, 50),)), "score")
     m = torch.randn(40, 50, dtype=torch.float64).softmax(-1)
     p_t, x = (
-        noise(sigma).alpha(m).double() * m + noise(sigma).one_minus_alpha(m).double() / 50,
+        noise(sigma).alpha(m).double() * m
+        + noise(sigma).one_minus_alpha(m).double() / 50,
         torch.arange(40),
     )
     log_score = (p_t / p_t.gather(1, x[:, None])).log().float()
     step, denoised = ([], [])
     for score in (log_score, log_score.double()):
         gaps = torch.full((40,), gap, dtype=torch.float64)
-        step.append(step_odds(score, x, process.prior_probs(), gaps, least=1e-7).double())
+        step.append(
+            step_odds(score, x, process.prior_probs(), gaps, least=1e-7).double()
+        )
         denoised.append(
             process.read(score[:, None], State.of(x[:, None]), noise(sigma))
             .log_clean()

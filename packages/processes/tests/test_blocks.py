@@ -18,7 +18,9 @@ from dither.registry.contracts.spaces import Field, TokenSpace
 LENGTH, IDS, END = 10, 5, 4
 
 
-def process_of(part: Any, kind: str = "absorbing", end: int | None = END) -> TokenProcess:
+def process_of(
+    part: Any, kind: str = "absorbing", end: int | None = END
+) -> TokenProcess:
     built: TokenProcess = part("process", kind, predict="posterior").build(
         TokenSpace((Field("text", LENGTH, IDS, end=end),))
     )
@@ -79,7 +81,9 @@ def test_a_row_ends_with_its_first_end(part: Any, kind: str) -> None:
         "the last block is nobody's"
     )
     assert [x.shape[1] for x in session.remembered] == [3, 3]
-    assert (session.remembered[0][0, 1:] == END).all(), "what is remembered is what is given back"
+    assert (session.remembered[0][0, 1:] == END).all(), (
+        "what is remembered is what is given back"
+    )
     drawn = torch.stack(states)
     assert (drawn[5:, 0, 3:6] == END).all() if kind == "absorbing" else True
     plain, _ = walked(blocks(3, inner), process, text)
@@ -89,7 +93,9 @@ def test_a_row_ends_with_its_first_end(part: Any, kind: str) -> None:
 def test_no_call_once_all_have_ended(part: Any) -> None:
     process, text = process_of(part), texts()
     text[:, 2] = END
-    states, session = walked(blocks(3, FirstHitting().build(), stop=True), process, text)
+    states, session = walked(
+        blocks(3, FirstHitting().build(), stop=True), process, text
+    )
     assert session.calls == [(0, 3)] * 3
     assert not session.remembered, "nothing is remembered for nobody"
     assert (states[-1][:, 2:] == END).all()
@@ -103,7 +109,9 @@ def test_an_end_that_is_given_ends_nothing_and_what_is_known_stays(part: Any) ->
     known = torch.zeros(2, LENGTH, dtype=torch.bool)
     known[:, 0] = known[:, 8] = True
     like = Clean.of(text, known=known)
-    states, _ = walked(blocks(3, FirstHitting().build(), stop=True), process, text, like)
+    states, _ = walked(
+        blocks(3, FirstHitting().build(), stop=True), process, text, like
+    )
     assert torch.equal(states[-1][1], text[1])
     expected = text[0].clone()
     expected[5:] = END
@@ -112,9 +120,12 @@ def test_an_end_that_is_given_ends_nothing_and_what_is_known_stays(part: Any) ->
 
 
 @pytest.mark.parametrize(
-    ("prompt", "chunks"), [(0, [4, 4]), (3, [4, 4]), (4, [4, 4]), (7, [4, 4]), (8, [8]), (9, [8])]
+    ("prompt", "chunks"),
+    [(0, [4, 4]), (3, [4, 4]), (4, [4, 4]), (7, [4, 4]), (8, [8]), (9, [8])],
 )
-def test_a_prompt_is_remembered_and_not_drawn(part: Any, prompt: int, chunks: list[int]) -> None:
+def test_a_prompt_is_remembered_and_not_drawn(
+    part: Any, prompt: int, chunks: list[int]
+) -> None:
     """Also one that ends inside a block: its known part is there in the first call and stays."""
     process, text = process_of(part), texts()
     known = (torch.arange(LENGTH) < prompt).expand(3, -1)
@@ -124,7 +135,9 @@ def test_a_prompt_is_remembered_and_not_drawn(part: Any, prompt: int, chunks: li
     assert torch.equal(states[-1], text)
     begun = prompt // 4 * 4
     assert session.calls == [
-        (a, min(4, LENGTH - a)) for a in range(begun, LENGTH, 4) for _ in range(_left(a, prompt))
+        (a, min(4, LENGTH - a))
+        for a in range(begun, LENGTH, 4)
+        for _ in range(_left(a, prompt))
     ]
     assert [x.shape[1] for x in session.remembered] == chunks
     assert torch.equal(torch.cat(session.remembered, 1), text[:, :8])

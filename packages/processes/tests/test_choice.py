@@ -21,8 +21,12 @@ def sharpened(**options: Any) -> Tensor:
 
 def test_closed_forms() -> None:
     torch.testing.assert_close(sharpened(temperature=0.5), LAW**2 / (LAW**2).sum())
-    torch.testing.assert_close(sharpened(temperature=0.0), torch.tensor([0.0, 1, 0, 0, 0]).double())
-    torch.testing.assert_close(sharpened(top_k=2), torch.tensor([0, 4, 0, 3, 0]).double() / 7)
+    torch.testing.assert_close(
+        sharpened(temperature=0.0), torch.tensor([0.0, 1, 0, 0, 0]).double()
+    )
+    torch.testing.assert_close(
+        sharpened(top_k=2), torch.tensor([0, 4, 0, 3, 0]).double() / 7
+    )
     torch.testing.assert_close(sharpened(top_k=9), LAW)
     squares = LAW[[1, 3]] ** 2
     both = sharpened(temperature=0.5, top_k=2)
@@ -31,9 +35,17 @@ def test_closed_forms() -> None:
 
 @pytest.mark.parametrize(
     ("top_p", "kept"),
-    [(0.01, [1]), (0.39, [1]), (0.41, [1, 3]), (0.71, [1, 2, 3]), (0.999, [0, 1, 2, 3])],
+    [
+        (0.01, [1]),
+        (0.39, [1]),
+        (0.41, [1, 3]),
+        (0.71, [1, 2, 3]),
+        (0.999, [0, 1, 2, 3]),
+    ],
 )
-def test_the_nucleus_is_the_least_set_of_that_chance(top_p: float, kept: list[int]) -> None:
+def test_the_nucleus_is_the_least_set_of_that_chance(
+    top_p: float, kept: list[int]
+) -> None:
     law = torch.zeros_like(LAW)
     law[kept] = LAW[kept]
     torch.testing.assert_close(sharpened(top_p=top_p), law / law.sum())
@@ -41,7 +53,8 @@ def test_the_nucleus_is_the_least_set_of_that_chance(top_p: float, kept: list[in
 
 @pytest.mark.parametrize("spread", [0.0, 0.5, 4.0])
 @pytest.mark.parametrize(
-    "options", [{"top_k": 7}, {"top_p": 0.9}, {"top_k": 50, "top_p": 0.3}, {"temperature": 0.5}]
+    "options",
+    [{"top_k": 7}, {"top_p": 0.9}, {"top_k": 50, "top_p": 0.3}, {"temperature": 0.5}],
 )
 def test_of_many_ids_the_same_are_kept_as_by_sorting_all(
     monkeypatch, spread: float, options: dict[str, Any]
@@ -77,9 +90,9 @@ def test_every_sampler_draws_from_the_sharpened_law(
 ) -> None:
     """With independent positions the belief is the law itself, so that samples have the sharpened one."""
     options = {"frequencies": {"text": [1.0, 2, 3, 4]}} if kind == "marginal" else {}
-    process: TokenProcess = part("process", kind, schedule="log-linear", **options).build(
-        TokenSpace((Field("text", 2, 4),))
-    )
+    process: TokenProcess = part(
+        "process", kind, schedule="log-linear", **options
+    ).build(TokenSpace((Field("text", 2, 4),)))
     law, n = LAW[:4], 4_000
     walk = part(
         "sampler",

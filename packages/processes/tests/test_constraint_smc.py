@@ -48,7 +48,9 @@ class Wrong(Outcomes):
     """The same, with a poor idea of its chances until the end: anything that can still be counts as likely."""
 
     def log_prob(self, log_clean, at):
-        return torch.where(super().log_prob(log_clean, at) > -torch.inf, 0.0, -torch.inf).double()
+        return torch.where(
+            super().log_prob(log_clean, at) > -torch.inf, 0.0, -torch.inf
+        ).double()
 
 
 ALLOWED = torch.isin(OUTCOMES[:, 0], torch.tensor([0, 2])) & torch.isin(
@@ -93,10 +95,14 @@ def test_known_values_are_exact_with_any_number_of_particles_and_seen_from_the_f
     known = torch.tensor([False, True]).expand(ROWS, 2)
     like = Clean.of(torch.full((ROWS, 2), 2), known=known)
     goal = Outcomes(OUTCOMES[:, 0] < 3)  # everything is allowed
-    states = walk(Guided(particles=particles).build(), replace(like, goal=goal), session=Spy)
+    states = walk(
+        Guided(particles=particles).build(), replace(like, goal=goal), session=Spy
+    )
     assert all((x[:, 1] == 2).all() for x in [*seen, *states])
     assert_follows(
-        outcome_index(states[-1]), conditional(OUTCOMES[:, 1] == 2), "samples with a known token"
+        outcome_index(states[-1]),
+        conditional(OUTCOMES[:, 1] == 2),
+        "samples with a known token",
     )
 
 
@@ -117,16 +123,23 @@ def test_the_fields_may_be_decided_one_after_the_other():
     like = Clean.of(torch.zeros(200, 4, dtype=torch.long))
     for order in ("fields", "random"):
         states = walk(
-            Guided(particles=2, order=order).build(), replace(like, goal=Anything()), process, Same
+            Guided(particles=2, order=order).build(),
+            replace(like, goal=Anything()),
+            process,
+            Same,
         )
         halfway = (states[1] < 3)[:, :2]
         assert bool(halfway.all()) == (order == "fields")
-        assert 40 < (states[0][:, 0] < 3).sum() < 120, "within a field any position may be next"
+        assert 40 < (states[0][:, 0] < 3).sum() < 120, (
+            "within a field any position may be next"
+        )
 
 
 def test_a_goal_that_the_choice_would_exclude_is_met_all_the_same():
     """The likeliest outcome by far is (0, 0); the nucleus of what is allowed is taken, not of what is not."""
     goal = Outcomes(UNEQUAL)
     for options in ({"temperature": 0.0}, {"top_p": 0.2}):
-        (*_, x) = walk(Guided(particles=2, **options).build(), replace(blank_batch(200), goal=goal))
+        (*_, x) = walk(
+            Guided(particles=2, **options).build(), replace(blank_batch(200), goal=goal)
+        )
         assert goal.satisfied(x)["wanted"].all()

@@ -13,9 +13,17 @@ from dither.registry.contracts.records import Clean, State
 from dither.registry.contracts.spaces import Field, TokenSpace
 
 P = torch.tensor(
-    [[0.97, 0.02, 0.01], [0.6, 0.3, 0.1], [0.95, 0.04, 0.01], [0.4, 0.3, 0.3], [0.85, 0.1, 0.05]]
+    [
+        [0.97, 0.02, 0.01],
+        [0.6, 0.3, 0.1],
+        [0.95, 0.04, 0.01],
+        [0.4, 0.3, 0.3],
+        [0.85, 0.1, 0.05],
+    ]
 )
-JOINT = torch.tensor([[[5.0, 1.0], [0.5, 2.0]], [[1.0, 3.0], [0.2, 4.0]]], dtype=torch.float64)
+JOINT = torch.tensor(
+    [[[5.0, 1.0], [0.5, 2.0]], [[1.0, 3.0], [0.2, 4.0]]], dtype=torch.float64
+)
 
 
 def expected_counts(options: dict[str, float]) -> list[int]:
@@ -33,7 +41,9 @@ def expected_counts(options: dict[str, float]) -> list[int]:
                 for k in range(1, len(left) + 1)
             ]
             count = max(
-                k for k, risk in enumerate(sums, 1) if k == 1 or risk <= options["entropy_bound"]
+                k
+                for k, risk in enumerate(sums, 1)
+                if k == 1 or risk <= options["entropy_bound"]
             )
         counts.append(count)
         left = left[order[count:]]
@@ -45,7 +55,9 @@ def expected_counts(options: dict[str, float]) -> list[int]:
     [{"threshold": t} for t in (0.3, 0.84, 0.96, 0.99)]
     + [{"entropy_bound": b} for b in (0.0, 0.15, 0.5, 1.0, 10.0)],
 )
-def test_parallel_decoding_unmasks_what_is_sure(process_of, recorder, options: dict) -> None:
+def test_parallel_decoding_unmasks_what_is_sure(
+    process_of, recorder, options: dict
+) -> None:
     process = process_of("absorbing", TokenSpace((Field("text", 5, 3),)))
     like = Clean.of(torch.zeros(7, 5).long(), known=torch.zeros(7, 5, dtype=torch.bool))
     like.known[1, :] = True  # a row with nothing to unmask
@@ -61,15 +73,21 @@ def test_parallel_decoding_unmasks_what_is_sure(process_of, recorder, options: d
         )
 
 
-def test_a_bound_of_zero_draws_dependent_positions_one_by_one(process_of, oracle, likely) -> None:
+def test_a_bound_of_zero_draws_dependent_positions_one_by_one(
+    process_of, oracle, likely
+) -> None:
     process = process_of("absorbing", TokenSpace((Field("text", 3, 2),)))
     sampler = Ordered(by="entropy", entropy_bound=0.0).build()
-    (*_, x) = sampler(process, oracle(process, JOINT), Clean.of(torch.zeros(5000, 3).long()))
+    (*_, x) = sampler(
+        process, oracle(process, JOINT), Clean.of(torch.zeros(5000, 3).long())
+    )
     assert likely(4 * x[:, 0] + 2 * x[:, 1] + x[:, 2], JOINT.flatten()) > 1e-3
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_semi_autoregressive_blocks(part, process_of, recorder, oracle, likely, size: int) -> None:
+def test_semi_autoregressive_blocks(
+    part, process_of, recorder, oracle, likely, size: int
+) -> None:
     """Exact with an exact inner sampler; later blocks are masked, earlier ones finished, and times are of the whole."""
     n, process = 4000, process_of("absorbing", TokenSpace((Field("text", 3, 2),)))
     session = recorder(process, session=oracle(process, JOINT))
@@ -145,7 +163,9 @@ def test_counts_and_times_match(text_process, recorder, by: str, schedule: str) 
         )
         assert torch.equal(x[known], like.x0[known])  # in sight of the very first call
     for before, after in itertools.pairwise(states):
-        assert torch.equal(after[before != 3], before[before != 3])  # what is shown stays
+        assert torch.equal(
+            after[before != 3], before[before != 3]
+        )  # what is shown stays
 
 
 LAWS = torch.tensor([[0.5, 0.25, 0.25], [0.45, 0.45, 0.10], [0.42, 0.29, 0.29]])
@@ -153,7 +173,8 @@ LAWS = torch.tensor([[0.5, 0.25, 0.25], [0.45, 0.45, 0.10], [0.42, 0.29, 0.29]])
 
 
 @pytest.mark.parametrize(
-    ("by", "order"), [("confidence", [0, 1, 2]), ("margin", [0, 2, 1]), ("entropy", [1, 0, 2])]
+    ("by", "order"),
+    [("confidence", [0, 1, 2]), ("margin", [0, 2, 1]), ("entropy", [1, 0, 2])],
 )
 def test_which_comes_first(text_process, recorder, by: str, order: list[int]) -> None:
     process = text_process("absorbing", 3, 3)
@@ -171,12 +192,16 @@ def test_equal_scores_are_settled_by_lot(text_process, recorder, likely) -> None
     """An untrained model is not read from left to right."""
     process = text_process("absorbing", 4, 3)
     first, *_ = Ordered(by="margin", steps=4).build()(
-        process, recorder(process, torch.zeros(1, 4, 4)), Clean.of(torch.zeros(6000, 4).long())
+        process,
+        recorder(process, torch.zeros(1, 4, 4)),
+        Clean.of(torch.zeros(6000, 4).long()),
     )
     assert likely((first != 3).nonzero()[:, 1], torch.ones(4) / 4) > 1e-3
 
 
-def test_drawn_prefers_what_is_likely_by_a_known_amount(text_process, recorder, likely) -> None:
+def test_drawn_prefers_what_is_likely_by_a_known_amount(
+    text_process, recorder, likely
+) -> None:
     """Of two tokens with law p, 1 - p the surer draw is shown first: the likely id unless both came out unlikely."""
     p, n = 0.7, 20_000
     process = text_process("absorbing", 2, 2)
@@ -189,7 +214,9 @@ def test_drawn_prefers_what_is_likely_by_a_known_amount(text_process, recorder, 
     assert likely(last[first == 2], torch.tensor([p, 1 - p])) > 1e-3
 
 
-def test_noise_is_gumbel_and_falls_with_the_share_masked(text_process, recorder, likely) -> None:
+def test_noise_is_gumbel_and_falls_with_the_share_masked(
+    text_process, recorder, likely
+) -> None:
     """Scores log p with Gumbel noise of scale c choose among positions with odds p^(1/c): Plackett and Luce."""
     process, n, scale = text_process("absorbing", 3, 3), 20_000, 2.0
     logits = torch.cat([LAWS.log(), torch.zeros(3, 1)], 1)[None]
@@ -205,12 +232,17 @@ def test_noise_is_gumbel_and_falls_with_the_share_masked(text_process, recorder,
     ]  # the first position came first: of the others, at two thirds of the scale
     odds = strength[1:] ** (1.5 / scale)
     assert (
-        likely(((second != 3) & (first == 3))[rows][:, 1:].nonzero()[:, 1], odds / odds.sum())
+        likely(
+            ((second != 3) & (first == 3))[rows][:, 1:].nonzero()[:, 1],
+            odds / odds.sum(),
+        )
         > 1e-3
     )
 
 
-CHAIN = torch.tensor([[0.8, 0.15, 0.05], [0.05, 0.8, 0.15], [0.15, 0.05, 0.8]], dtype=torch.float64)
+CHAIN = torch.tensor(
+    [[0.8, 0.15, 0.05], [0.05, 0.8, 0.15], [0.15, 0.05, 0.8]], dtype=torch.float64
+)
 CHAIN_JOINT = torch.einsum("ab,bc->abc", CHAIN, CHAIN) / 3
 
 
@@ -219,7 +251,8 @@ def test_the_conditional_law(part, text_process, oracle) -> None:
     process = text_process("marginal", 3, 3, predict="posterior", schedule="log-linear")
     rows, free, values = 1000, 1, [0, 0, 2]
     like = Clean.of(
-        torch.tensor(values).expand(rows, 3), known=(torch.arange(3) != free).expand(rows, 3)
+        torch.tensor(values).expand(rows, 3),
+        known=(torch.arange(3) != free).expand(rows, 3),
     )
     law = CHAIN_JOINT[tuple(slice(None) if i == free else values[i] for i in range(3))]
 
@@ -229,7 +262,10 @@ def test_the_conditional_law(part, text_process, oracle) -> None:
         )
         assert torch.equal(x[like.known], like.x0[like.known])
         return float(
-            (torch.bincount(x[:, free], minlength=3) / rows - law / law.sum()).abs().sum() / 2
+            (torch.bincount(x[:, free], minlength=3) / rows - law / law.sum())
+            .abs()
+            .sum()
+            / 2
         )
 
     assert distance("ancestral", steps=32) > 0.08
@@ -238,12 +274,17 @@ def test_the_conditional_law(part, text_process, oracle) -> None:
     )  # the noise of the rows is 0.03
 
 
-def test_the_probability_of_a_step_is_that_of_its_draws(text_process, oracle, likely) -> None:
+def test_the_probability_of_a_step_is_that_of_its_draws(
+    text_process, oracle, likely
+) -> None:
     process, rows = (
         text_process("marginal", 2, 3, predict="posterior", schedule="log-linear"),
         20_000,
     )
-    now, then = (process.schedule(torch.full((rows,), t, dtype=torch.float64)) for t in (0.7, 0.3))
+    now, then = (
+        process.schedule(torch.full((rows,), t, dtype=torch.float64))
+        for t in (0.7, 0.3)
+    )
     state = State.of(torch.tensor([2, 1]).expand(rows, 2))
     pred = oracle(process, CHAIN_JOINT.sum(2))(state, torch.full((rows,), 0.7))
     like = Clean.of(state.x)
@@ -252,7 +293,13 @@ def test_the_probability_of_a_step_is_that_of_its_draws(text_process, oracle, li
         given = Clean.of(state.x, known=(torch.arange(2) == place).expand(rows, 2))
         p = [
             log_step_prob(
-                process, state, pred.at(given.known), now, then, torch.full_like(state.x, y), given
+                process,
+                state,
+                pred.at(given.known),
+                now,
+                then,
+                torch.full_like(state.x, y),
+                given,
             )[0]
             for y in range(3)
         ]

@@ -9,7 +9,9 @@ import pytest
 import torch
 from diffusers.schedulers.scheduling_ddim import DDIMScheduler
 from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
-from diffusers.schedulers.scheduling_dpmsolver_multistep import DPMSolverMultistepScheduler
+from diffusers.schedulers.scheduling_dpmsolver_multistep import (
+    DPMSolverMultistepScheduler,
+)
 from diffusers.schedulers.scheduling_repaint import RePaintScheduler
 from torch import Tensor
 
@@ -64,10 +66,14 @@ def theirs(scheduler, table: str = "linear", predict: str = "x0", **options):
     return scheduler(num_train_timesteps=T, beta_schedule=table, **options)
 
 
-def ours(table: str = "linear", predict: str = "x0", zero_snr: bool = False) -> GaussianProcess:
+def ours(
+    table: str = "linear", predict: str = "x0", zero_snr: bool = False
+) -> GaussianProcess:
     spec, options = TABLES[table]
     return GaussianProcess(
-        SPACE, TimestepSampling(spec(steps=T, zero_snr=zero_snr, **options).build()), predict
+        SPACE,
+        TimestepSampling(spec(steps=T, zero_snr=zero_snr, **options).build()),
+        predict,
     )
 
 
@@ -78,9 +84,15 @@ def time_of(index: Tensor) -> Tensor:
 @pytest.mark.parametrize("zero_snr", [False, True])
 @pytest.mark.parametrize("table", TABLES)
 def test_alpha_bar_at_every_step(table: str, zero_snr: bool) -> None:
-    expected = theirs(DDIMScheduler, table, rescale_betas_zero_snr=zero_snr).alphas_cumprod.double()
-    alpha = (-ours(table, zero_snr=zero_snr).schedule(time_of(torch.arange(T))).sigma).exp()
-    torch.testing.assert_close(alpha, expected, rtol=2e-3 if zero_snr else 2e-4, atol=2e-6)
+    expected = theirs(
+        DDIMScheduler, table, rescale_betas_zero_snr=zero_snr
+    ).alphas_cumprod.double()
+    alpha = (
+        -ours(table, zero_snr=zero_snr).schedule(time_of(torch.arange(T))).sigma
+    ).exp()
+    torch.testing.assert_close(
+        alpha, expected, rtol=2e-3 if zero_snr else 2e-4, atol=2e-6
+    )
     assert (alpha[-1] < 1e-20) == zero_snr
 
 
@@ -140,7 +152,12 @@ def agree(found: list[Tensor], expected: list[Tensor], tight: float = 2e-4) -> N
 @pytest.mark.parametrize(
     ("table", "predict"),
     # not the cosine table with eps, where x_0 is divided by 1e-5 at the last step, in float32
-    [(t, p) for t in TABLES for p in MEANINGS if (t, p) != ("squaredcos_cap_v2", "eps")],
+    [
+        (t, p)
+        for t in TABLES
+        for p in MEANINGS
+        if (t, p) != ("squaredcos_cap_v2", "eps")
+    ],
 )
 @pytest.mark.parametrize("eta", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("spacing", ["trailing", "leading"])
@@ -149,7 +166,9 @@ def test_ddim(table: str, predict: str, eta: float, spacing: str) -> None:
     scheduler = theirs(DDIMScheduler, table, predict, timestep_spacing=spacing)
     scheduler.set_timesteps(10)
     walked = walk(
-        DDIM(steps=10, eta=eta, spacing=spacing, t_min=1 / T).build(), ours(table, predict), like
+        DDIM(steps=10, eta=eta, spacing=spacing, t_min=1 / T).build(),
+        ours(table, predict),
+        like,
     )
     agree(
         walked,
@@ -181,7 +200,12 @@ def test_ddpm(predict: str, spacing: str) -> None:
 @pytest.mark.parametrize(
     ("predict", "zero_snr"),
     # no x_0 follows from eps where there is no signal
-    [(p, zero) for p in MEANINGS for zero in (False, True) if not (zero and p == "eps")],
+    [
+        (p, zero)
+        for p in MEANINGS
+        for zero in (False, True)
+        if not (zero and p == "eps")
+    ],
 )
 def test_dpm_solver(table: str, predict: str, zero_snr: bool) -> None:
     """First and second order, on all grids; the last step, to clean data, is of first order in both."""
@@ -199,7 +223,9 @@ def test_dpm_solver(table: str, predict: str, zero_snr: bool) -> None:
         }
         scheduler = theirs(DPMSolverMultistepScheduler, table, predict, **options)
         if zero_snr:
-            scheduler.alphas_cumprod[-1] = math.exp(-MAX_SIGMA)  # theirs leaves 2^-24 there
+            scheduler.alphas_cumprod[-1] = math.exp(
+                -MAX_SIGMA
+            )  # theirs leaves 2^-24 there
         grid = spaced_times(process.schedule, steps, spacing, 1 / T) * T - 1
         scheduler.set_timesteps(
             timesteps=grid.round().long().tolist()
@@ -209,9 +235,15 @@ def test_dpm_solver(table: str, predict: str, zero_snr: bool) -> None:
             own.set_timesteps(steps)
             assert torch.equal(own.timesteps, scheduler.timesteps)
         walked = walk(
-            DPMSolver(steps=steps, order=order, spacing=spacing, t_min=1 / T).build(), process, like
+            DPMSolver(steps=steps, order=order, spacing=spacing, t_min=1 / T).build(),
+            process,
+            like,
         )
-        agree(walked, their_walk(scheduler, like), LOOSE if table == "squaredcos_cap_v2" else 2e-4)
+        agree(
+            walked,
+            their_walk(scheduler, like),
+            LOOSE if table == "squaredcos_cap_v2" else 2e-4,
+        )
 
 
 @pytest.mark.parametrize("predict", ["x0", "velocity"])
@@ -221,7 +253,11 @@ def test_ddim_from_no_signal_at_all(table: str, predict: str) -> None:
     like = Clean.of(torch.zeros(4, 5, 3))
     for eta in (0.0, 0.5, 1.0):
         scheduler = theirs(
-            DDIMScheduler, table, predict, timestep_spacing="trailing", rescale_betas_zero_snr=True
+            DDIMScheduler,
+            table,
+            predict,
+            timestep_spacing="trailing",
+            rescale_betas_zero_snr=True,
         )
         scheduler.set_timesteps(10)
         walked = walk(
@@ -250,7 +286,9 @@ def test_repaint_steps(eta: float) -> None:
         expected.append(torch.where(like.known, like.x0, x))
     agree(
         walk(
-            RePaint(steps=20, jump=20, visits=1, eta=eta, spacing="leading", t_min=1 / T).build(),
+            RePaint(
+                steps=20, jump=20, visits=1, eta=eta, spacing="leading", t_min=1 / T
+            ).build(),
             ours(predict="eps"),
             like,
         ),
@@ -258,8 +296,12 @@ def test_repaint_steps(eta: float) -> None:
     )
 
 
-@pytest.mark.parametrize(("steps", "jump", "times"), [(250, 10, 10), (100, 7, 3), (20, 30, 2)])
+@pytest.mark.parametrize(
+    ("steps", "jump", "times"), [(250, 10, 10), (100, 7, 3), (20, 30, 2)]
+)
 def test_repaint_jumps(steps: int, jump: int, times: int) -> None:
     scheduler = theirs(RePaintScheduler)
     scheduler.set_timesteps(steps, jump_length=jump, jump_n_sample=times)
-    assert [i * (T // steps) for i in visits(steps, jump, times)] == scheduler.timesteps.tolist()
+    assert [
+        i * (T // steps) for i in visits(steps, jump, times)
+    ] == scheduler.timesteps.tolist()

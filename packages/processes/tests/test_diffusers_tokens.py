@@ -31,7 +31,9 @@ class Model(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.into = nn.Parameter(torch.randn(IDS + 1, 16, dtype=torch.float64))
-        self.out = nn.Parameter(2 * torch.randn(LENGTH, 16, IDS + 1, dtype=torch.float64))
+        self.out = nn.Parameter(
+            2 * torch.randn(LENGTH, 16, IDS + 1, dtype=torch.float64)
+        )
         self.device, self.dtype, self.calls = torch.device("cpu"), torch.float64, 0
 
     @torch.no_grad()
@@ -48,31 +50,43 @@ class Session:
     """Our side of the model: finished blocks are its context."""
 
     def __init__(self, process, model: Model) -> None:
-        self.process, self.model, self.past = process, model, torch.zeros(ROWS, 0).long()
+        self.process, self.model, self.past = (
+            process,
+            model,
+            torch.zeros(ROWS, 0).long(),
+        )
 
     def append(self, x: Tensor) -> None:
         self.past = torch.cat([self.past, x], 1)
 
     def __call__(self, state: State, t: Tensor, at: Tensor | None = None):
-        logits = self.model(torch.cat([self.past, state.x], 1)).logits[:, self.past.shape[1] :]
+        logits = self.model(torch.cat([self.past, state.x], 1)).logits[
+            :, self.past.shape[1] :
+        ]
         pred = self.process.read(logits, state, self.process.schedule(t.double()))
         return pred if at is None else pred.at(at)
 
 
 def masked(process_of):
-    return process_of("absorbing", TokenSpace((Field("text", LENGTH, IDS),)), schedule=LINEAR)
+    return process_of(
+        "absorbing", TokenSpace((Field("text", LENGTH, IDS),)), schedule=LINEAR
+    )
 
 
 def greedy(steps: int, threshold: float | None) -> Ordered:
     return Ordered(
-        temperature=0.0, **({"steps": steps} if threshold is None else {"threshold": threshold})
+        temperature=0.0,
+        **({"steps": steps} if threshold is None else {"threshold": threshold}),
     )
 
 
 @pytest.mark.parametrize(
-    ("steps", "threshold"), [(LENGTH, 0.3), (LENGTH, 0.6), (LENGTH, 0.95), (12, None), (4, None)]
+    ("steps", "threshold"),
+    [(LENGTH, 0.3), (LENGTH, 0.6), (LENGTH, 0.95), (12, None), (4, None)],
 )
-def test_ordered_is_block_refinement(process_of, steps: int, threshold: float | None) -> None:
+def test_ordered_is_block_refinement(
+    process_of, steps: int, threshold: float | None
+) -> None:
     """With a threshold at least one token per step; without, as many per step as were asked for. Every state."""
     process, model = masked(process_of), Model()
     scheduler = BlockRefinementScheduler()
@@ -92,7 +106,11 @@ def test_ordered_is_block_refinement(process_of, steps: int, threshold: float | 
         x = scheduler.step(model(x).logits, step, x, **options).prev_sample
         assert torch.equal(x, ours)
     assert not (x == IDS).any()
-    assert len(states) == steps if threshold is None else len(states) < LENGTH + (threshold > 0.9)
+    assert (
+        len(states) == steps
+        if threshold is None
+        else len(states) < LENGTH + (threshold > 0.9)
+    )
 
 
 @pytest.mark.parametrize("size", [3, 4, 6])
@@ -127,27 +145,46 @@ def test_blocks_are_the_pipeline_of_llada2(
 
 
 @pytest.mark.parametrize("step", range(5))
-def test_discrete_ddim_is_the_ancestral_step(process_of, transition, likely, step: int) -> None:
+def test_discrete_ddim_is_the_ancestral_step(
+    process_of, transition, likely, step: int
+) -> None:
     """Draws of both have the distribution sum over x_0 of p(x_0 | x_t) q(x_s | x_t, x_0), from its definition."""
-    process = process_of("uniform", TokenSpace((Field("text", 1, IDS),)), schedule=LINEAR)
+    process = process_of(
+        "uniform", TokenSpace((Field("text", 1, IDS),)), schedule=LINEAR
+    )
     scheduler, n = DiscreteDDIMScheduler(num_inference_steps=5), 40_000
     t, s = (torch.full((n,), 1 - (step + k) / 5, dtype=torch.float64) for k in (0, 1))
-    x, logits = torch.full((n, 1), 2), torch.randn(IDS, dtype=torch.float64).expand(n, 1, IDS)
+    x, logits = (
+        torch.full((n, 1), 2),
+        torch.randn(IDS, dtype=torch.float64).expand(n, 1, IDS),
+    )
     now, then = process.schedule(t), process.schedule(s)
-    prior, sigmas = process.prior_probs()[0], [float(noise.sigma[0]) for noise in (now, then)]
-    until_s, after = transition(prior, sigmas[1]), transition(prior, sigmas[0] - sigmas[1])
+    prior, sigmas = (
+        process.prior_probs()[0],
+        [float(noise.sigma[0]) for noise in (now, then)],
+    )
+    until_s, after = (
+        transition(prior, sigmas[1]),
+        transition(prior, sigmas[0] - sigmas[1]),
+    )
     given = until_s * after[:, 2]  # row x_0: proportional to q(x_s | x_t = 2, x_0)
     law = logits[0, 0].softmax(-1) @ (given / given.sum(1, keepdim=True))
     state = State.of(x)
-    ours = process.step(state, process.read(logits, state, now), now, then, Clean.of(x)).x
+    ours = process.step(
+        state, process.read(logits, state, now), now, then, Clean.of(x)
+    ).x
     theirs = scheduler.step(logits, step, x, temperature=1.0).prev_sample
     assert min(likely(ours, law), likely(theirs, law)) > 1e-3
 
 
 @pytest.mark.parametrize("step", range(4))
-def test_leave_one_out_denoiser_and_gibbs_conditional(process_of, monkeypatch, step: int) -> None:
+def test_leave_one_out_denoiser_and_gibbs_conditional(
+    process_of, monkeypatch, step: int
+) -> None:
     """Theirs is our log p(x_0 | the other positions), and the conditional of its corrector our normalised score."""
-    process = process_of("uniform", TokenSpace((Field("text", LENGTH, IDS),)), schedule=LINEAR)
+    process = process_of(
+        "uniform", TokenSpace((Field("text", LENGTH, IDS),)), schedule=LINEAR
+    )
     scheduler, seen = DiscreteDDIMScheduler(num_inference_steps=5), []
     x, logits = (
         torch.randint(IDS, (ROWS, LENGTH)),
@@ -155,13 +192,19 @@ def test_leave_one_out_denoiser_and_gibbs_conditional(process_of, monkeypatch, s
     )
     alpha, state = (step + 1) / 5, State.of(x)
     pred = process.read(
-        logits, state, process.schedule(torch.full((ROWS,), 1 - alpha, dtype=torch.float64))
+        logits,
+        state,
+        process.schedule(torch.full((ROWS,), 1 - alpha, dtype=torch.float64)),
     )
     loo = scheduler._to_loo_logits(logits, x, alpha).log_softmax(-1)
     torch.testing.assert_close(pred.log_context(), loo, rtol=0, atol=1e-9)
     choose = scheduler._select_positions
     monkeypatch.setattr(
-        scheduler, "_select_positions", lambda x, log, g: seen.append(log) or choose(x, log, g)
+        scheduler,
+        "_select_positions",
+        lambda x, log, g: seen.append(log) or choose(x, log, g),
     )
     scheduler.step_correct(logits, step, x)
-    torch.testing.assert_close(pred.log_score().log_softmax(-1), seen[0], rtol=0, atol=1e-9)
+    torch.testing.assert_close(
+        pred.log_score().log_softmax(-1), seen[0], rtol=0, atol=1e-9
+    )

@@ -23,19 +23,26 @@ def test_rare_ids_are_not_lost(monkeypatch) -> None:
     for k in (1, 50, 99):
         u = (1 + 4e-8 * (k - 0.5)) / (1 + 4e-6)
         monkeypatch.setattr(
-            torch, "rand", lambda *shape, u=u, **kw: torch.full(shape, u, dtype=kw["dtype"])
+            torch,
+            "rand",
+            lambda *shape, u=u, **kw: torch.full(shape, u, dtype=kw["dtype"]),
         )
         assert draw(weights).item() == k
-        assert draw_along(weights[None].cumsum(-1, dtype=torch.float64), 1, 1).item() == k
+        assert (
+            draw_along(weights[None].cumsum(-1, dtype=torch.float64), 1, 1).item() == k
+        )
 
 
 @pytest.mark.parametrize("u", [0.0, 1 - 2**-53])
 @pytest.mark.parametrize("scale", [1.0, 1 / 3, 1 + 2**-52, 1e-300, 1e300])
 def test_an_id_of_weight_zero_never_comes(monkeypatch, u: float, scale: float) -> None:
     """Not at the ends of the random number either, where rounding u times the total reaches the total."""
-    monkeypatch.setattr(torch, "rand", lambda *shape, **kw: torch.full(shape, u, dtype=kw["dtype"]))
+    monkeypatch.setattr(
+        torch, "rand", lambda *shape, **kw: torch.full(shape, u, dtype=kw["dtype"])
+    )
     weights = scale * torch.tensor(
-        [[0, 0, 1.1, 0.3, 0, 0], [0, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1]], dtype=torch.float64
+        [[0, 0, 1.1, 0.3, 0, 0], [0, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1]],
+        dtype=torch.float64,
     )
     first, last = [2, 1, 5], [3, 1, 5]
     assert draw(weights).tolist() == (first if u == 0 else last)
@@ -57,8 +64,13 @@ def test_a_long_row_has_its_law_down_to_the_tail(likely) -> None:
         draw_log((weights.log() - 300).expand(12_000, -1)),
     ):
         tail = some[some != 30_000]
-        assert likely((some != 30_000).long(), torch.tensor([1.0, 2e-7 * (LONG - 2)])) > 1e-3
-        assert likely(tail // 10_000, torch.bincount(torch.arange(LONG) // 10_000)) > 1e-3
+        assert (
+            likely((some != 30_000).long(), torch.tensor([1.0, 2e-7 * (LONG - 2)]))
+            > 1e-3
+        )
+        assert (
+            likely(tail // 10_000, torch.bincount(torch.arange(LONG) // 10_000)) > 1e-3
+        )
         assert not (some == 100).any()
         assert tail.max() < LONG
 
@@ -73,10 +85,14 @@ def test_the_tail_is_not_cut(likely) -> None:
 
 @pytest.mark.parametrize("u", [0.0, 1 - 2**-53])
 def test_a_long_row_ends_where_its_weights_end(monkeypatch, u: float) -> None:
-    monkeypatch.setattr(torch, "rand", lambda *shape, **kw: torch.full(shape, u, dtype=kw["dtype"]))
+    monkeypatch.setattr(
+        torch, "rand", lambda *shape, **kw: torch.full(shape, u, dtype=kw["dtype"])
+    )
     weights = torch.zeros(3, 5_000)
     weights[0, 300:400] = weights[1, 4_990] = weights[2, [0, 4_999]] = 1 / 3
-    assert draw(weights).tolist() == ([300, 4_990, 0] if u == 0 else [399, 4_990, 4_999])
+    assert draw(weights).tolist() == (
+        [300, 4_990, 0] if u == 0 else [399, 4_990, 4_999]
+    )
     with pytest.raises(ValueError, match="cannot draw"):
         draw_log(torch.full((1, 5_000), -torch.inf))
 
@@ -126,7 +142,9 @@ def noise_of(process, t):
     return process.corrupt(Clean.of(TOKENS), t)
 
 
-@pytest.mark.parametrize("t", [0.3, torch.tensor(0.3), torch.tensor([0.3]), torch.full((3,), 0.3)])
+@pytest.mark.parametrize(
+    "t", [0.3, torch.tensor(0.3), torch.tensor([0.3]), torch.full((3,), 0.3)]
+)
 @pytest.mark.parametrize("name", ["absorbing", "uniform"])
 def test_a_single_time_is_that_of_all_samples(process_of, name, t):
     noised, expected = (

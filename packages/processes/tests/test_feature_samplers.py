@@ -36,13 +36,16 @@ def noise_of(sigma: float, rows: int = 1, dtype: torch.dtype = torch.float64) ->
 def test_no_noise_no_nan() -> None:
     x = torch.randn(2, 3, 2)
     for meaning in ("x0", "eps", "velocity"):
-        reading = GaussianPrediction(x.clone(), x, noise_of(0.0, 2, torch.float32), meaning)
+        reading = GaussianPrediction(
+            x.clone(), x, noise_of(0.0, 2, torch.float32), meaning
+        )
         assert reading.eps.isfinite().all()
         assert torch.equal(reading.x0, x)
 
 
 @pytest.mark.parametrize(
-    "schedule", [LinearBeta().build(), LogLinear().build(), CosineSquared(eps=1e-6).build()]
+    "schedule",
+    [LinearBeta().build(), LogLinear().build(), CosineSquared(eps=1e-6).build()],
 )
 def test_log_snr_grid_is_even_in_log_snr(schedule) -> None:
     times = spaced_times(schedule, 9, "log-snr", 1e-3)
@@ -52,7 +55,10 @@ def test_log_snr_grid_is_even_in_log_snr(schedule) -> None:
 
 
 def test_log_snr_grid_bears_a_schedule_that_goes_on_for_ever() -> None:
-    for schedule in (tabulated([1.0, 30.0, 900.0]), tabulated(betas.sigmas([0.02] * 100, True))):
+    for schedule in (
+        tabulated([1.0, 30.0, 900.0]),
+        tabulated(betas.sigmas([0.02] * 100, True)),
+    ):
         times = spaced_times(schedule, 12, "log-snr", 1e-3)
         assert times.isfinite().all()
         assert (times.diff() <= 0).all()
@@ -68,7 +74,9 @@ def flow_error(sampler, normal) -> float:
     *_, x = sampler(process, normal(process), like)
     end = process.schedule(torch.ones(1, dtype=torch.float64)).sigma
     alpha = (-end).exp()
-    exact = MEAN + STD * (start - alpha.sqrt() * MEAN) / (STD**2 * alpha + 1 - alpha).sqrt()
+    exact = (
+        MEAN + STD * (start - alpha.sqrt() * MEAN) / (STD**2 * alpha + 1 - alpha).sqrt()
+    )
     return float((x - exact).abs().max())
 
 
@@ -108,13 +116,17 @@ class Pair:
 def test_repaint_fills_in_from_the_conditional_law() -> None:
     """The model knows pairs that are noised alike; of each pair one value is given. Jumps mend what one pass misses."""
     space, n, rho = FeatureSpace(1, 2), 4_000, 0.9
-    process = GaussianProcess(space, TimestepSampling(CosineSquared(eps=1e-4).build()), "x0")
+    process = GaussianProcess(
+        space, TimestepSampling(CosineSquared(eps=1e-4).build()), "x0"
+    )
     known = torch.tensor([True, False]).expand(n, 1, 2)
     like = Clean.of(torch.full((n, 1, 2), 1.5), known=known)
     slopes = {}
     for times in (1, 6):
         torch.manual_seed(0)
-        *_, x = RePaint(steps=60, jump=6, visits=times).build()(process, Pair(process, rho), like)
+        *_, x = RePaint(steps=60, jump=6, visits=times).build()(
+            process, Pair(process, rho), like
+        )
         assert (x[..., 0] == 1.5).all()
         slopes[times] = x[..., 1].mean().item() / 1.5
         spread = x[..., 1].std().item()
@@ -150,34 +162,51 @@ class Ladder:
 
 def test_the_surest_regions_come_first() -> None:
     space = FeatureSpace(8, 2)
-    process = MaskedRegionProcess(space, TimestepSampling(LogLinear().build()), exact=True)
+    process = MaskedRegionProcess(
+        space, TimestepSampling(LogLinear().build()), exact=True
+    )
     like = Clean.of(
         torch.zeros(5, 8, 2),
-        known=torch.zeros(5, 8, 2, dtype=torch.bool).index_fill(1, torch.tensor(3), True),
+        known=torch.zeros(5, 8, 2, dtype=torch.bool).index_fill(
+            1, torch.tensor(3), True
+        ),
     )
     session = Ladder(process)
-    states = list(OrderedRegions(by="spread", steps=7, draws=64).build()(process, session, like))
+    states = list(
+        OrderedRegions(by="spread", steps=7, draws=64).build()(process, session, like)
+    )
     orders = [(state != 0).any(-1).sum(1).tolist() for state in states]
     assert orders == [[k] * 5 for k in range(1, 8)]
     first = [torch.nonzero((state[0] != 0).any(-1))[:, 0].tolist() for state in states]
     assert first[:3] == [[0], [0, 1], [0, 1, 2]]
     assert first[-1] == [0, 1, 2, 4, 5, 6, 7]
-    assert session.told == pytest.approx([k / 7 / 0.999 for k in range(7, 0, -1)], abs=2e-3)
+    assert session.told == pytest.approx(
+        [k / 7 / 0.999 for k in range(7, 0, -1)], abs=2e-3
+    )
 
 
 @pytest.mark.parametrize(("by", "spread"), [("random", True), ("spread", False)])
 def test_without_spread_the_order_is_random(by: str, spread: bool) -> None:
-    process = MaskedRegionProcess(FeatureSpace(8, 2), TimestepSampling(LogLinear().build()))
+    process = MaskedRegionProcess(
+        FeatureSpace(8, 2), TimestepSampling(LogLinear().build())
+    )
     like = Clean.of(torch.zeros(4_000, 8, 2))
-    first = next(OrderedRegions(by=by, steps=8).build()(process, Ladder(process, spread), like))
+    first = next(
+        OrderedRegions(by=by, steps=8).build()(process, Ladder(process, spread), like)
+    )
     counts = (first != 0).any(-1).float().mean(0)
     torch.testing.assert_close(counts, torch.full((8,), 1 / 8), rtol=0, atol=0.025)
 
 
 def test_times_next_to_each_other_do_no_harm(normal) -> None:
     """Under zero terminal SNR the first times of a log-SNR grid may fall together."""
-    specs = ({"use": "linear-beta", "zero_snr": True}, {"use": "linear-sigma", "sigma_max": 100.0})
-    for schedule in (default_catalog().parse("schedule", spec).build() for spec in specs):
+    specs = (
+        {"use": "linear-beta", "zero_snr": True},
+        {"use": "linear-sigma", "sigma_max": 100.0},
+    )
+    for schedule in (
+        default_catalog().parse("schedule", spec).build() for spec in specs
+    ):
         process = process_of(schedule=schedule)
         sampler, like = (
             DPMSolver(steps=20, spacing="log-snr").build(),

@@ -24,7 +24,9 @@ SPACE = FeatureSpace(3, 2)
 MEAN, STD = 3.0, 0.5
 
 
-def flow(predict: Any = "velocity", shift: float = 1.0, **options: Any) -> FlowMatchingProcess:
+def flow(
+    predict: Any = "velocity", shift: float = 1.0, **options: Any
+) -> FlowMatchingProcess:
     return FlowMatchingProcess(
         SPACE, TimestepSampling(RectifiedFlow(shift=shift).build()), predict, **options
     )
@@ -52,13 +54,16 @@ def start(process: Any, like: Clean) -> Tensor:
 
 def velocity_session(process: Any) -> Any:
     def session(state: State, t: Tensor) -> Any:
-        return process.read(curved(state.x, t[:, None, None]), state, process.schedule(t))
+        return process.read(
+            curved(state.x, t[:, None, None]), state, process.schedule(t)
+        )
 
     return session
 
 
 @pytest.mark.parametrize(
-    ("solver", "method"), [("euler", "euler"), ("midpoint", "midpoint"), ("heun", "heun2")]
+    ("solver", "method"),
+    [("euler", "euler"), ("midpoint", "midpoint"), ("heun", "heun2")],
 )
 def test_solvers_equal_flow_matching(part, solver: str, method: str) -> None:
     from flow_matching import solver as library
@@ -71,8 +76,12 @@ def test_solvers_equal_flow_matching(part, solver: str, method: str) -> None:
     def model(x: Tensor, t: Tensor) -> Tensor:  # their time runs from noise to data
         return -curved(x, 1 - t)
 
-    theirs = library.ODESolver(model).sample(start(process, like), step_size=1 / 8, method=method)
-    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7)  # their grid is in float32
+    theirs = library.ODESolver(model).sample(
+        start(process, like), step_size=1 / 8, method=method
+    )
+    torch.testing.assert_close(
+        ours, theirs, rtol=1e-6, atol=1e-7
+    )  # their grid is in float32
 
 
 def test_dopri5_is_the_limit_of_heun(part) -> None:
@@ -84,7 +93,10 @@ def test_dopri5_is_the_limit_of_heun(part) -> None:
             velocity_session(process),
             like,
         )
-        for options in ({"steps": 300}, {"steps": 2, "solver": "dopri5", "tolerance": 1e-7})
+        for options in (
+            {"steps": 300},
+            {"steps": 2, "solver": "dopri5", "tolerance": 1e-7},
+        )
     )
     torch.testing.assert_close(adaptive, fine, rtol=0, atol=1e-5)
 
@@ -101,7 +113,9 @@ def test_euler_equals_diffusers(part, shift: float) -> None:
 
     def session(state: State, t: Tensor) -> Any:
         u = shift * t / (1 + (shift - 1) * t)
-        return process.read(curved(state.x, u[:, None, None]), state, process.schedule(t))
+        return process.read(
+            curved(state.x, u[:, None, None]), state, process.schedule(t)
+        )
 
     ours = last(part("sampler", "ddim", steps=steps).build(), process, session, like)
     torch.testing.assert_close(ours, x, rtol=1e-4, atol=1e-5)
@@ -131,7 +145,9 @@ def test_the_path_is_a_straight_line(predict: str, t: float) -> None:
         ("dpm-solver", {"steps": 100, "spacing": "log-snr"}),
     ],
 )
-@pytest.mark.parametrize("process", [flow("velocity"), flow("x0", shift=3.0), diffusion("eps")])
+@pytest.mark.parametrize(
+    "process", [flow("velocity"), flow("x0", shift=3.0), diffusion("eps")]
+)
 def test_flows_move_each_value_to_its_quantile(
     part, normal, process: GaussianProcess, sampler: str, options: dict
 ) -> None:
@@ -140,7 +156,9 @@ def test_flows_move_each_value_to_its_quantile(
     known[:, 0] = True
     like = Clean.of(torch.full((50, 3, 2), 7.0, dtype=torch.float64), known=known)
     x, noise = (
-        last(part("sampler", sampler, **options).build(), process, normal(process), like),
+        last(
+            part("sampler", sampler, **options).build(), process, normal(process), like
+        ),
         start(process, like),
     )
     expected = torch.where(known, 7.0, MEAN + STD * noise)
@@ -165,11 +183,15 @@ def test_a_step_jumps_with_the_integrated_rates(
     like = Clean.of(torch.zeros(n, 1).long())
     start = State.of(torch.ones(n, 1).long())
     monkeypatch.setattr(process, "prior", prior_once(process.prior, start))
-    x, _ = DiscreteFlow(corrector=corrector, steps=1, t_min=0.5).build()(process, session, like)
+    x, _ = DiscreteFlow(corrector=corrector, steps=1, t_min=0.5).build()(
+        process, session, like
+    )
     lost = [1 - float((-noise.sigma[0]).exp()) for noise in (now, then)]
     forward = (1 + corrector) * torch.tensor(lost[0] / lost[1]).log()
     back = corrector * (now.sigma[0] - then.sigma[0])
-    jumps = (1 - (-forward - back).exp()) * (forward * p + back * prior) / (forward + back)
+    jumps = (
+        (1 - (-forward - back).exp()) * (forward * p + back * prior) / (forward + back)
+    )
     jumps[1] += 1 - jumps.sum()
     assert likely(x, jumps) > 1e-3
 
@@ -193,18 +215,29 @@ def test_mixture_paths_equal_flow_matching(process_of, power: float) -> None:
         TokenSpace((Field("text", 4, 5),)),
         schedule=Kappa(power=power, eps=1e-12).build(),
     )
-    clean, raw = Clean.of(torch.randint(0, 5, (6, 4))), torch.randn(6, 4, 5, dtype=torch.float64)
+    clean, raw = (
+        Clean.of(torch.randint(0, 5, (6, 4))),
+        torch.randn(6, 4, 5, dtype=torch.float64),
+    )
     t = torch.rand(6, dtype=torch.float64) * 0.8 + 0.1
     noised = process.corrupt(clean, t)
     theirs = path.scheduler(1 - t)
     alpha = (-noised.noise.sigma).exp()
     rate = noised.noise.rate * alpha / (1 - alpha)
     torch.testing.assert_close(alpha, theirs.alpha_t, rtol=1e-9, atol=1e-11)
-    torch.testing.assert_close(rate, theirs.d_alpha_t / (1 - theirs.alpha_t), rtol=1e-9, atol=0)
+    torch.testing.assert_close(
+        rate, theirs.d_alpha_t / (1 - theirs.alpha_t), rtol=1e-9, atol=0
+    )
     pred, x = process.read(raw, noised.state, noised.noise), noised.state.x
-    ours = rate[:, None, None] * (pred.log_clean().exp() - torch.nn.functional.one_hot(x, 5))
+    ours = rate[:, None, None] * (
+        pred.log_clean().exp() - torch.nn.functional.one_hot(x, 5)
+    )
     torch.testing.assert_close(
         ours, path.posterior_to_velocity(raw, x, 1 - t), rtol=1e-9, atol=1e-11
     )
-    expected = losses.MixturePathGeneralizedKL(path, reduction="none")(raw, clean.x0, x, 1 - t)
-    torch.testing.assert_close(flow_kl(pred, noised).values, expected, rtol=1e-9, atol=1e-11)
+    expected = losses.MixturePathGeneralizedKL(path, reduction="none")(
+        raw, clean.x0, x, 1 - t
+    )
+    torch.testing.assert_close(
+        flow_kl(pred, noised).values, expected, rtol=1e-9, atol=1e-11
+    )

@@ -18,7 +18,9 @@ from dither.registry.config.errors import Refused
 from dither.registry.contracts.records import Clean, State
 from dither.registry.contracts.spaces import Condition, FeatureSpace, Group
 
-SPACE = FeatureSpace(6, 4, (Group("motifs", 0, 3), Group("open", 3, 4)), (Condition("tss"),))
+SPACE = FeatureSpace(
+    6, 4, (Group("motifs", 0, 3), Group("open", 3, 4)), (Condition("tss"),)
+)
 KINDS = ["region", "block", "column", "element", "group", "tss"]
 
 
@@ -29,7 +31,9 @@ def clean_of(rows: int, padded: bool = False, known: float = 0.0) -> Clean:
         else torch.ones(rows, 6, dtype=torch.bool)
     )
     starts = (torch.rand(rows, 6) < 0.5).float()
-    return Clean.of(torch.randn(rows, 6, 4), valid, torch.rand(rows, 6, 4) < known, tss=starts)
+    return Clean.of(
+        torch.randn(rows, 6, 4), valid, torch.rand(rows, 6, 4) < known, tss=starts
+    )
 
 
 def masks_of(kind: str, exact: bool = False) -> Masks:
@@ -66,11 +70,15 @@ def test_share_of_the_units(kind: str) -> None:
     for exact in (False, True):
         masks = masks_of(kind, exact)
         among = masks.units(masks.maskable(clean))
-        taken = masks.units(masks.pick(masks.maskable(clean), torch.full((4_000, 1, 1), 0.5)))
+        taken = masks.units(
+            masks.pick(masks.maskable(clean), torch.full((4_000, 1, 1), 0.5))
+        )
         if exact:
             assert torch.equal(taken.sum(1), (0.5 * among.sum(1)).round().long())
         else:
-            assert taken.sum().item() / among.sum().item() == pytest.approx(0.5, abs=0.02)
+            assert taken.sum().item() / among.sum().item() == pytest.approx(
+                0.5, abs=0.02
+            )
     assert masks.units(masks.maskable(clean)).shape[1] == {
         "element": 24,
         "column": 4,
@@ -83,7 +91,9 @@ def test_what_may_be_taken() -> None:
     free = ~clean.fixed
     assert torch.equal(masks_of("column").maskable(clean), free)
     assert torch.equal(masks_of("group").maskable(clean), free & (torch.arange(4) == 3))
-    assert torch.equal(masks_of("tss").maskable(clean), free & (clean.cond["tss"] != 0)[..., None])
+    assert torch.equal(
+        masks_of("tss").maskable(clean), free & (clean.cond["tss"] != 0)[..., None]
+    )
     columns = Masks(SPACE, "column", "motifs")
     assert torch.equal(columns.maskable(clean), free & (torch.arange(4) < 3))
     with pytest.raises(Refused, match="tss"):
@@ -91,7 +101,9 @@ def test_what_may_be_taken() -> None:
 
 
 @given(st.sampled_from(KINDS), st.booleans(), st.booleans(), st.integers(0, 99))
-def test_nothing_to_take_is_safe(kind: str, exact: bool, gaussian: bool, seed: int) -> None:
+def test_nothing_to_take_is_safe(
+    kind: str, exact: bool, gaussian: bool, seed: int
+) -> None:
     """Everything known, everything padded, or no start of transcription: no NaN anywhere, and nothing wanted."""
     torch.manual_seed(seed)
     group = "open" if kind == "group" else None
@@ -99,15 +111,24 @@ def test_nothing_to_take_is_safe(kind: str, exact: bool, gaussian: bool, seed: i
     cases = (
         Clean(clean.x0, clean.valid, torch.ones_like(clean.known), clean.cond),
         Clean(clean.x0, torch.zeros_like(clean.valid), clean.known, clean.cond),
-        Clean(clean.x0, clean.valid, clean.known | (kind != "tss"), {"tss": torch.zeros(3, 6)}),
+        Clean(
+            clean.x0,
+            clean.valid,
+            clean.known | (kind != "tss"),
+            {"tss": torch.zeros(3, 6)},
+        ),
     )
     for case in cases:
         options = {"mask": kind, "group": group, "ratio": 0.5, "exact": exact}
         if gaussian:
-            process = GaussianProcess(SPACE, TimestepSampling(LinearBeta().build()), **options)
+            process = GaussianProcess(
+                SPACE, TimestepSampling(LinearBeta().build()), **options
+            )
         else:
             process = MaskedRegionProcess(
-                SPACE, TimestepSampling(LogLinear().build()), **(options | {"ratio": None})
+                SPACE,
+                TimestepSampling(LogLinear().build()),
+                **(options | {"ratio": None}),
             )
         noised = process.corrupt(case, torch.rand(3))
         assert not noised.target_mask.any()
@@ -117,10 +138,15 @@ def test_nothing_to_take_is_safe(kind: str, exact: bool, gaussian: bool, seed: i
             noised.noise,
             process.schedule(torch.full((3,), 1e-3)),
         )
-        later = process.step(start, process.read(torch.randn(3, 6, 4), start, now), now, then, case)
+        later = process.step(
+            start, process.read(torch.randn(3, 6, 4), start, now), now, then, case
+        )
         assert torch.equal(later.x, case.x0)
         assert torch.equal(
-            process.finish(later, process.read(torch.randn(3, 6, 4), later, then), case), case.x0
+            process.finish(
+                later, process.read(torch.randn(3, 6, 4), later, then), case
+            ),
+            case.x0,
         )
 
 
@@ -144,7 +170,9 @@ def test_nothing_fixed_is_hidden_and_nothing_hidden_leaks(
 ) -> None:
     torch.manual_seed(seed)
     process = region_of(ratio=None if scheduled else ratio, exact=exact, **options)
-    clean = Clean.of(torch.randn(3, 6, 4), torch.rand(3, 6) < 0.7, torch.rand(3, 6, 4) < 0.3)
+    clean = Clean.of(
+        torch.randn(3, 6, 4), torch.rand(3, 6) < 0.7, torch.rand(3, 6, 4) < 0.3
+    )
     t = torch.rand(3, 6) if per_position else torch.rand(3)
     noised = process.corrupt(clean, t)
     for state in (noised.state, process.prior(clean)):
@@ -152,13 +180,17 @@ def test_nothing_fixed_is_hidden_and_nothing_hidden_leaks(
         assert (state.x[state.masked] == 0).all()
         assert torch.equal(state.x[~state.masked], clean.x0[~state.masked])
         pred = process.read(torch.randn(3, 6, 4), state, noised.noise)
-        later = process.step(state, pred, noised.noise, process.schedule(0.5 * t), clean)
+        later = process.step(
+            state, pred, noised.noise, process.schedule(0.5 * t), clean
+        )
         assert not (later.masked & ~state.masked).any()
         assert (later.x[later.masked] == 0).all()
         last = process.finish(later, pred, clean)
         assert torch.equal(last[~state.masked], clean.x0[~state.masked])
         assert torch.equal(last[state.masked], pred.x0[state.masked])
-    other = Clean(torch.where(noised.state.masked, 1e9, clean.x0), clean.valid, clean.known)
+    other = Clean(
+        torch.where(noised.state.masked, 1e9, clean.x0), clean.valid, clean.known
+    )
     assert torch.equal(other.x0.masked_fill(noised.state.masked, 0), noised.state.x)
 
 
@@ -178,7 +210,9 @@ def test_small_exact_steps_hide_as_many_as_training_does(options) -> None:
         assert torch.equal(state.masked.flatten(1).sum(1), trained.flatten(1).sum(1))
 
 
-@pytest.mark.parametrize(("ratio", "moment"), [(0.5, 0.5), (0.15, 0.15), (1.0, 1.0), (1e-6, 1e-3)])
+@pytest.mark.parametrize(
+    ("ratio", "moment"), [(0.5, 0.5), (0.15, 0.15), (1.0, 1.0), (1e-6, 1e-3)]
+)
 def test_a_fixed_ratio_has_one_moment(ratio: float, moment: float, part) -> None:
     """When as much would be hidden, within the times of training; samples are filled in there, by one call."""
     process = region_of(ratio=ratio)
@@ -197,7 +231,9 @@ def test_a_fixed_ratio_has_one_moment(ratio: float, moment: float, part) -> None
 
 
 def gaussian_of(predict: str = "x0", **options) -> GaussianProcess:
-    return GaussianProcess(SPACE, TimestepSampling(LinearBeta().build()), predict, **options)
+    return GaussianProcess(
+        SPACE, TimestepSampling(LinearBeta().build()), predict, **options
+    )
 
 
 @pytest.mark.parametrize("mask", ["region", "element", "column", "block"])
@@ -241,7 +277,9 @@ def test_a_walk_draws_what_may_be_picked_given_the_rest(part, predict: str) -> N
     like = Clean.of(torch.randn(n, 6, 4))
 
     def session(state: State, t: Tensor):
-        assert torch.equal(state.noisy, torch.tensor([False, False, False, True]).expand(n, 6, 4))
+        assert torch.equal(
+            state.noisy, torch.tensor([False, False, False, True]).expand(n, 6, 4)
+        )
         noise = process.schedule(t)
         a, b = noise.alpha(state.x).sqrt(), noise.one_minus_alpha(state.x).sqrt()
         mean = 0.8 * state.x[..., :1]
@@ -256,9 +294,16 @@ def test_a_walk_draws_what_may_be_picked_given_the_rest(part, predict: str) -> N
         {"use": "dpm-solver", "steps": 50, "spacing": "log-snr"},
     ):
         options = dict(sampler)
-        *_, x = part("sampler", options.pop("use"), **options).build()(process, session, like)
+        *_, x = part("sampler", options.pop("use"), **options).build()(
+            process, session, like
+        )
         assert torch.equal(x[..., :3], like.x0[..., :3])
         rest = x[..., 3] - 0.8 * x[..., 0]
         assert rest.mean().item() == pytest.approx(0, abs=0.025)
         assert rest.std().item() == pytest.approx(0.6, rel=0.03), sampler["use"]
-        assert torch.corrcoef(torch.stack([rest.flatten(), x[..., 0].flatten()]))[0, 1].abs() < 0.03
+        assert (
+            torch.corrcoef(torch.stack([rest.flatten(), x[..., 0].flatten()]))[
+                0, 1
+            ].abs()
+            < 0.03
+        )

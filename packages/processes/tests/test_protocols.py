@@ -64,7 +64,11 @@ class ForeignPrediction(TokenPrediction):
 
     def log_score(self):
         odds = self.noise.sigma.expm1()[:, None, None]  # (1 - alpha) / alpha
-        return (self.log_clean().exp() / odds).scatter(-1, self.state.x[..., None], 1.0).log()
+        return (
+            (self.log_clean().exp() / odds)
+            .scatter(-1, self.state.x[..., None], 1.0)
+            .log()
+        )
 
 
 class ForeignTokens(Foreign, TokenProcess):
@@ -116,7 +120,9 @@ class ForeignGaussian(Foreign, GaussianProcess):
         a, b = then.alpha(state.x).sqrt(), then.one_minus_alpha(state.x).sqrt()
         noise = torch.randn_like(state.x) if eps is None else eps
         return self.replace(
-            state, a * pred.x0 + b * ((1 - eta**2) ** 0.5 * pred.eps + eta * noise), like
+            state,
+            a * pred.x0 + b * ((1 - eta**2) ** 0.5 * pred.eps + eta * noise),
+            like,
         )
 
     def add_noise(self, x, noise, where):
@@ -162,12 +168,16 @@ class ForeignMasks(Foreign, MaskedFeatureProcess):
         return self.reveal(state, sample_prediction(pred), state.masked & stays)
 
     def finish(self, state, pred, like):
-        return self.reveal(state, sample_prediction(pred), torch.zeros_like(state.masked)).x
+        return self.reveal(
+            state, sample_prediction(pred), torch.zeros_like(state.masked)
+        ).x
 
 
 def model_of(process, value=7.0):
     def model(state, t, at=None):
-        pred = process.read(torch.full(state.x.shape, value), state, process.schedule(t))
+        pred = process.read(
+            torch.full(state.x.shape, value), state, process.schedule(t)
+        )
         return pred if at is None else pred.at(at)
 
     return model
@@ -177,17 +187,24 @@ def test_token_samplers_draw_from_the_distribution_of_a_foreign_process(part):
     process, like = ForeignTokens(), Clean.of(torch.zeros(ROWS, 2, dtype=torch.long))
     for name in TOKEN_SAMPLERS:
         options = {} if name in ("first-hitting", "guided") else {"steps": 30}
-        *_, x = part("sampler", name, **options).build()(process, model_of(process), like)
-        if name != "ordered":  # which takes the likeliest positions first, all equal here
+        *_, x = part("sampler", name, **options).build()(
+            process, model_of(process), like
+        )
+        if (
+            name != "ordered"
+        ):  # which takes the likeliest positions first, all equal here
             shares = torch.bincount(x.flatten(), minlength=4) / x.numel()
             torch.testing.assert_close(
                 shares, torch.tensor([0.5, 0.3, 0.2, 0.0]), atol=0.04, rtol=0, msg=name
             )
         assert (x != MASK).all()
         known = Clean.of(
-            torch.ones(9, 2, dtype=torch.long), known=torch.tensor([[True, False]]).expand(9, 2)
+            torch.ones(9, 2, dtype=torch.long),
+            known=torch.tensor([[True, False]]).expand(9, 2),
         )
-        *_, x = part("sampler", name, **options).build()(process, model_of(process), known)
+        *_, x = part("sampler", name, **options).build()(
+            process, model_of(process), known
+        )
         assert (x[:, 0] == 1).all(), name
 
 
@@ -201,7 +218,9 @@ def test_feature_samplers_run_foreign_processes(part):
     for make, samplers in names.items():
         for name in samplers:
             process = make()
-            *_, x = part("sampler", name, steps=4).build()(process, model_of(process), like)
+            *_, x = part("sampler", name, steps=4).build()(
+                process, model_of(process), like
+            )
             torch.testing.assert_close(
                 x, torch.where(known, 2.0, 7.0), msg=f"{make.__name__}, {name}"
             )

@@ -21,7 +21,8 @@ KINDS = ("absorbing", "uniform", "marginal", "hybrid")
 
 def noise_of(sigma: float, rows: int) -> Noise:
     return Noise(
-        torch.full((rows,), sigma, dtype=torch.float64), torch.ones(rows, dtype=torch.float64)
+        torch.full((rows,), sigma, dtype=torch.float64),
+        torch.ones(rows, dtype=torch.float64),
     )
 
 
@@ -47,7 +48,11 @@ def test_step_and_finish_are_bayes(
     """x_s has the law sum over x_0 of p(x_0 | x_t) q(x_s | x_t, x_0), with q from transition matrices alone."""
     n, ids = 8_000, 3
     process = text_process(kind, 1, ids, predict=meaning, schedule="log-linear")
-    prior, now, then = process.prior_probs()[0], noise_of(sigma, n), noise_of(earlier, n)
+    prior, now, then = (
+        process.prior_probs()[0],
+        noise_of(sigma, n),
+        noise_of(earlier, n),
+    )
     context = torch.zeros(process.space.vocab, dtype=torch.float64)
     context[:ids] = torch.rand(ids, dtype=torch.float64) + 0.05
     context /= context.sum()
@@ -62,7 +67,9 @@ def test_step_and_finish_are_bayes(
         posterior = joint / joint.sum()
         state = State.of(torch.full((n, 1), x_t))
         ratio = (context @ whole) / (context @ whole)[x_t]
-        raw = {"posterior": posterior, "plug-in": context, "score": ratio}[meaning].log()
+        raw = {"posterior": posterior, "plug-in": context, "score": ratio}[
+            meaning
+        ].log()
         pred = process.read(raw.expand(n, 1, -1), state, now)
         bridge = first * second[:, x_t] / whole[:, x_t, None]  # row x_0, column x_s
         law = (posterior[:, None] * bridge.nan_to_num(0)).sum(0).clamp_min(0)
@@ -71,7 +78,10 @@ def test_step_and_finish_are_bayes(
         for said in (pred, Foreign(pred)):
             assert likely(process.step(state, said, now, then, like).x, law) > 1e-4
         assert (
-            likely(process.finish(state, pred, like), posterior.where(posterior > 1e-12, 0)) > 1e-4
+            likely(
+                process.finish(state, pred, like), posterior.where(posterior > 1e-12, 0)
+            )
+            > 1e-4
         )
 
 
@@ -104,11 +114,15 @@ def test_ancestral_absorbing_is_wrong_by_exactly_its_step(
     assert likely(differs, torch.tensor([1 - together / 2, together / 2])) > 1e-3
 
 
-def test_euler_leaves_with_one_minus_exp_of_the_rate(part, text_process, likely) -> None:
+def test_euler_leaves_with_one_minus_exp_of_the_rate(
+    part, text_process, likely
+) -> None:
     """With scores 1, 2, 3 relative to x the rate is sigma(1) - sigma(t_min) times prior(x) times their sum."""
     n, process = (
         20_000,
-        text_process("uniform", 1, 3, schedule={"use": "linear-sigma", "sigma_max": 1.5}),
+        text_process(
+            "uniform", 1, 3, schedule={"use": "linear-sigma", "sigma_max": 1.5}
+        ),
     )
     seen: list[Tensor] = []
 
@@ -124,7 +138,10 @@ def test_euler_leaves_with_one_minus_exp_of_the_rate(part, text_process, likely)
     )
     stay = torch.tensor(-1.5 / 3 * (2 + 3)).exp()
     assert (
-        likely((seen[1] - seen[0]) % 3, torch.stack([stay, (1 - stay) * 2 / 5, (1 - stay) * 3 / 5]))
+        likely(
+            (seen[1] - seen[0]) % 3,
+            torch.stack([stay, (1 - stay) * 2 / 5, (1 - stay) * 3 / 5]),
+        )
         > 1e-3
     )
 
@@ -135,7 +152,9 @@ def test_euler_is_stable_where_plain_euler_is_not(part, text_process) -> None:
     like = Clean.of(torch.randint(0, 5, (3, 4)), known=torch.rand(3, 4) < 0.5)
 
     def session(state: State, t: Tensor, at: Tensor) -> CategoricalPrediction:
-        return process.read(90.0 * torch.randn(3, 4, 5), state, process.schedule(t)).at(at)
+        return process.read(90.0 * torch.randn(3, 4, 5), state, process.schedule(t)).at(
+            at
+        )
 
     states = list(part("sampler", "euler", steps=4).build()(process, session, like))
     assert len(states) == 5
@@ -171,17 +190,23 @@ def test_first_hitting_order_and_times(text_process) -> None:
     # Three clocks ring at even levels 1 - alpha in [0, 1]: the first to ring has the law of their maximum.
     lost = 1 - (-process.schedule(times[0][0::2].double()).sigma).exp()
     for level in (0.5, 0.8, 0.95):
-        assert (lost < level).double().mean().item() == pytest.approx(level**3, abs=0.03)
+        assert (lost < level).double().mean().item() == pytest.approx(
+            level**3, abs=0.03
+        )
 
 
-@pytest.mark.parametrize("schedule", [spec().build() for spec in (LogLinear, Cosine, Geometric)])
+@pytest.mark.parametrize(
+    "schedule", [spec().build() for spec in (LogLinear, Cosine, Geometric)]
+)
 def test_time_of_inverts_the_schedule(schedule) -> None:
     t = torch.tensor([0.01, 0.3, 0.9], dtype=torch.float64)
     torch.testing.assert_close(time_of(schedule, -(-schedule(t).sigma).expm1()), t)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_noise_between_two_times_is_the_chain(text_process, likely, transition, kind: str) -> None:
+def test_noise_between_two_times_is_the_chain(
+    text_process, likely, transition, kind: str
+) -> None:
     process, n, gap = text_process(kind, 1, 3, schedule="log-linear"), 10_000, 0.7
     law = transition(process.prior_probs()[0], gap)
     noise = Noise(torch.full((n,), gap), torch.ones(n))
@@ -200,7 +225,9 @@ def far(x: torch.Tensor, joint: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_corrections_bring_a_coarse_walk_nearer(text_process, oracle, kind: str) -> None:
+def test_corrections_bring_a_coarse_walk_nearer(
+    text_process, oracle, kind: str
+) -> None:
     joint, n = torch.tensor([[0.48, 0.02], [0.02, 0.48]]).double(), 4_000
     process, like = (
         text_process(kind, 2, 2, schedule="log-linear"),
@@ -212,7 +239,8 @@ def test_corrections_bring_a_coarse_walk_nearer(text_process, oracle, kind: str)
         PredictorCorrector(steps=6, corrections=8, reach=1.0).build(),
     )
     wrong, short, long = (
-        far(list(walk(process, oracle(process, joint), like))[-1], joint) for walk in walks
+        far(list(walk(process, oracle(process, joint), like))[-1], joint)
+        for walk in walks
     )
     assert short < 0.5 * wrong
     assert short < long

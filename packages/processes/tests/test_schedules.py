@@ -18,23 +18,31 @@ def test_closed_forms(t: float) -> None:
     def signal(schedule) -> float:
         return math.exp(-schedule(at).sigma.item())
 
-    assert signal(alpha.LogLinear(eps=0.01).build()) == pytest.approx(1 - 0.99 * t, rel=1e-14)
+    assert signal(alpha.LogLinear(eps=0.01).build()) == pytest.approx(
+        1 - 0.99 * t, rel=1e-14
+    )
     assert signal(alpha.Cosine(eps=0.01).build()) == pytest.approx(
         0.01 + 0.99 * math.cos(math.pi * t / 2), rel=1e-14
     )
     squared = 0.01 + 0.99 * math.cos(math.pi * t / 2) ** 2
-    assert signal(alpha.CosineSquared(eps=0.01).build()) == pytest.approx(squared, rel=1e-14)
+    assert signal(alpha.CosineSquared(eps=0.01).build()) == pytest.approx(
+        squared, rel=1e-14
+    )
     assert signal(alpha.Polynomial(power=3, eps=0.01).build()) == pytest.approx(
         1 - 0.99 * t**3, rel=1e-14
     )
     geometric = sigma.Geometric(sigma_min=1e-3, sigma_max=2).build()
-    assert geometric(at).sigma.item() == pytest.approx(1e-3 ** (1 - t) * 2**t, rel=1e-12)
+    assert geometric(at).sigma.item() == pytest.approx(
+        1e-3 ** (1 - t) * 2**t, rel=1e-12
+    )
     assert sigma.LinearSigma(sigma_max=7).build()(at).sigma.item() == pytest.approx(
         7 * t, rel=1e-14
     )
     for eps in (1e-6, 0.3):  # the weight of masked cross entropy does not depend on eps
         noise = alpha.LogLinear(eps=eps).build()(at)
-        assert (noise.rate / noise.sigma.expm1()).item() == pytest.approx(1 / t, rel=1e-9)
+        assert (noise.rate / noise.sigma.expm1()).item() == pytest.approx(
+            1 / t, rel=1e-9
+        )
 
 
 def test_sigmoid_is_its_definition() -> None:

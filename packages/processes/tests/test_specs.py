@@ -5,7 +5,13 @@ import pytest
 from dither.processes.options import MAX_POSITIONS
 from dither.processes.schedules.sigma import LinearSigma
 from dither.registry.config.errors import Refused
-from dither.registry.contracts.spaces import Condition, FeatureSpace, Field, Group, TokenSpace
+from dither.registry.contracts.spaces import (
+    Condition,
+    FeatureSpace,
+    Field,
+    Group,
+    TokenSpace,
+)
 from dither.registry.kinds import ModelFacts, ScheduleSpec
 
 TOKENS = TokenSpace((Field("nodes", 2, 5, mask=3, pad=4), Field("edges", 3, 4)))
@@ -24,7 +30,9 @@ SPACES = {
 def test_absorbing_appends_masks_and_uniform_does_not(part) -> None:
     assert part("process", "absorbing").facts(TEXT).space == TEXT.with_mask()
     assert part("process", "uniform").facts(TEXT).space == TEXT
-    priors = [part("process", name).facts(space).prior for name, space in SPACES.items()]
+    priors = [
+        part("process", name).facts(space).prior for name, space in SPACES.items()
+    ]
     assert priors == ["mixture", "mask", "uniform", "frequencies", "gaussian", "hidden"]
 
 
@@ -46,7 +54,9 @@ def test_a_schedule_that_stops_early(part, schedule, left: str, fix: str) -> Non
     assert not list(
         part("process", "uniform", schedule=schedule).check(TOKENS)
     )  # the seed of the language model
-    assert not list(part("process", "masked-region", ratio=0.5, schedule=schedule).check(FEATURES))
+    assert not list(
+        part("process", "masked-region", ratio=0.5, schedule=schedule).check(FEATURES)
+    )
 
 
 class FlatSchedule(ScheduleSpec):
@@ -76,13 +86,19 @@ def test_a_schedule_without_sigma_end_is_evaluated_when_built(part, name: str) -
 def test_zero_snr_asks_for_velocity(part) -> None:
     """Where nothing is left, eps says nothing of x_0 (Lin et al. 2023)."""
     schedule = {"use": "scaled-linear-beta", "zero_snr": True}
-    (misfit,) = part("process", "gaussian", schedule=schedule, predict="eps").check(FEATURES)
+    (misfit,) = part("process", "gaussian", schedule=schedule, predict="eps").check(
+        FEATURES
+    )
     assert misfit.path == ("schedule",)
     assert "velocity" in misfit.help
     assert not list(
-        part("process", "gaussian", schedule=schedule, predict="velocity").check(FEATURES)
+        part("process", "gaussian", schedule=schedule, predict="velocity").check(
+            FEATURES
+        )
     )
-    process = part("process", "gaussian", schedule=schedule, predict="velocity").build(FEATURES)
+    process = part("process", "gaussian", schedule=schedule, predict="velocity").build(
+        FEATURES
+    )
     import torch
 
     from dither.registry.contracts.records import Clean
@@ -106,11 +122,29 @@ PROCESSES = [
         for e in ("time", "importance", "mask-count", "exact")
     ),
     ("absorbing", TOKENS, {"estimator": "importance", "t_min": 0.0}, ["estimator"], ""),
-    ("absorbing", TokenSpace((Field("text", MAX_POSITIONS, 3),)), {"estimator": "exact"}, [], ""),
+    (
+        "absorbing",
+        TokenSpace((Field("text", MAX_POSITIONS, 3),)),
+        {"estimator": "exact"},
+        [],
+        "",
+    ),
     ("absorbing", LONG, {"estimator": "exact"}, ["estimator"], "mask-count"),
-    ("marginal", TOKENS, {"frequencies": {"nodes": [1, 2, 0], "edges": [0.1] * 4}}, [], ""),
+    (
+        "marginal",
+        TOKENS,
+        {"frequencies": {"nodes": [1, 2, 0], "edges": [0.1] * 4}},
+        [],
+        "",
+    ),
     ("marginal", TOKENS, {"frequencies": {"nodes": [1.0, 2.0]}}, ["nodes"], ""),
-    ("marginal", TOKENS, {"frequencies": {"node": [1.0]}}, ["node"], 'did you mean "nodes"?'),
+    (
+        "marginal",
+        TOKENS,
+        {"frequencies": {"node": [1.0]}},
+        ["node"],
+        'did you mean "nodes"?',
+    ),
     ("marginal", TOKENS, {"frequencies": {"edges": [0.0] * 4}}, ["edges"], ""),
     # x_0 = (x_t - sqrt(1 - alpha) eps) / sqrt(alpha) is beyond float32 where alpha is
     ("gaussian", FEATURES, {"predict": "eps", "schedule": FAR}, ["schedule"], ""),
@@ -136,7 +170,12 @@ MASKS = [
         ["group"],
         'did you mean "accessibility"?',
     ),
-    (FEATURES, {"mask": "column", "group": "motif"}, ["group"], 'did you mean "motifs"?'),
+    (
+        FEATURES,
+        {"mask": "column", "group": "motif"},
+        ["group"],
+        'did you mean "motifs"?',
+    ),
     (FEATURES, {"mask": "region", "block": 3}, ["block"], ""),
     (FEATURES, {"mask": "region", "group": "motifs"}, ["group"], 'set mask = "group"'),
     (FEATURES, {"mask": "tss"}, ["mask"], ""),
@@ -185,9 +224,18 @@ SAMPLERS = [
         {"threshold": 0.9, "by": "margin", "noise": 1.0},
         [("threshold",)] * 2,
     ),
-    ("ordered", "absorbing", None, {"threshold": 0.9, "entropy_bound": 0.1}, [("entropy_bound",)]),
+    (
+        "ordered",
+        "absorbing",
+        None,
+        {"threshold": 0.9, "entropy_bound": 0.1},
+        [("entropy_bound",)],
+    ),
     ("ordered", "absorbing", None, {"by": "random", "noise": 1.0}, [("noise",)]),
-    *((name, "uniform", None, {}, [()]) for name in ("ordered", "remdm", "first-hitting")),
+    *(
+        (name, "uniform", None, {}, [()])
+        for name in ("ordered", "remdm", "first-hitting")
+    ),
     ("semi-autoregressive", "absorbing", None, {}, []),
     ("semi-autoregressive", "hybrid", None, {}, [(), ("inner",)]),
     ("semi-autoregressive", "absorbing", 4, {}, [()]),
@@ -205,41 +253,67 @@ SAMPLERS = [
 ]
 
 
-@pytest.mark.parametrize(("sampler", "process", "block_size", "options", "paths"), SAMPLERS)
+@pytest.mark.parametrize(
+    ("sampler", "process", "block_size", "options", "paths"), SAMPLERS
+)
 def test_options_of_samplers(
     part, sampler: str, process: str, block_size, options: dict, paths: list[tuple]
 ) -> None:
-    space = FEATURES if process in ("gaussian", "masked-region", "flow-matching") else TEXT
-    spec, facts = part("sampler", sampler, **options), part("process", process).facts(space)
-    assert [misfit.path for misfit in spec.check(facts, ModelFacts(block_size))] == paths
+    space = (
+        FEATURES if process in ("gaussian", "masked-region", "flow-matching") else TEXT
+    )
+    spec, facts = (
+        part("sampler", sampler, **options),
+        part("process", process).facts(space),
+    )
+    assert [
+        misfit.path for misfit in spec.check(facts, ModelFacts(block_size))
+    ] == paths
 
 
 def test_samplers_that_need_more_than_one_option(part) -> None:
     ended = part("process", "uniform").facts(ENDED)
     assert not list(part("sampler", "blocks", stop=True).check(ended, ModelFacts(16)))
     velocity = part("process", "flow-matching", predict="x0").facts(FEATURES)
-    assert [m.path for m in part("sampler", "ode", t_min=0.0).check(velocity, ModelFacts())] == [
-        ("t_min",)
-    ]
-    uniform, absorbing = (part("process", name).facts(TEXT) for name in ("uniform", "absorbing"))
+    assert [
+        m.path for m in part("sampler", "ode", t_min=0.0).check(velocity, ModelFacts())
+    ] == [("t_min",)]
+    uniform, absorbing = (
+        part("process", name).facts(TEXT) for name in ("uniform", "absorbing")
+    )
     for name, inner, facts in (
         ("semi-autoregressive", "blocks", absorbing),
         ("self-correct", "self-correct", uniform),
     ):
         assert ("inner",) in [
-            m.path for m in part("sampler", name, inner=inner).check(facts, ModelFacts())
+            m.path
+            for m in part("sampler", name, inner=inner).check(facts, ModelFacts())
         ]
     assert (
-        len(list(part("sampler", "particle-gibbs").check(uniform, ModelFacts(reads_known=True))))
+        len(
+            list(
+                part("sampler", "particle-gibbs").check(
+                    uniform, ModelFacts(reads_known=True)
+                )
+            )
+        )
         == 1
     )
     cached = part("sampler", "semi-autoregressive", approximate=True)
-    assert [m.path for m in cached.check(absorbing, ModelFacts(cache=False))] == [("approximate",)]
+    assert [m.path for m in cached.check(absorbing, ModelFacts(cache=False))] == [
+        ("approximate",)
+    ]
     assert [m.path for m in cached.warn(absorbing, ModelFacts())] == [("approximate",)]
     assert not cached.traits()
     for strategy, warned in (("conf", 1), ("conf-compensated", 1), ("cap", 0)):
         assert (
-            len(list(part("sampler", "remdm", strategy=strategy).warn(absorbing, ModelFacts())))
+            len(
+                list(
+                    part("sampler", "remdm", strategy=strategy).warn(
+                        absorbing, ModelFacts()
+                    )
+                )
+            )
             == warned
         )
     with pytest.raises(ValueError, match="must be below t_on"):

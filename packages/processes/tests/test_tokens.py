@@ -23,7 +23,8 @@ ONE = TokenSpace((Field("text", 3, 4),))
 
 def noise_of(sigma: float, rows: int = 1) -> Noise:
     return Noise(
-        torch.full((rows,), sigma, dtype=torch.float64), torch.ones(rows, dtype=torch.float64)
+        torch.full((rows,), sigma, dtype=torch.float64),
+        torch.ones(rows, dtype=torch.float64),
     )
 
 
@@ -47,7 +48,9 @@ def test_impossible_ids_and_carry_over(process_of, meaning: str) -> None:
     assert (reading.log_score().gather(-1, x[..., None]) == 0).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64]
+)
 def test_reading_is_at_least_float32(process_of, dtype: torch.dtype) -> None:
     for meaning in MEANINGS:
         process = process_of("uniform", ONE, meaning)
@@ -65,7 +68,9 @@ def test_no_signal_left_at_all(process_of, kind: str) -> None:
     """At sigma = 900 exp(-sigma) is 0: unmasked tokens stay, and nothing is NaN."""
     process = process_of(kind, ONE, schedule=LinearSigma(sigma_max=1000.0).build())
     like = Clean.of(torch.randint(0, 4, (50, 3)))
-    now, then = (process.schedule(torch.full((50,), t, dtype=torch.float64)) for t in (0.9, 0.8))
+    now, then = (
+        process.schedule(torch.full((50,), t, dtype=torch.float64)) for t in (0.9, 0.8)
+    )
     state = State.of(like.x0)
     pred = process.read(torch.randn(50, 3, process.space.vocab), state, now)
     x = process.step(state, pred, now, then, like).x
@@ -97,7 +102,9 @@ def context_of(clean: Tensor, spread: float = 1.0) -> Tensor:
 
 @pytest.mark.parametrize("sigma", [1e-4, 0.1, 3.0])
 @pytest.mark.parametrize("kind", KINDS[:3])
-def test_meanings_agree_with_bayes(process_of, transition, kind: str, sigma: float) -> None:
+def test_meanings_agree_with_bayes(
+    process_of, transition, kind: str, sigma: float
+) -> None:
     """Posterior and score of a context, from the transition matrix alone; and back."""
     process = process_of(kind, TWO)
     table, clean = process.prior_probs(), process.space.clean()
@@ -114,10 +121,15 @@ def test_meanings_agree_with_bayes(process_of, transition, kind: str, sigma: flo
             joint = m * matrix[:, x[0, place]]
             later = m @ matrix
             torch.testing.assert_close(
-                evidence.posterior(log_m)[0, place].exp(), joint / joint.sum(), rtol=1e-9, atol=0
+                evidence.posterior(log_m)[0, place].exp(),
+                joint / joint.sum(),
+                rtol=1e-9,
+                atol=0,
             )
             score = evidence.score(log_m)[0, place]
-            torch.testing.assert_close(score.exp(), later / later[x[0, place]], rtol=1e-9, atol=0)
+            torch.testing.assert_close(
+                score.exp(), later / later[x[0, place]], rtol=1e-9, atol=0
+            )
             assert score[x[0, place]] == 0
             torch.testing.assert_close(
                 evidence.context(evidence.posterior(log_m))[0, place], log_m[0, place]
@@ -133,7 +145,9 @@ def test_meanings_agree_with_bayes(process_of, transition, kind: str, sigma: flo
 @pytest.mark.parametrize("kind", ["absorbing", "uniform"])
 @pytest.mark.parametrize("vocab", [2, 15, 27, 4096, 50257])
 @pytest.mark.parametrize("sigma", [1e-4, 1e-2, 1.0, 20.0])
-def test_float32_conversions_are_stable(process_of, vocab: int, sigma: float, kind: str) -> None:
+def test_float32_conversions_are_stable(
+    process_of, vocab: int, sigma: float, kind: str
+) -> None:
     process = process_of(kind, TokenSpace((Field("text", 2, vocab),)))
     x = torch.full((1, 2), vocab) if kind == "absorbing" else torch.tensor([[0, 1]])
     table, clean = process.prior_probs(), process.space.clean()
@@ -144,28 +158,38 @@ def test_float32_conversions_are_stable(process_of, vocab: int, sigma: float, ki
     log_m = context_of(clean.expand(2, -1), 3.0)[None]
     score, posterior = narrow.score(log_m.float()), narrow.posterior(log_m.float())
     torch.testing.assert_close(score.double(), exact.score(log_m), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(posterior.double(), exact.posterior(log_m), rtol=1e-5, atol=3e-5)
-    torch.testing.assert_close(narrow.context(posterior).double(), log_m, rtol=1e-5, atol=3e-5)
+    torch.testing.assert_close(
+        posterior.double(), exact.posterior(log_m), rtol=1e-5, atol=3e-5
+    )
+    torch.testing.assert_close(
+        narrow.context(posterior).double(), log_m, rtol=1e-5, atol=3e-5
+    )
     back = narrow.context_of_score(score)
     torch.testing.assert_close(back.logsumexp(-1), torch.zeros(1, 2), rtol=0, atol=1e-5)
     assert not narrow.posterior(back).isnan().any()
     if (
         kind == "absorbing" or sigma < 2
     ):  # at sigma = 20 a context is below the rounding of its score in float32
-        torch.testing.assert_close(back.exp().double(), log_m.exp(), rtol=1e-2, atol=1e-6)
+        torch.testing.assert_close(
+            back.exp().double(), log_m.exp(), rtol=1e-2, atol=1e-6
+        )
     again = exact.context_of_score(exact.score(log_m))
     torch.testing.assert_close(
         again.exp(), log_m.exp(), rtol=1e-5, atol=1e-7 if sigma > 2 else 1e-12
     )
 
 
-def test_contexts_of_a_large_vocabulary_lose_only_the_rounding_of_scores(process_of) -> None:
+def test_contexts_of_a_large_vocabulary_lose_only_the_rounding_of_scores(
+    process_of,
+) -> None:
     process = process_of("uniform", TokenSpace((Field("text", 1, 50257),)))
     evidence = Posterior(
         torch.tensor([[3]]), noise_of(3.0), process.prior_probs(), process.space.clean()
     )
     score = evidence.score(context_of(process.space.clean())[None]).float()
-    narrow, exact = (evidence.context_of_score(given).double() for given in (score, score.double()))
+    narrow, exact = (
+        evidence.context_of_score(given).double() for given in (score, score.double())
+    )
     torch.testing.assert_close(narrow, exact, rtol=0, atol=2e-5)
 
 
@@ -179,5 +203,8 @@ def test_equal_scores_are_an_even_context_at_any_noise(process_of) -> None:
             noise_of(sigma).apply(Tensor.float),
         )
         torch.testing.assert_close(
-            reading.log_context().exp(), torch.full((1, 1, 27), 1 / 27), rtol=1e-3, atol=0
+            reading.log_context().exp(),
+            torch.full((1, 1, 27), 1 / 27),
+            rtol=1e-3,
+            atol=0,
         )

@@ -79,14 +79,20 @@ def problems_of(tmp_path, catalog, text: str) -> list:
 @pytest.mark.parametrize(
     ("given", "heads", "norm"),
     [
-        ({"norm": "rms"}, 2, "rms"),  # 2 is the default of the slot, 4 that of the component
+        (
+            {"norm": "rms"},
+            2,
+            "rms",
+        ),  # 2 is the default of the slot, 4 that of the component
         ({"heads": 8}, 8, "layer"),
         ({}, 2, "layer"),
         ({"use": "plain"}, 4, "layer"),
         ("plain", 4, "layer"),
     ],
 )
-def test_a_table_without_a_name_changes_the_default_component(catalog, given, heads, norm):
+def test_a_table_without_a_name_changes_the_default_component(
+    catalog, given, heads, norm
+):
     net = catalog.parse("model", {"use": "net", "width": 1, "block": given})
     assert (net.block.heads, net.block.norm) == (heads, norm)
     assert dump(net.block, catalog) == {"heads": heads, "norm": norm}
@@ -101,7 +107,9 @@ def test_mistakes_in_a_table_without_a_name(catalog, tmp_path):
         ("unknown-value", "model", "block", "norm"),
         ("missing-key", "model", "other"),
     }
-    (help_text,) = (problem.help for problem in problems if problem.code == "unknown-key")
+    (help_text,) = (
+        problem.help for problem in problems if problem.code == "unknown-key"
+    )
     assert help_text == 'did you mean "heads"? accepted: heads, norm, use'
     with pytest.raises(PydanticCustomError, match="an optimizer, .* registered: none"):
         catalog.parse("optimizer", 3)
@@ -114,7 +122,10 @@ def test_nested_tables_of_a_default_are_merged():
         "inner": {"use": "b", "x": 5, "y": 2},
         "z": 3,
     }
-    assert merge_tables(default, {"inner": {"use": "c", "x": 5}})["inner"] == {"use": "c", "x": 5}
+    assert merge_tables(default, {"inner": {"use": "c", "x": 5}})["inner"] == {
+        "use": "c",
+        "x": 5,
+    }
 
 
 @pytest.mark.parametrize(
@@ -129,7 +140,9 @@ def test_nested_tables_of_a_default_are_merged():
     ],
 )
 def test_an_unknown_name_suggests_another(tmp_path, catalog, use, code, message):
-    (problem,) = problems_of(tmp_path, catalog, f'model = {{ use = "{use}", width = 1 }}')
+    (problem,) = problems_of(
+        tmp_path, catalog, f'model = {{ use = "{use}", width = 1 }}'
+    )
     assert problem.code == code
     assert message in problem.message
 
@@ -152,7 +165,11 @@ def test_two_plugins_with_one_name_are_both_kept(catalog, refused):
 
 def test_components_of_a_plugin_are_added_all_or_none(catalog):
     def made(base, **attributes):
-        return type("Made", (base,), {"__module__": __name__, "__doc__": "A block.", **attributes})
+        return type(
+            "Made",
+            (base,),
+            {"__module__": __name__, "__doc__": "A block.", **attributes},
+        )
 
     class Strange(Plain):
         """A type that TOML lacks."""
@@ -176,16 +193,24 @@ def test_components_of_a_plugin_are_added_all_or_none(catalog):
 
 def test_dump_validates_to_the_same_and_pins_names(tmp_path, catalog):
     path = tmp_path / "e.toml"
-    path.write_text('[model]\nuse = "net"\nwidth = 3\nheads = ["linear"]\nother = "plain"')
+    path.write_text(
+        '[model]\nuse = "net"\nwidth = 3\nheads = ["linear"]\nother = "plain"'
+    )
     file = validate(File, Document.load(path), catalog)
     tree = dump(file, catalog)
-    assert tree["model"]["block"] == {"use": "ours/plain@1", "heads": 2, "norm": "layer"}
+    assert tree["model"]["block"] == {
+        "use": "ours/plain@1",
+        "heads": 2,
+        "norm": "layer",
+    }
     assert validate(File, Document(tree), catalog) == file
     assert validate(File, Document(dump(file)), catalog) == file
 
 
 def test_describe_gives_types_defaults_and_text(catalog):
-    options = {o["name"]: o for o in describe(catalog.find("model", "net"), catalog)["options"]}
+    options = {
+        o["name"]: o for o in describe(catalog.find("model", "net"), catalog)["options"]
+    }
     assert options["block"]["type"] == "a block"
     assert options["block"]["default"] == '{ use = "plain", heads = 2 }'
     assert options["width"]["default"] == "(required)"
@@ -210,5 +235,8 @@ def test_a_validator_that_fails_is_attributed_to_its_plugin(tmp_path, catalog, e
     text = 'model = { use = "net", width = 1, other = "failing" }\nsteps = 0'
     first, second = problems_of(tmp_path, catalog, text)
     assert first.code == "plugin-failed"
-    assert f'block "failing" of plugin "theirs" failed: {type(error).__name__}' in first.message
+    assert (
+        f'block "failing" of plugin "theirs" failed: {type(error).__name__}'
+        in first.message
+    )
     assert (first.path, second.path) == (("model", "other"), ("steps",))

@@ -6,13 +6,16 @@ import torch
 from dither.registry.contracts.records import Clean, Noise, Noised, State, over
 from dither.registry.contracts.spaces import FeatureSpace, Field, Group, TokenSpace
 
-GRAPH = TokenSpace((Field("nodes", 3, 5, mask=3, pad=4), Field("edges", 3, 4, mask=2, pad=3)))
+GRAPH = TokenSpace(
+    (Field("nodes", 3, 5, mask=3, pad=4), Field("edges", 3, 4, mask=2, pad=3))
+)
 
 
 def test_tables_have_a_row_per_position_or_one_for_all():
     assert (
         GRAPH.clean().tolist()
-        == [[True, True, True, False, False]] * 3 + [[True, True, False, False, False]] * 3
+        == [[True, True, True, False, False]] * 3
+        + [[True, True, False, False, False]] * 3
     )
     assert GRAPH.usable().sum(-1).tolist() == [5, 5, 5, 4, 4, 4]
     assert TokenSpace((Field("text", 7, 4),)).clean().shape == (1, 4)
@@ -52,13 +55,15 @@ def test_invalid_spaces_are_rejected(wrong):
 
 def test_noise_is_exact_for_tiny_sigma_and_broadcasts():
     noise = Noise(
-        torch.tensor([1e-12, 2.0], dtype=torch.float64), torch.ones(2, dtype=torch.float64)
+        torch.tensor([1e-12, 2.0], dtype=torch.float64),
+        torch.ones(2, dtype=torch.float64),
     )
     x = torch.zeros(2, 3, 4)
     assert noise.one_minus_alpha(x).shape == (2, 1, 1)
     assert noise.one_minus_alpha(x)[0].item() == pytest.approx(1e-12, rel=1e-12)
     torch.testing.assert_close(
-        noise.alpha(x) + noise.one_minus_alpha(x), torch.ones(2, 1, 1, dtype=torch.float64)
+        noise.alpha(x) + noise.one_minus_alpha(x),
+        torch.ones(2, 1, 1, dtype=torch.float64),
     )
     assert over(torch.zeros(2, 3), x).shape == (2, 3, 1)
 
@@ -79,7 +84,9 @@ def test_records_are_moved_and_sliced():
 
 def test_fixed_is_padding_and_known():
     valid, known = torch.tensor([[True, False]]), torch.tensor([[False, False]])
-    assert Clean.of(torch.zeros(1, 2).long(), valid, known).fixed.tolist() == [[False, True]]
+    assert Clean.of(torch.zeros(1, 2).long(), valid, known).fixed.tolist() == [
+        [False, True]
+    ]
     features = Clean.of(
         torch.zeros(1, 2, 2), valid, torch.tensor([[[True, False], [False, False]]])
     )

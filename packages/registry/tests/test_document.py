@@ -58,7 +58,10 @@ VALUES = st.recursive(
 
 @settings(max_examples=100, deadline=None)
 @given(
-    st.lists(st.tuples(st.sampled_from(["pair", "table", "array"]), KEYS, KEYS, VALUES), max_size=8)
+    st.lists(
+        st.tuples(st.sampled_from(["pair", "table", "array"]), KEYS, KEYS, VALUES),
+        max_size=8,
+    )
 )
 def test_positions_agree_with_tomllib_on_any_text(lines):
     text = ""
@@ -106,7 +109,11 @@ def test_extends_merges_and_a_changed_use_drops_the_other_keys(tmp_path):
     )
     document = Document.load(tmp_path / "child.toml")
     assert document.tree == {
-        "model": {"width": 8, "block": {"use": "b"}, "head": {"use": "plain", "zero": True}},
+        "model": {
+            "width": 8,
+            "block": {"use": "b"},
+            "head": {"use": "plain", "zero": True},
+        },
         "train": {"use": "t", "steps": 1},
     }
     assert document.origin(("model", "width")).line == 2
@@ -117,7 +124,13 @@ def test_extends_merges_and_a_changed_use_drops_the_other_keys(tmp_path):
 
 def test_set_and_unset(tmp_path, refused):
     write(tmp_path, e='a = 1\nblock = "plain"\n[t]\nuse = "x"\nk = 1\n')
-    changes = ["a=[1, 2]", "name=some words", "block.heads=3", "t.use=y", "new.deep.er=1e-4"]
+    changes = [
+        "a=[1, 2]",
+        "name=some words",
+        "block.heads=3",
+        "t.use=y",
+        "new.deep.er=1e-4",
+    ]
     document = Document.load(tmp_path / "e.toml", changes, ["new.deep"])
     assert document.tree == {
         "a": [1, 2],
@@ -172,7 +185,10 @@ def test_invalid_toml_is_located(tmp_path, text, code, line, column, refusal):
     write(tmp_path, e=text)
     (problem,) = refusal(Document.load, tmp_path / "e.toml").problems
     assert problem.code == code
-    assert line is None or (problem.origin.line, problem.origin.column) == (line, column)
+    assert line is None or (problem.origin.line, problem.origin.column) == (
+        line,
+        column,
+    )
 
 
 DOTS = ".".join("a" * 100)
@@ -210,7 +226,12 @@ def test_history_of_a_value(tmp_path):
             for o in document.history(path)
         ]
 
-    assert places("lr") == ["--set lr=4", "--set lr=3", "child.toml:2:6", "base.toml:1:6"]
+    assert places("lr") == [
+        "--set lr=4",
+        "--set lr=3",
+        "child.toml:2:6",
+        "base.toml:1:6",
+    ]
     assert places("list", 1) == ["base.toml:2:12"]
     assert places("model", "use") == ["middle.toml:2:17", "base.toml:4:7"]
     assert places("model", "heads") == ["--unset model.heads", "middle.toml:2:30"]
@@ -251,7 +272,10 @@ def test_extends_in_a_circle_is_located(tmp_path, refused):
 def test_a_missing_parent_is_located_with_a_suggestion(tmp_path, refusal):
     write(tmp_path, base="", child='extends = ["base.toml", "bse.toml"]')
     (problem,) = refusal(Document.load, tmp_path / "child.toml").problems
-    assert (problem.code, problem.help) == ("file-not-found", 'did you mean "base.toml"?')
+    assert (problem.code, problem.help) == (
+        "file-not-found",
+        'did you mean "base.toml"?',
+    )
     assert str(problem.origin).endswith("child.toml:1:25")
     with pytest.raises(Refused, match='did you mean "child.toml"'):
         Document.load(tmp_path / "chlid.toml")

@@ -47,7 +47,9 @@ def add(tmp_path, monkeypatch):
         info = tmp_path / folder
         info.mkdir(parents=True)
         if name is not None:
-            (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}{version}")
+            (info / "METADATA").write_text(
+                f"Metadata-Version: 2.1\nName: {name}{version}"
+            )
         (info / "entry_points.txt").write_bytes(points.encode("latin-1"))
 
     return add
@@ -67,10 +69,14 @@ def test_damaged_metadata_affects_its_own_plugin_only(add, foreign, failed):
     add("no_version-1.0.dist-info", POINTS.format("tp-name", "m"), "x", version="\n")
     add("no_file-1.0.dist-info", POINTS.format("tp-file", "m"))
     add("foreign-1.0.dist-info", foreign, "x")
-    found = {name: bool(plugin.failure) for name, (plugin,) in installed_plugins().items()}
-    assert found == {"tp-file": True, "tp-good": False, "tp-name": True} | dict.fromkeys(
-        failed, True
-    )
+    found = {
+        name: bool(plugin.failure) for name, (plugin,) in installed_plugins().items()
+    }
+    assert found == {
+        "tp-file": True,
+        "tp-good": False,
+        "tp-name": True,
+    } | dict.fromkeys(failed, True)
 
 
 def test_the_first_distribution_of_a_name_counts_and_intact_ones_come_first(add):
@@ -79,6 +85,7 @@ def test_the_first_distribution_of_a_name_counts_and_intact_ones_come_first(add)
     add("damaged-1.0.dist-info", POINTS.format("tp-same", "m"))
     add("intact-1.0.dist-info", POINTS.format("tp-same", "m"), "intact")
     found = {
-        name: [plugin.distribution for plugin in same] for name, same in installed_plugins().items()
+        name: [plugin.distribution for plugin in same]
+        for name, same in installed_plugins().items()
     }
     assert found == {"tp-same": ["intact"]}

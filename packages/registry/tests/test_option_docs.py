@@ -51,7 +51,9 @@ def test_text_comes_from_the_nearest_class() -> None:
 
 def test_class_without_a_source_has_none() -> None:
     made = type(
-        "Made", (Base,), {"__annotations__": {"other": int}, "other": 1, "__module__": "nowhere"}
+        "Made",
+        (Base,),
+        {"__annotations__": {"other": int}, "other": 1, "__module__": "nowhere"},
     )
     assert docs_of(made) == docs_of(Base)
 

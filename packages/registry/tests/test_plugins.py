@@ -51,7 +51,9 @@ BROKEN = {
         'did you mean "register_components"',
     ),
     "tp-wrapper": (
-        HOOK.format("def before_run(run): yield").replace("impl\n", "impl(wrapper=True)\n"),
+        HOOK.format("def before_run(run): yield").replace(
+            "impl\n", "impl(wrapper=True)\n"
+        ),
         "wrapper",
     ),
     "tp-nothing": ("x = 1", "ValueError: no function is marked with @hookimpl"),
@@ -65,7 +67,10 @@ def test_a_broken_plugin_is_reported_and_the_others_load(install, block, lazy, r
         install(name, source)
     install("tp-twice", block("half").replace("[Block]", "[Block, Block]"))
     install(
-        "tp-then", block("half").replace("return [Block]", "yield Block; raise ValueError('then')")
+        "tp-then",
+        block("half").replace(
+            "return [Block]", "yield Block; raise ValueError('then')"
+        ),
     )
     plugins = load_plugins(lazy=lazy)
     assert plugins.catalog.find("block", "good-block").plugin == "tp-good"
@@ -113,7 +118,10 @@ def test_two_distributions_with_one_entry_point_name_clash(install, block):
     install("tp-one", block("one"), entry="same")
     install("tp-two", block("two"), entry="same")
     plugins = load_plugins()
-    assert (states(plugins)["same"], reports(plugins)["same"].source) == ("clash", "tp-one, tp-two")
+    assert (states(plugins)["same"], reports(plugins)["same"].source) == (
+        "clash",
+        "tp-one, tp-two",
+    )
     assert not {"one", "two"} & set(plugins.catalog.names("block"))
     assert codes_of(lambda: plugins.request("same")) == ["plugin-conflict"]
 
@@ -121,7 +129,9 @@ def test_two_distributions_with_one_entry_point_name_clash(install, block):
 def test_the_second_name_of_a_module_fails(install, block):
     source = install("tp-both", block("both"), entry="tp-a")
     points = next(source.parent.glob("test_plugin_tp_both-*")) / "entry_points.txt"
-    points.write_text(f"[{GROUP}]\ntp-a = test_plugin_tp_both\ntp-b = test_plugin_tp_both\n")
+    points.write_text(
+        f"[{GROUP}]\ntp-a = test_plugin_tp_both\ntp-b = test_plugin_tp_both\n"
+    )
     found = reports(load_plugins())
     assert (found["tp-a"].state, found["tp-b"].state) == ("loaded", "failed")
     assert "test_plugin_tp_both" in found["tp-b"].reason
@@ -134,16 +144,18 @@ def test_blocked_plugins_are_never_imported(install, tmp_path):
         blocked = policy({"plugins": {"block": [word]}})
         assert states(load_plugins(policy=blocked))["tp-entry"] == "blocked"
     assert states(load_plugins(["no:tp-entry"]))["tp-entry"] == "blocked"
-    assert codes_of(lambda: load_plugins(["tp-entry"], policy=blocked)) == ["plugin-blocked"]
+    assert codes_of(lambda: load_plugins(["tp-entry"], policy=blocked)) == [
+        "plugin-blocked"
+    ]
     assert not flag.exists()
 
 
 def test_an_allow_list_and_its_misspellings(install, block, monkeypatch, refused):
     install("tp-good", block("good-block"))
     monkeypatch.setenv("DITHER_PLUGINS", "tp-good")
-    assert {kind for kind, state in states(load_plugins()).items() if state == "loaded"} == {
-        "tp-good"
-    }
+    assert {
+        kind for kind, state in states(load_plugins()).items() if state == "loaded"
+    } == {"tp-good"}
     monkeypatch.setenv("DITHER_PLUGINS", "")
     assert set(states(load_plugins()).values()) == {"blocked"}
     monkeypatch.setenv("DITHER_PLUGINS", "tp-godo")
@@ -167,7 +179,10 @@ def test_required_plugins(install, block, refusal):
         policy=policy({"plugins": {"require": ["tp-good>=2", "nobody", "tasks"]}})
     )
     info = refusal(plugins.require)
-    assert [problem.message.split('"')[1] for problem in info.problems] == ["tp-good>=2", "nobody"]
+    assert [problem.message.split('"')[1] for problem in info.problems] == [
+        "tp-good>=2",
+        "nobody",
+    ]
     assert info.codes == ["unknown-plugin"] * 2
 
 
@@ -175,13 +190,19 @@ def test_a_requirement_covers_all_plugins_of_a_distribution(install, block):
     source = install("tp-dist", block("one"), entry="tp-a", version="1.4.dev3")
     (source.parent / "test_plugin_other.py").write_text(block("two"))
     points = next(source.parent.glob("test_plugin_tp_dist-*")) / "entry_points.txt"
-    points.write_text(f"[{GROUP}]\ntp-a = test_plugin_tp_dist\ntp-b = test_plugin_other\n")
-    plugins = load_plugins(policy=policy({"plugins": {"require": ["tp-dist>=1.3"]}}), lazy=True)
+    points.write_text(
+        f"[{GROUP}]\ntp-a = test_plugin_tp_dist\ntp-b = test_plugin_other\n"
+    )
+    plugins = load_plugins(
+        policy=policy({"plugins": {"require": ["tp-dist>=1.3"]}}), lazy=True
+    )
     plugins.require()
     assert active(plugins) == ["tp-a", "tp-b"]
 
 
-@pytest.mark.parametrize("text", ["a; python_version < '4'", "a[extra]", "a @ file:///a", "y 3"])
+@pytest.mark.parametrize(
+    "text", ["a; python_version < '4'", "a[extra]", "a @ file:///a", "y 3"]
+)
 def test_a_requirement_is_a_name_with_versions(text):
     with pytest.raises(ValueError, match="requirement"):
         policy({"plugins": {"require": [text]}})
@@ -192,22 +213,32 @@ def test_file_plugins(tmp_path, block):
     path.write_text(block("mine"))
     for plugins in (load_plugins(files=[path]), load_plugins([str(path)])):
         report = plugins.reports[-1]
-        assert (report.name, report.state, len(report.sha256)) == ("my-block", "loaded", 64)
+        assert (report.name, report.state, len(report.sha256)) == (
+            "my-block",
+            "loaded",
+            64,
+        )
         assert plugins.catalog.find("block", "my-block/mine")
         assert active(plugins) == ["my-block"]
     assert codes_of(lambda: plugins.load_file(path)) == ["plugin-conflict"]
     blocked = policy({"plugins": {"block": ["My_Block"]}})
-    assert codes_of(lambda: load_plugins(files=[path], policy=blocked)) == ["plugin-blocked"]
+    assert codes_of(lambda: load_plugins(files=[path], policy=blocked)) == [
+        "plugin-blocked"
+    ]
     for source in ("x = 1 / 0", "x = 1"):
         path.write_text(source)
         assert codes_of(lambda: load_plugins(files=[path])) == ["plugin-failed"]
-    assert codes_of(lambda: load_plugins(files=[tmp_path / "none.py"])) == ["file-not-found"]
+    assert codes_of(lambda: load_plugins(files=[tmp_path / "none.py"])) == [
+        "file-not-found"
+    ]
     assert codes_of(lambda: load_plugins(files=[path.rename(tmp_path / "a@b.py")])) == [
         "invalid-value"
     ]
 
 
-@pytest.mark.parametrize("name", ["a/b", "a@b", 'a"b', "a\\b", "a,b", "a\x07b", "no:a", "a.py"])
+@pytest.mark.parametrize(
+    "name", ["a/b", "a@b", 'a"b', "a\\b", "a,b", "a\x07b", "no:a", "a.py"]
+)
 def test_names_that_a_pin_cannot_express_are_rejected(install, block, name):
     install("tp-odd", block("odd"), entry=name)
     assert "not a valid plugin name" in reports(load_plugins())[name].reason
@@ -221,15 +252,27 @@ def test_components_of_one_name_are_reported_with_both_plugins(install, block, r
         load_plugins(lazy=True).catalog.find("block", "same")
     assert '"tp-one/same", "tp-two/same"' in str(info.value)
     listed = policy({"components": {"tp-two": {"block": ["same"]}}})
-    assert load_plugins(policy=listed, lazy=True).catalog.find("block", "same").plugin == "tp-two"
+    assert (
+        load_plugins(policy=listed, lazy=True).catalog.find("block", "same").plugin
+        == "tp-two"
+    )
     plugins = load_plugins(["no:tp-two"], policy=listed)
     assert plugins.catalog.find("block", "same").plugin == "tp-one"
 
 
 def test_a_known_plugin_is_named_with_its_command(refused):
-    known = {"wavelet": {"provides": ["block:wavelet"], "install": "pip install dither-wavelet"}}
-    with refused("unknown-component", match='plugin "wavelet": pip install dither-wavelet'):
-        load_plugins(policy=policy({"known": known}), lazy=True).catalog.find("block", "wavelet")
+    known = {
+        "wavelet": {
+            "provides": ["block:wavelet"],
+            "install": "pip install dither-wavelet",
+        }
+    }
+    with refused(
+        "unknown-component", match='plugin "wavelet": pip install dither-wavelet'
+    ):
+        load_plugins(policy=policy({"known": known}), lazy=True).catalog.find(
+            "block", "wavelet"
+        )
 
 
 def test_plugins_that_an_experiment_requests_may_be_used(install, monkeypatch):
@@ -239,7 +282,9 @@ def test_plugins_that_an_experiment_requests_may_be_used(install, monkeypatch):
         (blocked, [], ["tp-watch"], "blocked"),
         (None, ["no:tp-watch"], ["tp-watch"], "blocked"),
     ):
-        assert states(load_plugins(select, policy=rules, named=named))["tp-watch"] == state
+        assert (
+            states(load_plugins(select, policy=rules, named=named))["tp-watch"] == state
+        )
     monkeypatch.setenv("DITHER_PLUGINS", "losses")
     assert states(load_plugins(named=["tp-watch"]))["tp-watch"] == "loaded"
     assert active(load_plugins(["tp-watch"])) == ["tp-watch"]
@@ -270,7 +315,9 @@ def observer(*events):
     """Return an observer; each event is a hook and the error that it raises."""
     hooks = {hook: hookimpl(_raising(error)) for hook, error in events}
     return type(
-        "Observer", (), {"after_eval": hookimpl(lambda self, metrics: metrics["loss"]), **hooks}
+        "Observer",
+        (),
+        {"after_eval": hookimpl(lambda self, metrics: metrics["loss"]), **hooks},
     )()
 
 
@@ -303,7 +350,9 @@ def test_a_hook_that_raises_stops_the_run():
 def test_only_used_plugins_and_observers_take_part_in_a_run(install, block):
     install("tp-good", block("good-block"))
     install("tp-watch", HOOK.format("def before_run(run): return 3"))
-    install("tp-checks", HOOK.format("def check_experiment(experiment): raise ValueError"))
+    install(
+        "tp-checks", HOOK.format("def check_experiment(experiment): raise ValueError")
+    )
     plugins = load_plugins()
     assert not plugins.active
     assert plugins.observe() == []
@@ -343,9 +392,9 @@ def test_a_refusal_in_a_run_is_attributed():
         list(plugins.call_each("before_run", run=None))
     assert "no disk" in error.value.detail
     assert "Traceback" not in error.value.detail
-    assert codes_of(lambda: list(plugins.call_each("check_experiment", experiment=None))) == [
-        "no-effect"
-    ]
+    assert codes_of(
+        lambda: list(plugins.call_each("check_experiment", experiment=None))
+    ) == ["no-effect"]
 
 
 def test_a_plugin_that_fails_to_register_leaves_no_trace():

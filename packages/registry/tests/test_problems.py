@@ -21,9 +21,13 @@ def test_the_number_of_problems_is_limited(found, shown, last):
         [Problem(str(n), origin=Origin("a.toml", n + 1, 1, "x")) for n in range(found)]
     ).problems
     assert len(problems) == shown
-    assert [problem.message for problem in problems[:-1]] == [str(n) for n in range(shown - 1)]
+    assert [problem.message for problem in problems[:-1]] == [
+        str(n) for n in range(shown - 1)
+    ]
     assert problems[-1].message == (last or "8,950 more problems are not shown")
-    assert str(Refused(problems).problems[-1].origin) == (f"a.toml:{found}:1" if last else "a.toml")
+    assert str(Refused(problems).problems[-1].origin) == (
+        f"a.toml:{found}:1" if last else "a.toml"
+    )
 
 
 @pytest.mark.parametrize("text", ["one line", "", "a\n\nlast é", "a\n", "\n\n"])
@@ -37,7 +41,9 @@ def test_a_place_is_the_line_and_column_of_its_characters(text):
                 start - before.rfind("\n"),
             )
             assert place.source == text.split("\n")[place.line - 1]
-            assert place.width == max(1, min(end - start, len(place.source) - place.column + 1))
+            assert place.width == max(
+                1, min(end - start, len(place.source) - place.column + 1)
+            )
 
 
 ROOT = Path(__file__).parents[3]
@@ -45,5 +51,7 @@ ROOT = Path(__file__).parents[3]
 
 def test_every_code_in_the_source_is_listed():
     sources = [path.read_text() for path in ROOT.glob("packages/*/dither/**/*.py")]
-    used = {code for text in sources for code in re.findall(r'\bcode="([a-z-]+)"', text)}
+    used = {
+        code for text in sources for code in re.findall(r'\bcode="([a-z-]+)"', text)
+    }
     assert used <= set(CODES), sorted(used - set(CODES))

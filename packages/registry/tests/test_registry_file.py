@@ -48,7 +48,11 @@ def messages(path, session):
 
 def test_sync_keeps_the_policy_and_check_agrees(path):
     specs = (component("more", LossSpec), component("another"), BLOCK)
-    added = ["added block ours/another", "added block ours/plain", "added loss ours/more"]
+    added = [
+        "added block ours/another",
+        "added block ours/plain",
+        "added loss ours/more",
+    ]
     assert sync_components(path, plugins(*specs)) == added
     text = path.read_text()
     tables = '[components.ours]\nloss = ["more"]\nblock = ["another", "plain"]\n'
@@ -72,7 +76,10 @@ def test_renamed_missing_and_new_components_are_reported(path):
 
 def test_two_plugins_with_one_name_are_both_listed(path):
     both = plugins(BLOCK, theirs=[component("plain")])
-    assert sync_components(path, both) == ["added block ours/plain", "added block theirs/plain"]
+    assert sync_components(path, both) == [
+        "added block ours/plain",
+        "added block theirs/plain",
+    ]
     assert read_policy(path).owners() == {"block:plain": ["ours", "theirs"]}
     assert messages(path, both) == []
 

@@ -34,7 +34,8 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize(
-    "name", ["K562", "T_NK", "CD4-", "CD4+ T cell", "naive B (cord)", "x.y", "7", "\u03b2"]
+    "name",
+    ["K562", "T_NK", "CD4-", "CD4+ T cell", "naive B (cord)", "x.y", "7", "\u03b2"],
 )
 def test_ordinary_names_stay_as_they_are(name):
     assert safe_name(name) == name
@@ -51,7 +52,15 @@ def test_any_name_is_a_file_in_the_folder(tmp_path, name):
 
 
 def test_different_names_are_different_files():
-    names = [*HOSTILE, "T_NK", "T\\NK", "T:NK", "x" * 999, "x" * MAX_BYTES, "x" * (MAX_BYTES + 1)]
+    names = [
+        *HOSTILE,
+        "T_NK",
+        "T\\NK",
+        "T:NK",
+        "x" * 999,
+        "x" * MAX_BYTES,
+        "x" * (MAX_BYTES + 1),
+    ]
     # Names that look like the altered form of another name are altered themselves.
     names += [safe_name(name) for name in names if safe_name(name) != name]
     assert len({safe_name(name) for name in names}) == len(set(names))

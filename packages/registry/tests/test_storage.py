@@ -45,9 +45,9 @@ def pip(monkeypatch, tmp_path):
             self.environments.append(options["env"])
             if self.error:
                 return subprocess.CompletedProcess(command, 1, "", self.error)
-            (Path(command[command.index("--dest") + 1]) / "some-1.0-py3-none-any.whl").write_bytes(
-                self.content
-            )
+            (
+                Path(command[command.index("--dest") + 1]) / "some-1.0-py3-none-any.whl"
+            ).write_bytes(self.content)
             return subprocess.CompletedProcess(command, 0, "", "")
 
     pip = Pip()
@@ -57,7 +57,9 @@ def pip(monkeypatch, tmp_path):
 
 
 def cached(tmp_path):
-    return sorted(path.name for path in (tmp_path / "data").rglob("*") if path.is_file())
+    return sorted(
+        path.name for path in (tmp_path / "data").rglob("*") if path.is_file()
+    )
 
 
 def test_a_wheel_is_fetched_once_and_only_as_a_wheel(pip, tmp_path):
@@ -73,7 +75,9 @@ def test_a_wheel_is_fetched_once_and_only_as_a_wheel(pip, tmp_path):
     assert len(pip.calls) == 2, "a damaged copy is fetched again"
 
 
-def test_a_wheel_is_fetched_in_an_environment_without_pip(pip, tmp_path, monkeypatch, refused):
+def test_a_wheel_is_fetched_in_an_environment_without_pip(
+    pip, tmp_path, monkeypatch, refused
+):
     monkeypatch.setenv("UV_DEFAULT_INDEX", "scheme://index")
     bundled = tmp_path / "python" / "_bundled" / "pip-1-py3-none-any.whl"
     bundled.mkdir(parents=True)
@@ -83,7 +87,9 @@ def test_a_wheel_is_fetched_in_an_environment_without_pip(pip, tmp_path, monkeyp
         ("pip", "/bin/uv", there),
         (None, None, None),
     ]:
-        monkeypatch.setattr(storage.importlib.util, "find_spec", {"ensurepip": spec}.get)
+        monkeypatch.setattr(
+            storage.importlib.util, "find_spec", {"ensurepip": spec}.get
+        )
         monkeypatch.setattr(storage.shutil, "which", lambda name, uv=uv: uv)
         with nullcontext() if path else refused("download-failed"):
             storage.fetch_wheel("some", "1.0", SHA256).unlink()
@@ -108,7 +114,9 @@ def test_errors_of_pip_are_shown_without_passwords(pip, tmp_path, refused):
     assert cached(tmp_path) == []
 
 
-def test_a_cache_that_cannot_be_written_is_reported(pip, tmp_path, monkeypatch, refused):
+def test_a_cache_that_cannot_be_written_is_reported(
+    pip, tmp_path, monkeypatch, refused
+):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("DITHER_DATA", str(tmp_path / "file"))
     with refused("unreadable-file") as info:

@@ -11,7 +11,10 @@ from torch import nn
 
 from dither.registry.files.weight_files import read_weights
 
-WEIGHTS = {"a.weight": torch.arange(6.0).view(2, 3), "b": torch.ones(4, dtype=torch.bfloat16)}
+WEIGHTS = {
+    "a.weight": torch.arange(6.0).view(2, 3),
+    "b": torch.ones(4, dtype=torch.bfloat16),
+}
 
 
 class Settings(dict):
@@ -76,14 +79,17 @@ def test_checkpoints_of_torch(tmp_path, saved):
 def test_safetensors_with_any_suffix(tmp_path):
     for prefix in ("", "model."):
         save_file(
-            {f"{prefix}{name}": weight for name, weight in WEIGHTS.items()}, tmp_path / "x.pt"
+            {f"{prefix}{name}": weight for name, weight in WEIGHTS.items()},
+            tmp_path / "x.pt",
         )
         assert_weights(read_weights(tmp_path / "x.pt"))
 
 
 def test_nothing_in_a_file_is_executed(tmp_path):
     made = tmp_path / "made by the file"
-    torch.save({"state_dict": WEIGHTS, "hyper_parameters": Evil(made)}, tmp_path / "x.pt")
+    torch.save(
+        {"state_dict": WEIGHTS, "hyper_parameters": Evil(made)}, tmp_path / "x.pt"
+    )
     assert_weights(read_weights(tmp_path / "x.pt"))
     assert not made.exists()
     torch.load(tmp_path / "x.pt", weights_only=False)["hyper_parameters"].close()

@@ -23,7 +23,11 @@ def make_diagrams():
     def make(count, seed=0, *, most=8, boxes=True):
         plans = make_plans(seed, 0, count, most)
         diagrams = [plans.diagram(row) for row in range(count)]
-        return diagrams if boxes else [replace(diagram, boxes=None) for diagram in diagrams]
+        return (
+            diagrams
+            if boxes
+            else [replace(diagram, boxes=None) for diagram in diagrams]
+        )
 
     return make
 
@@ -34,7 +38,9 @@ def write_array():
 
     def write(folder, values, rows=None, version=2):
         is_text = values.dtype.kind == "U"
-        with warnings.catch_warnings(action="ignore"):  # text in format 3 is not specified yet
+        with warnings.catch_warnings(
+            action="ignore"
+        ):  # text in format 3 is not specified yet
             array = zarr.create_array(
                 str(folder),
                 shape=values.shape,
@@ -55,12 +61,19 @@ def write_store(write_array):
 
     def write(path, arrays, version=2):
         zarr.create_group(str(path), zarr_format=version)
-        places = zip(*(arrays[name] for name in ("chromosome", "start", "end")), strict=True)
+        places = zip(
+            *(arrays[name] for name in ("chromosome", "start", "end")), strict=True
+        )
         write_array(
-            path / "peak_names", np.array([f"{c}:{s}-{e}" for c, s, e in places]), None, version
+            path / "peak_names",
+            np.array([f"{c}:{s}-{e}" for c, s, e in places]),
+            None,
+            version,
         )
         write_array(path / "motif_names", np.asarray(arrays["motifs"]), None, version)
-        write_array(path / "data", np.asarray(arrays["features"], np.float32), 1000, version)
+        write_array(
+            path / "data", np.asarray(arrays["features"], np.float32), 1000, version
+        )
         for number, cell in enumerate(arrays.get("cells", ())):
             of_cell = {
                 name: arrays[name][:, number]
@@ -71,9 +84,16 @@ def write_store(write_array):
                 plus, minus = of_cell.pop("expression").T
                 of_cell |= {"expression_positive": plus, "expression_negative": minus}
             for name, values in of_cell.items():
-                write_array(path / name / cell, np.ascontiguousarray(values), 1000, version)
+                write_array(
+                    path / name / cell, np.ascontiguousarray(values), 1000, version
+                )
         for name in ("index", "name", "strand"):
             if f"gene_{name}" in arrays:
-                write_array(path / f"gene_idx_info_{name}", arrays[f"gene_{name}"], None, version)
+                write_array(
+                    path / f"gene_idx_info_{name}",
+                    arrays[f"gene_{name}"],
+                    None,
+                    version,
+                )
 
     return write

@@ -21,7 +21,10 @@ from dither.tasks.bubble_diagram.geometry.boundary import (
     with_boundaries,
 )
 from dither.tasks.bubble_diagram.geometry.floor_plan import floor_plan
-from dither.tasks.bubble_diagram.geometry.outline_fit import outline_iou, place_in_outline
+from dither.tasks.bubble_diagram.geometry.outline_fit import (
+    outline_iou,
+    place_in_outline,
+)
 from dither.tasks.bubble_diagram.geometry.placement import place_diagram
 from dither.tasks.bubble_diagram.plans import Diagram, PlanSplits, outline_areas
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, ProceduralPlans
@@ -32,7 +35,9 @@ L_SHAPE = [(40, 40), (200, 40), (200, 120), (120, 120), (120, 200), (40, 200)]
 
 @pytest.fixture(scope="module")
 def task():
-    return BubbleDiagram(data=ProceduralPlans(train=600, valid=60, test=6), boundary=True).build()
+    return BubbleDiagram(
+        data=ProceduralPlans(train=600, valid=60, test=6), boundary=True
+    ).build()
 
 
 def test_front_doors_of_procedural_plans_are_in_outer_walls():
@@ -44,14 +49,21 @@ def test_front_doors_of_procedural_plans_are_in_outer_walls():
     assert len(doors) > 0.95 * len(plans)
     middle = doors[:, :2].mean(1)
     sides = np.stack(
-        [middle - low[boundaries[:, 0, 0] >= 0], high[boundaries[:, 0, 0] >= 0] - middle]
+        [
+            middle - low[boundaries[:, 0, 0] >= 0],
+            high[boundaries[:, 0, 0] >= 0] - middle,
+        ]
     )
     assert (np.abs(sides).min((0, 2)) == 0).all()
 
 
 def test_mask_and_area_of_an_outline_agree():
     boundary = np.array(pack_boundary(L_SHAPE))
-    assert mask_of(boundary).sum() == outline_areas(boundary[None])[0] == 160 * 160 - 80 * 80
+    assert (
+        mask_of(boundary).sum()
+        == outline_areas(boundary[None])[0]
+        == 160 * 160 - 80 * 80
+    )
     assert pack_boundary(L_SHAPE * 9) is None
 
 
@@ -94,7 +106,9 @@ def test_outlines_are_read_and_centred(tmp_path, name, text):
 def test_invalid_outlines_are_rejected(tmp_path, name, text, code, refusal):
     if text is not None:
         (tmp_path / name).write_text(text)
-    assert code in {problem.code for problem in refusal(read_boundary, tmp_path / name).problems}
+    assert code in {
+        problem.code for problem in refusal(read_boundary, tmp_path / name).problems
+    }
 
 
 def test_rooms_fill_outlines_and_keep_their_relations():
@@ -104,7 +118,8 @@ def test_rooms_fill_outlines_and_keep_their_relations():
         placed = place_in_outline(place_diagram(diagram), boundary)
         assert placed.exact
         assert place_in_outline(
-            place_diagram(diagram), np.array(pack_boundary([(0, 0), (90, 0), (90, 80), (0, 80)]))
+            place_diagram(diagram),
+            np.array(pack_boundary([(0, 0), (90, 0), (90, 80), (0, 80)])),
         ).exact
         shares.append(outline_iou(placed))
     assert np.mean(shares) > 0.85
@@ -130,7 +145,10 @@ def test_graph2plan_files_hold_boundaries(tmp_path):
 def test_upright_plans_have_clockwise_outlines():
     plans = make_plans(0, 0, 60)
     rows = np.array(
-        [pack_boundary(L_SHAPE[turn:] + L_SHAPE[:turn], [(60, 40), (72, 40)]) for turn in range(6)]
+        [
+            pack_boundary(L_SHAPE[turn:] + L_SHAPE[:turn], [(60, 40), (72, 40)])
+            for turn in range(6)
+        ]
         * 10
     )
     upright = replace(plans, boundaries=rows).upright()
@@ -141,7 +159,9 @@ def test_upright_plans_have_clockwise_outlines():
     assert (upright.boundaries[:, 0] <= upright.boundaries[:, 1]).all(), (
         "the left or upper end first"
     )
-    assert len({outline.tobytes() for outline in upright.boundaries}) > 30, "all orientations occur"
+    assert len({outline.tobytes() for outline in upright.boundaries}) > 30, (
+        "all orientations occur"
+    )
     same = (upright.boxes == plans.boxes).all((1, 2))
     assert 3 < same.sum() < 20
     assert (upright.boundaries[same] == rows[same]).all()
@@ -159,7 +179,10 @@ def test_modelled_front_doors_are_drawn_where_the_boundary_has_one():
         door = floor_plan(diagram.types, boxes, tuple(front), diagram.doors).doors[-1]
         assert (door.i, door.j) == (host, None)
         at.append(max(abs(door.x - front[0]), abs(door.y - front[1])) <= 3)
-        assert floor_plan(diagram.types, boxes, tuple(front), ((0, 1),)).doors[-1].j is not None
+        assert (
+            floor_plan(diagram.types, boxes, tuple(front), ((0, 1),)).doors[-1].j
+            is not None
+        )
     assert np.mean(at) > 0.9
 
 
@@ -172,12 +195,16 @@ def test_task_gives_boundaries_as_a_condition(task, tmp_path):
     assert task.sample_metrics(samples.x0, samples)["outline_iou"] > 0.8
     path = tmp_path / "outline.json"
     for side, rooms in ((100, 6.2), (175, 7.0)):
-        path.write_text(json.dumps({"outline": [[0, 0], [side, 0], [side, side], [0, side]]}))
+        path.write_text(
+            json.dumps({"outline": [[0, 0], [side, 0], [side, side], [0, side]]})
+        )
         within = task.within(path, 64, 0)
         assert len(torch.unique(within.cond["boundary"], dim=0)) == 1
         assert abs(float(within.valid[:, :8].sum(1).double().mean()) - rooms) < 0.6
     with pytest.raises(Refused, match="boundary = true"):
-        BubbleDiagram(data=ProceduralPlans(train=10, valid=5, test=5)).build().within(path, 1, 0)
+        BubbleDiagram(data=ProceduralPlans(train=10, valid=5, test=5)).build().within(
+            path, 1, 0
+        )
 
 
 def test_edited_plans_keep_the_order_of_the_task():
@@ -195,7 +222,8 @@ def test_edited_plans_keep_the_order_of_the_task():
     assert like.x0[0, slots].tolist() == source.types[0, order].tolist()
     assert like.valid[0, :8].sum() == len(kept) + 2
     expected = Diagram.from_boxes(
-        source.types[0, order], [tuple(map(int, source.boxes[0, room])) for room in order]
+        source.types[0, order],
+        [tuple(map(int, source.boxes[0, room])) for room in order],
     )
     found = {
         (u, v): int(like.x0[0, 8 + pair_index(int(slots[u]), int(slots[v]), 8)])
@@ -213,7 +241,9 @@ def test_rooms_from_left_to_right():
     centres = np.where(real, boxes[..., 0] + boxes[..., 2], 1000)[:, 1:]
     assert (ordered.types[:, 0] == LIVING).all()
     assert (np.diff(centres, axis=1) >= 0).all()
-    assert (type(plans).from_boxes(ordered.types, ordered.boxes).edges == ordered.edges).all()
+    assert (
+        type(plans).from_boxes(ordered.types, ordered.boxes).edges == ordered.edges
+    ).all()
     bare = replace(plans, boxes=np.zeros_like(plans.boxes))
     assert (bare.from_left_to_right().edges == plans.edges).all()
     with pytest.raises(Refused, match="no training plan has a boundary"):

@@ -46,7 +46,9 @@ from dither.tasks.bubble_diagram.vocabulary import (
 
 torch.set_num_threads(1)
 
-LIVING, KITCHEN, BATH, BALCONY = map(ROOMS.index, ("LivingRoom", "Kitchen", "Bathroom", "Balcony"))
+LIVING, KITCHEN, BATH, BALCONY = map(
+    ROOMS.index, ("LivingRoom", "Kitchen", "Bathroom", "Balcony")
+)
 LEFT, RIGHT = RELATIONS.index("left-of"), RELATIONS.index("right-of")
 
 
@@ -139,10 +141,12 @@ def test_contradictions_name_all_participants():
         ((path, (code, text)),) = problems(constraints).items()
         assert (path, code) == (place, "contradiction")
         assert all(
-            other in text for other in (others.split(", ") if "[0, 1" not in others else [others])
+            other in text
+            for other in (others.split(", ") if "[0, 1" not in others else [others])
         )
         assert not any(
-            unrelated in text for unrelated in ("counts.Kitchen = 2", "counts.Storage = 0")
+            unrelated in text
+            for unrelated in ("counts.Kitchen = 2", "counts.Storage = 0")
         )
         with pytest.raises(ValueError, match=place.split("[")[0]):
             constraints.goal(8)
@@ -169,12 +173,17 @@ def some_rules(random):
         lambda at: Count((at,), ALL, *pick((1, 2), (3, 3), (2, 3))),
         lambda at: RoomType((at,), pick(0, 1, 2), pick(*sets)),
         lambda at: PairRelation((at,), *pick((0, 1), (1, 2), (0, 2)), pick(*relations)),
-        lambda at: Count((at,), pick(*sets), *pick((0, 0), (1, 1), (2, 3), (0, 1), (3, 3))),
+        lambda at: Count(
+            (at,), pick(*sets), *pick((0, 0), (1, 1), (2, 3), (0, 1), (3, 3))
+        ),
         lambda at: Adjacency(
             (at,), pick(*sets), pick(*sets), pick(*relations[:2]), pick(True, False)
         ),
     ]
-    return [pick(*makers)(at) for at in range(int(torch.randint(2, 6, (), generator=random)))]
+    return [
+        pick(*makers)(at)
+        for at in range(int(torch.randint(2, 6, (), generator=random)))
+    ]
 
 
 def every_diagram():
@@ -207,7 +216,9 @@ def test_feasible_agrees_with_enumeration():
 
 
 @pytest.mark.parametrize(
-    "whole", [Buildable(("whole",)), Reachable(("whole",))], ids=["buildable", "reachable"]
+    "whole",
+    [Buildable(("whole",)), Reachable(("whole",))],
+    ids=["buildable", "reachable"],
 )
 def test_rooms_that_nothing_joins_are_refused(whole):
     random, answers = np.random.default_rng(0), []
@@ -232,7 +243,9 @@ def sparse_probs(rooms, seed):
     for slot in range(3):
         p[slot, list(SOME_TYPES)] = torch.rand(4, generator=random, dtype=torch.float64)
     for pair, (_, j) in enumerate(pairs(3)):
-        p[3 + pair, list(SOME_RELATIONS)] = torch.rand(4, generator=random, dtype=torch.float64)
+        p[3 + pair, list(SOME_RELATIONS)] = torch.rand(
+            4, generator=random, dtype=torch.float64
+        )
         if j >= rooms:
             p[3 + pair] = torch.eye(NODE_SIZE)[EDGE_PAD]
     p[rooms:3] = torch.eye(NODE_SIZE)[NODE_PAD]
@@ -246,7 +259,9 @@ def truth(goal, p, at):
     probs = p[torch.arange(6), every]
     probs[:, at] = 1
     weight = probs.prod(1) * met
-    return torch.zeros(NODE_SIZE, dtype=torch.float64).index_add(0, every[:, at], weight)
+    return torch.zeros(NODE_SIZE, dtype=torch.float64).index_add(
+        0, every[:, at], weight
+    )
 
 
 @pytest.mark.parametrize("rooms", [2, 3])
@@ -301,7 +316,9 @@ def test_sampling_starts_with_known_tokens():
     like = BubbleDiagram(data=DATA, constraints=constraints).build().like(200, 3)
     free = BubbleDiagram(data=DATA).build().like(200, 3)
     rooms = like.valid[:, :8].sum(1)
-    assert rooms.min() == 6, "room 5 exists, and the numbers of rooms are those of the data"
+    assert rooms.min() == 6, (
+        "room 5 exists, and the numbers of rooms are those of the data"
+    )
     assert set(rooms.tolist()) == {6, 7, 8}
     assert free.valid[:, :8].sum(1).min() < 6
     assert like.known.sum(1).tolist() == [2] * 200
@@ -313,7 +330,9 @@ def test_sampling_starts_with_known_tokens():
 
 def test_unseen_numbers_of_rooms_are_uniform():
     goal = Constraints(rooms=[2, 3]).goal(8)
-    assert goal.room_counts(torch.tensor([0, 0, 0, 0, 1, 2, 3, 4, 5]).numpy()).tolist() == [
+    assert goal.room_counts(
+        torch.tensor([0, 0, 0, 0, 1, 2, 3, 4, 5]).numpy()
+    ).tolist() == [
         0,
         0,
         1,
@@ -360,7 +379,10 @@ def test_lookahead_agrees_with_the_exact_search():
     gone = impossible_relations(relations, np.full(len(decided), 2), 3)
     truth = np.array(
         [
-            [realise(np.array([*row, way]), 3).boxes is None for way in range(NO_EDGE + 1)]
+            [
+                realise(np.array([*row, way]), 3).boxes is None
+                for way in range(NO_EDGE + 1)
+            ]
             for row in decided
         ]
     )
@@ -371,13 +393,18 @@ def test_lookahead_agrees_with_the_exact_search():
 def test_the_last_token_is_decided_exactly():
     tokens = make_plans(5, 0, 4).tokens(8)
     for at in (0, 12):
-        probs = torch.nn.functional.one_hot(torch.from_numpy(tokens).long(), NODE_SIZE).double()
+        probs = torch.nn.functional.one_hot(
+            torch.from_numpy(tokens).long(), NODE_SIZE
+        ).double()
         probs[:, at] = 1 / NODE_SIZE
         prob = BuildableProbability(8).log_prob(probs, torch.full((4,), at)).exp()
         for way in range(13 if at < 8 else 11):
             changed = tokens.copy()
             changed[:, at] = way
-            assert prob[:, way].bool().tolist() == validity_levels(changed, 8).buildable.tolist()
+            assert (
+                prob[:, way].bool().tolist()
+                == validity_levels(changed, 8).buildable.tolist()
+            )
 
 
 def test_buildable_constraint_requires_level_5():
@@ -386,7 +413,9 @@ def test_buildable_constraint_requires_level_5():
     assert goal.rules[-1] == Buildable(("buildable",))
     tokens = make_plans(7, 0, 3).tokens(8)
     wrong, two = tokens.copy(), tokens.copy()
-    wrong[:, 8:11] = [[RELATIONS.index(name) for name in ("left-of", "inside", "right-of")]] * 3
+    wrong[:, 8:11] = [
+        [RELATIONS.index(name) for name in ("left-of", "inside", "right-of")]
+    ] * 3
     wrong[:, 15] = RELATIONS.index("surrounding")
     two[:, 1] = two[:, 2] = LIVING
     held = [

@@ -25,7 +25,11 @@ from dither.tasks.bubble_diagram.export import (
     write_samples,
 )
 from dither.tasks.bubble_diagram.formats.entries import ReadOptions
-from dither.tasks.bubble_diagram.formats.housegan import FROM_HOUSEGAN, TO_HOUSEGAN, read_housegan
+from dither.tasks.bubble_diagram.formats.housegan import (
+    FROM_HOUSEGAN,
+    TO_HOUSEGAN,
+    read_housegan,
+)
 from dither.tasks.bubble_diagram.formats.jsonl import read_plans
 from dither.tasks.bubble_diagram.geometry.floor_plan import floor_plan
 from dither.tasks.bubble_diagram.metrics import Frequencies
@@ -74,7 +78,9 @@ def test_housegan_round_trip(tmp_path, adjacency):
         else:
             assert len(found.edges) == len(diagram.types) - 1
             assert {*found.edges} <= {*diagram.edges}
-            assert networkx.is_connected(networkx.Graph([edge[:2] for edge in found.edges]))
+            assert networkx.is_connected(
+                networkx.Graph([edge[:2] for edge in found.edges])
+            )
 
 
 def loaded_masks(plan):
@@ -87,10 +93,13 @@ def loaded_masks(plan):
             if ends[0] == node
         ]
         assert all(
-            wall[2:] == after[:2] for wall, after in zip(walls, walls[1:] + walls[:1], strict=True)
+            wall[2:] == after[:2]
+            for wall, after in zip(walls, walls[1:] + walls[:1], strict=True)
         )
         picture = Image.new("L", (256, 256))
-        ImageDraw.Draw(picture).polygon([tuple(wall[:2]) for wall in walls], fill="white")
+        ImageDraw.Draw(picture).polygon(
+            [tuple(wall[:2]) for wall in walls], fill="white"
+        )
         mask = np.array(picture.resize((64, 64))) > 0
         assert mask.any()
         if kinds[node] not in (15, 17):
@@ -108,8 +117,13 @@ def test_housegan_plans_load_in_housediffusion():
         assert nodes * (nodes - 1) / 2 <= 200
         assert len(plan["edges"]) <= CORNERS
         assert plan["room_type"][rooms:] == [17] * (rooms - 1) + [15]
-        (host,) = [ends[1] for ends in plan["ed_rm"] if ends[0] == nodes - 1 and len(ends) == 2]
-        assert diagram.types[host] in (ROOMS.index("LivingRoom"), ROOMS.index("Entrance"))
+        (host,) = [
+            ends[1] for ends in plan["ed_rm"] if ends[0] == nodes - 1 and len(ends) == 2
+        ]
+        assert diagram.types[host] in (
+            ROOMS.index("LivingRoom"),
+            ROOMS.index("Entrance"),
+        )
 
 
 def test_housegan_layout():
@@ -119,7 +133,9 @@ def test_housegan_layout():
         rooms, nodes = len(diagram.types), len(plan["room_type"])
         assert len(plan["boxes"]) == nodes
         assert len(plan["edges"]) == len(plan["ed_rm"])
-        assert [ends[0] for ends in plan["ed_rm"]] == sorted(ends[0] for ends in plan["ed_rm"])
+        assert [ends[0] for ends in plan["ed_rm"]] == sorted(
+            ends[0] for ends in plan["ed_rm"]
+        )
         for node in range(nodes):
             walls = [
                 wall
@@ -128,11 +144,15 @@ def test_housegan_layout():
             ]
             assert all(wall[4] == plan["room_type"][node] for wall in walls)
             x, y = [wall[0] for wall in walls], [wall[1] for wall in walls]
-            assert [min(x), min(y), max(x), max(y)] == plan["boxes"][node] or diagram.boxes is None
+            assert [min(x), min(y), max(x), max(y)] == plan["boxes"][
+                node
+            ] or diagram.boxes is None
         for wall, ends in zip(plan["edges"], plan["ed_rm"], strict=True):
             assert wall[5] == (plan["room_type"][ends[1]] if len(ends) == 2 else 0)
         joined = sorted(
-            sorted(ends) for ends in plan["ed_rm"] if len(ends) == 2 and max(ends) < rooms
+            sorted(ends)
+            for ends in plan["ed_rm"]
+            if len(ends) == 2 and max(ends) < rooms
         )
         doors = [sorted(ends[1] for ends in plan["ed_rm"] if ends[0] == node and len(ends) == 2)
                  for node in range(rooms, nodes - 1)]  # fmt: skip
@@ -154,7 +174,9 @@ def test_floor_plans_of_any_boxes(seed):
         assert plan.doors[-1].j is None
         if rooms > 1:
             assert networkx.is_connected(
-                networkx.Graph((door.i, door.j) for door in plan.doors if door.j is not None)
+                networkx.Graph(
+                    (door.i, door.j) for door in plan.doors if door.j is not None
+                )
             )
         for room, outline in enumerate(plan.outlines):
             ends = list(zip(outline, (*outline[1:], outline[0]), strict=True))
@@ -166,7 +188,12 @@ def test_floor_plans_of_any_boxes(seed):
 def test_files(tmp_path):
     names = {"jsonl": ["plans.jsonl"], "housegan": ["0.json", "1.json"]}
     names |= {form: [f"0.{form}", f"1.{form}"] for form in ("svg", "geojson", "dxf")}
-    assert list(names) == list(EXPORTS) == list(BubbleDiagram.exports) == list(get_args(Export))
+    assert (
+        list(names)
+        == list(EXPORTS)
+        == list(BubbleDiagram.exports)
+        == list(get_args(Export))
+    )
     for form, expected in names.items():
         files = write_diagrams(dict(enumerate(DIAGRAMS[:2])), tmp_path / form, form)
         assert [file.name for file in files] == expected
@@ -177,7 +204,9 @@ def test_files(tmp_path):
     assert read_plans(tmp_path / "jsonl" / "plans.jsonl", 8) == DIAGRAMS[:2]
     drawing = ezdxf.readfile(tmp_path / "dxf" / "0.dxf")
     rooms = drawing.modelspace().query('LWPOLYLINE[layer=="rooms"]')
-    assert len(rooms) == len(drawing.modelspace().query("TEXT")) == len(DIAGRAMS[0].types)
+    assert (
+        len(rooms) == len(drawing.modelspace().query("TEXT")) == len(DIAGRAMS[0].types)
+    )
     assert all(room.closed for room in rooms)
     assert not drawing.audit().errors
 
@@ -191,15 +220,20 @@ def test_vector_plans_agree_with_the_boxes():
             for layer in ("rooms", "doors")
         }
         rooms = [
-            shapely.Polygon(shape["geometry"]["coordinates"][0]) for shape in by_layer["rooms"]
+            shapely.Polygon(shape["geometry"]["coordinates"][0])
+            for shape in by_layer["rooms"]
         ]
         assert [shape["properties"]["type"] for shape in by_layer["rooms"]] == [
             ROOMS[kind] for kind in diagram.types
         ]
         assert all(room.is_valid and room.exterior.is_ccw for room in rooms)
-        assert not any(one.intersection(other).area > 1e-9 for one, other in combinations(rooms, 2))
+        assert not any(
+            one.intersection(other).area > 1e-9 for one, other in combinations(rooms, 2)
+        )
         areas = (
-            np.bincount(floor_plan(diagram.types, np.array(diagram.boxes)).label.ravel() + 1)[1:]
+            np.bincount(
+                floor_plan(diagram.types, np.array(diagram.boxes)).label.ravel() + 1
+            )[1:]
             * (18 / 256) ** 2
         )
         assert [room.area for room in rooms] == pytest.approx(areas, rel=2e-3)
@@ -214,7 +248,10 @@ def test_vector_plans_agree_with_the_boxes():
             .buffer(-0.4, join_style="mitre")
             .boundary
         )
-        assert shapely.LineString(front["geometry"]["coordinates"]).distance(outside) < 0.05
+        assert (
+            shapely.LineString(front["geometry"]["coordinates"]).distance(outside)
+            < 0.05
+        )
 
 
 SAMPLES = np.stack([encode(diagram, 8) for diagram in DIAGRAMS[:3]])
@@ -237,7 +274,9 @@ def test_exported_samples(tmp_path):
     )
     assert (last.types, last.name) == (DIAGRAMS[2].types, "sample 2")
     walls = np.array(first.boxes)
-    assert abs(walls[:, :2].min(0) + walls[:, 2:].max(0) - 256).max() <= 1, "boxes are centred"
+    assert abs(walls[:, :2].min(0) + walls[:, 2:].max(0) - 256).max() <= 1, (
+        "boxes are centred"
+    )
     assert (cycle.edges, cycle.boxes) == (CYCLE.edges, None)
     files, notes = write_samples(samples, 8, tmp_path, "housegan")
     assert [file.name for file in files] == ["0.json", "2.json", "3.json"]
@@ -271,7 +310,9 @@ def any_plans(request, plans):
 def test_distribution_of_room_counts(any_plans):
     slots, count = any_plans.types.shape[1], len(any_plans)
     shares = {
-        rooms: share for rooms, share in {**ROOM_COUNTS, **LARGER_COUNTS}.items() if rooms <= slots
+        rooms: share
+        for rooms, share in {**ROOM_COUNTS, **LARGER_COUNTS}.items()
+        if rooms <= slots
     }
     for rooms, weight in shares.items():
         share = weight / sum(shares.values())
@@ -292,10 +333,13 @@ def test_boxes_are_valid_and_give_the_relations(any_plans):
     assert (boxes[:, 2:] - boxes[:, :2] >= 13).all()
     assert not any_plans.boxes[~real].any()
     assert (np.sort(~real, axis=1) == ~real).all(), "empty slots do not come last"
-    expected = np.where(any_plans.edges == EDGE_PAD, EDGE_PAD, edges_of(any_plans.boxes))
+    expected = np.where(
+        any_plans.edges == EDGE_PAD, EDGE_PAD, edges_of(any_plans.boxes)
+    )
     assert (expected == any_plans.edges).all()
     padding = (
-        len(pairs(slots)) * len(any_plans) - (any_plans.rooms * (any_plans.rooms - 1) // 2).sum()
+        len(pairs(slots)) * len(any_plans)
+        - (any_plans.rooms * (any_plans.rooms - 1) // 2).sum()
     )
     assert (any_plans.edges == EDGE_PAD).sum() == padding
 
@@ -351,11 +395,15 @@ def test_many_plans_are_cached_and_indexed_in_pieces(plans, cache, monkeypatch):
     tokens = made.tokens(8)
     frequencies = Frequencies.of(tokens, 8)
     monkeypatch.setattr(plan_arrays, "BLOCK", 400)
-    assert frequencies.distances(Frequencies.of(tokens, 8)) == frequencies.distances(frequencies)
+    assert frequencies.distances(Frequencies.of(tokens, 8)) == frequencies.distances(
+        frequencies
+    )
     next(cache.rglob("types.npy")).write_bytes(b"damaged")
     assert (make_plans(0, 5, 1500).tokens(8) == tokens).all()
     monkeypatch.setattr(
-        generator, "cache_folder", lambda: cache / "procedural-plans" / "file" / "folder"
+        generator,
+        "cache_folder",
+        lambda: cache / "procedural-plans" / "file" / "folder",
     )
     (cache / "procedural-plans" / "file").touch()
     assert (make_plans(0, 5, 1500).tokens(8) == tokens).all(), "nothing can be cached"

@@ -23,7 +23,10 @@ from dither.tasks.bubble_diagram.constraints.rules import (
 )
 from dither.tasks.bubble_diagram.constraints.table import Constraints
 from dither.tasks.bubble_diagram.data.procedural import make_plans
-from dither.tasks.bubble_diagram.decoded_samples import decode_samples, layout_area_error
+from dither.tasks.bubble_diagram.decoded_samples import (
+    decode_samples,
+    layout_area_error,
+)
 from dither.tasks.bubble_diagram.export import geojson_plan, housegan_plan
 from dither.tasks.bubble_diagram.formats.entries import ReadOptions
 from dither.tasks.bubble_diagram.formats.housegan import read_housegan
@@ -103,9 +106,17 @@ def test_areas_are_those_of_painted_boxes():
         assert (net_areas(np.array(diagram.types), boxes) == painted).all()
         areas = decode(PLANS.tokens(8, areas=True)[row], 8).areas
         assert all(
-            low <= area < high for (low, high), area in zip(areas, painted * METRES**2, strict=True)
+            low <= area < high
+            for (low, high), area in zip(areas, painted * METRES**2, strict=True)
         )
-    assert area_bins(np.array([0.1, 2, 9.99, 10, 44, 1000])).tolist() == [0, 1, 5, 6, 10, 11]
+    assert area_bins(np.array([0.1, 2, 9.99, 10, 44, 1000])).tolist() == [
+        0,
+        1,
+        5,
+        6,
+        10,
+        11,
+    ]
 
 
 def test_bounds_of_areas():
@@ -117,7 +128,9 @@ def test_bounds_of_areas():
     }
     assert {text: parse_area(text) for text in texts} == texts
     assert [parse_area(bad) for bad in (8, None, "8 m2", "8 to 10")] == [None] * 4
-    assert all(parse_area(area_text(bounds)) == bounds for bounds in itertools.pairwise(AREAS))
+    assert all(
+        parse_area(area_text(bounds)) == bounds for bounds in itertools.pairwise(AREAS)
+    )
     bins = {
         bounds: sorted(Area((), 0, frozenset(), *bounds).bins)
         for bounds in ((8, 10), (9, 11), (0, 2.5), (50, 90))
@@ -140,7 +153,8 @@ def test_invalid_entries_and_missing_fields():
         reachable=1,
     )
     found = {
-        (dotted(misfit.path), misfit.code) for misfit in table.check(8, doors=True, areas=True)
+        (dotted(misfit.path), misfit.code)
+        for misfit in table.check(8, doors=True, areas=True)
     }
     assert found == {
         ("doors[0]", "wrong-type"), ("doors[1]", "invalid-value"), ("doors[2]", "unknown-value"),
@@ -149,9 +163,9 @@ def test_invalid_entries_and_missing_fields():
         ("areas.9", "out-of-range"), ("areas.Kitchen", "wrong-type"), ("reachable", "wrong-type"),
     }  # fmt: skip
     valid = Constraints(doors=[[0, 1]], areas={"0": "8 to 10 m2"})
-    assert {misfit.code for misfit in BubbleDiagram(data=DATA, constraints=valid).check()} == {
-        "misfit"
-    }
+    assert {
+        misfit.code for misfit in BubbleDiagram(data=DATA, constraints=valid).check()
+    } == {"misfit"}
 
 
 def test_plans_without_doors_or_boxes_are_refused(tmp_path, refusal):
@@ -166,7 +180,10 @@ def test_plans_without_doors_or_boxes_are_refused(tmp_path, refusal):
             {"data": JsonPlans(path=str(path), valid=0.4, test=0.0), option: True}
         )
         refused = refusal(spec.build)
-        assert (refused.codes, refused.problems[0].path) == (["misfit"], ("task", option))
+        assert (refused.codes, refused.problems[0].path) == (
+            ["misfit"],
+            ("task", option),
+        )
     for extra in (
         {"doors": [[1, 0]]},
         {"doors": [[0, "out"]]},
@@ -177,11 +194,19 @@ def test_plans_without_doors_or_boxes_are_refused(tmp_path, refusal):
         refusal(read_plans, path, 8)
 
 
-SOME = {"types": (LIVING, KITCHEN), "edges": (2, NO_EDGE), "doors": (0, 1), "areas": (4, 5)}
+SOME = {
+    "types": (LIVING, KITCHEN),
+    "edges": (2, NO_EDGE),
+    "doors": (0, 1),
+    "areas": (4, 5),
+}
 EVERY = torch.tensor(
     list(
         itertools.product(
-            *[SOME["types"]] * 2, SOME["edges"], *[SOME["doors"]] * 3, *[SOME["areas"]] * 2
+            *[SOME["types"]] * 2,
+            SOME["edges"],
+            *[SOME["doors"]] * 3,
+            *[SOME["areas"]] * 2,
         )
     )
 )
@@ -190,7 +215,14 @@ EVERY = torch.tensor(
 RULES = [
     Area(("a",), None, frozenset({KITCHEN}), 8, 10),
     Area(("b",), 1, frozenset(), 6, 8),
-    Adjacency(("c",), frozenset({KITCHEN}), frozenset({LIVING}), frozenset({1}), True, doors=True),
+    Adjacency(
+        ("c",),
+        frozenset({KITCHEN}),
+        frozenset({LIVING}),
+        frozenset({1}),
+        True,
+        doors=True,
+    ),
     Adjacency(
         ("d",),
         frozenset({KITCHEN, LIVING}),
@@ -202,22 +234,35 @@ RULES = [
     Adjacency(("e",), frozenset({KITCHEN}), FRONT, frozenset({1}), True, doors=True),
     Adjacency(("f",), frozenset({KITCHEN}), FRONT, frozenset({1}), False, doors=True),
     Adjacency(("j",), frozenset({KITCHEN}), frozenset({LIVING}), frozenset({2}), True),
-    Adjacency(("k",), frozenset({KITCHEN, LIVING}), frozenset({KITCHEN}), frozenset({7}), False),
+    Adjacency(
+        ("k",),
+        frozenset({KITCHEN, LIVING}),
+        frozenset({KITCHEN}),
+        frozenset({7}),
+        False,
+    ),
     PairRelation(("g",), 0, 1, frozenset({0}), doors=True),
     PairRelation(("h",), 1, None, frozenset({1}), doors=True),
 ]
 
 
-@pytest.mark.parametrize("rule", [*RULES, Reachable(("i",))], ids=lambda rule: rule.path[0])
+@pytest.mark.parametrize(
+    "rule", [*RULES, Reachable(("i",))], ids=lambda rule: rule.path[0]
+)
 def test_probabilities_equal_enumeration(rule):
     """Exact for independent tokens; for reachability only where it is impossible, and at the end."""
-    goal, columns = ConstraintGuidance([rule], 2, doors=True, areas=True), torch.arange(8)
+    goal, columns = (
+        ConstraintGuidance([rule], 2, doors=True, areas=True),
+        torch.arange(8),
+    )
     met = goal.satisfied(EVERY)[rule.path[0]]
     for seed in range(6):
         random = torch.Generator().manual_seed(seed)
         p = torch.zeros(8, NODE_SIZE, dtype=torch.float64)
         weight = torch.rand(8, NODE_SIZE, generator=random, dtype=torch.float64)
-        weight *= torch.rand(8, NODE_SIZE, generator=random) > 0.3  # some ids are impossible
+        weight *= (
+            torch.rand(8, NODE_SIZE, generator=random) > 0.3
+        )  # some ids are impossible
         for column in range(8):
             ids = EVERY[:, column].unique()
             p[column, ids] = weight[column, ids] if weight[column, ids].any() else 1.0
@@ -228,16 +273,19 @@ def test_probabilities_equal_enumeration(rule):
             truth = torch.zeros(NODE_SIZE, dtype=torch.float64).index_add(
                 0, EVERY[:, at], probs.prod(1) * met
             )
-            found, possible = goal.log_prob(p.log()[None], torch.tensor([at]))[0].exp(), p[at] > 0
+            found, possible = (
+                goal.log_prob(p.log()[None], torch.tensor([at]))[0].exp(),
+                p[at] > 0,
+            )
             if isinstance(rule, Reachable):
                 assert torch.equal(found[possible] > 0, truth[possible] > 0)
             else:
                 torch.testing.assert_close(found[possible], truth[possible])
     certain = torch.nn.functional.one_hot(EVERY, NODE_SIZE).double().log()
     for at in range(8):
-        found = goal.log_prob(certain, torch.full((len(EVERY),), at)).gather(1, EVERY[:, at, None])[
-            :, 0
-        ]
+        found = goal.log_prob(certain, torch.full((len(EVERY),), at)).gather(
+            1, EVERY[:, at, None]
+        )[:, 0]
         assert torch.equal(found.exp(), met.double())
 
 
@@ -256,9 +304,13 @@ def test_feasible_agrees_with_enumeration():
 
 def test_sampling_honours_allowed_ids_and_edits_keep_doors_and_areas():
     constraints = Constraints(
-        areas={"Kitchen": "8 to 9 m2", "1": "10 to 12 m2"}, doors=[[0, 1]], reachable=True
+        areas={"Kitchen": "8 to 9 m2", "1": "10 to 12 m2"},
+        doors=[[0, 1]],
+        reachable=True,
     )
-    task = BubbleDiagram(data=DATA, doors=True, areas=True, constraints=constraints).build()
+    task = BubbleDiagram(
+        data=DATA, doors=True, areas=True, constraints=constraints
+    ).build()
     like = task.like(3, 0)
     first = task.rooms * (task.rooms + 1) // 2
     assert like.x0[:, first].tolist() == [1] * 3
@@ -269,7 +321,9 @@ def test_sampling_honours_allowed_ids_and_edits_keep_doors_and_areas():
     plan = decode(PLANS.tokens(8, doors=True, areas=True)[3], 8)
     like = free.edit(plan, keep=[0, 2, 3], redraw=2)
     assert like.known[:, :8].sum() == 3
-    assert like.known[:, first : 2 * first].sum() == like.known[:, 8:first].sum() + 3 == 6
+    assert (
+        like.known[:, first : 2 * first].sum() == like.known[:, 8:first].sum() + 3 == 6
+    )
     tokens = torch.where(like.known, like.x0, 0)[0].tolist()
     assert [AREAS[tokens[2 * first + room]] for room in range(3)] == [
         plan.areas[room][0] for room in (0, 2, 3)
@@ -300,7 +354,8 @@ def test_samples_are_laid_out_and_exported_with_their_doors_and_areas(tmp_path):
         assert diagram.doors == PLANS.diagram(row).doors
         plan = floor_plan(diagram.types, placement.boxes, doors=diagram.doors)
         assert {
-            (min(d.i, d.j), max(d.i, d.j)) if d.j is not None else (d.i, None) for d in plan.doors
+            (min(d.i, d.j), max(d.i, d.j)) if d.j is not None else (d.i, None)
+            for d in plan.doors
         } == {*diagram.doors}
         exported = Diagram.from_boxes(
             diagram.types, [tuple(box) for box in placement.boxes.tolist()]
@@ -315,7 +370,8 @@ def test_samples_are_laid_out_and_exported_with_their_doors_and_areas(tmp_path):
         )
         (tmp_path / "a.json").write_text(json.dumps(housegan_plan(exported)))
         assert (
-            next(read_housegan(tmp_path / "a.json", ReadOptions())).diagram.doors == diagram.doors
+            next(read_housegan(tmp_path / "a.json", ReadOptions())).diagram.doors
+            == diagram.doors
         )
         (tmp_path / "a.jsonl").write_text(plan_line(exported))
         assert read_plans(tmp_path / "a.jsonl", 8) == [exported]

@@ -37,7 +37,8 @@ from dither.tasks.bubble_diagram.relations import edges_of
 from dither.tasks.bubble_diagram.vocabulary import LIVING, ROOM_IDS, ROOMS
 
 MASTER, KITCHEN, BATH, SECOND, BALCONY = (
-    ROOM_IDS[name] for name in ("MasterRoom", "Kitchen", "Bathroom", "SecondRoom", "Balcony")
+    ROOM_IDS[name]
+    for name in ("MasterRoom", "Kitchen", "Bathroom", "SecondRoom", "Balcony")
 )
 OPTIONS = ReadOptions()
 THREE = [(60, 60, 140, 160), (144, 60, 200, 110), (144, 112, 180, 160)]
@@ -48,7 +49,9 @@ def write_png(path, types, boxes):
     """Write a picture; later rooms cover earlier ones, walls and a door have no instance."""
     pixels = np.zeros((256, 256, 4), np.uint8)
     pixels[..., 1] = 13
-    for number, (kind, (x0, y0, x1, y1)) in enumerate(zip(types, boxes, strict=True), 1):
+    for number, (kind, (x0, y0, x1, y1)) in enumerate(
+        zip(types, boxes, strict=True), 1
+    ):
         pixels[y0:y1, x0:x1] = (0, kind, number, 255)
     pixels[58:60, 60:72, 0], pixels[58:60, 60:72, 1] = 255, 15
     Image.fromarray(pixels).save(path)
@@ -76,10 +79,18 @@ def test_rplan_picture(tmp_path):
     Image.fromarray(pixels).save(path)
     diagram = only(read_rplan_picture(path, OPTIONS)).diagram
     assert replace(diagram, boundary=None) == Diagram.from_boxes(TYPES, THREE, "7")
-    door, outline = diagram.boundary[:2], {point for point in diagram.boundary[2:] if point[0] >= 0}
-    assert (door, outline) == (((60, 59), (72, 59)), {(60, 60), (140, 60), (140, 160), (60, 160)})
+    door, outline = (
+        diagram.boundary[:2],
+        {point for point in diagram.boundary[2:] if point[0] >= 0},
+    )
+    assert (door, outline) == (
+        ((60, 59), (72, 59)),
+        {(60, 60), (140, 60), (140, 160), (60, 160)},
+    )
     boxes = [(60, 60, 170, 190), (72, 161, 125, 221), (100, 60, 150, 90)]
-    entry = only(read_rplan_picture(write_png(path, [LIVING, MASTER, BATH], boxes), OPTIONS))
+    entry = only(
+        read_rplan_picture(write_png(path, [LIVING, MASTER, BATH], boxes), OPTIONS)
+    )
     assert replace(entry.diagram, boundary=None) == Diagram.from_boxes(
         (LIVING, MASTER, BATH), boxes, "7"
     )
@@ -95,21 +106,38 @@ def test_rejected_rplan_pictures(tmp_path):
         Image.fromarray(np.zeros(shape, np.uint8)).save(path)
         assert actual in fault(read_rplan_picture(path, OPTIONS)).message
     assert fault(read_rplan_picture(tmp_path / "none.png", OPTIONS)).sort == "file"
-    assert fault(read_rplan_picture(write_png(path, [LIVING], THREE[:1]), OPTIONS)).sort == "rooms"
     assert (
-        fault(read_rplan_picture(write_png(path, [LIVING, 99], THREE[:2]), OPTIONS)).sort == "types"
+        fault(read_rplan_picture(write_png(path, [LIVING], THREE[:1]), OPTIONS)).sort
+        == "rooms"
+    )
+    assert (
+        fault(
+            read_rplan_picture(write_png(path, [LIVING, 99], THREE[:2]), OPTIONS)
+        ).sort
+        == "types"
     )
 
 
 FIELDS = [
     (name, "O")
-    for name in ("name", "boundary", "gtBox", "gtBoxNew", "rType", "rEdge", "box", "edge")
+    for name in (
+        "name",
+        "boundary",
+        "gtBox",
+        "gtBoxNew",
+        "rType",
+        "rEdge",
+        "box",
+        "edge",
+    )
 ]
 
 
 def write_mat(path, plans, variable="data"):
     """Write a struct array with the fields that occur in some plan."""
-    names = [(name, kind) for name, kind in FIELDS if any(name in plan for plan in plans)]
+    names = [
+        (name, kind) for name, kind in FIELDS if any(name in plan for plan in plans)
+    ]
     data = np.empty((1, len(plans)), names)
     for index, plan in enumerate(plans):
         data[0, index] = tuple(plan.get(name, np.zeros((0, 0))) for name, _ in names)
@@ -119,8 +147,15 @@ def write_mat(path, plans, variable="data"):
 
 def g2p(types, boxes, name="1"):
     boxes = np.array(boxes, np.uint8)
-    plan = {"name": name, "boundary": np.array([[60, 60, 0, 1]], np.uint8), "gtBoxNew": boxes}
-    plan |= {"gtBox": boxes[:, [1, 0, 3, 2]] + 1, "rType": np.array(types, np.uint8)[:, None]}
+    plan = {
+        "name": name,
+        "boundary": np.array([[60, 60, 0, 1]], np.uint8),
+        "gtBoxNew": boxes,
+    }
+    plan |= {
+        "gtBox": boxes[:, [1, 0, 3, 2]] + 1,
+        "rType": np.array(types, np.uint8)[:, None],
+    }
     return plan | {"rEdge": np.array([[0, 1, 9]], np.uint8)}
 
 
@@ -128,7 +163,9 @@ def g2p(types, boxes, name="1"):
 def in_process(monkeypatch):
     """Read MATLAB files in this process."""
     monkeypatch.setattr(
-        graph2plan, "ProcessPoolExecutor", lambda workers, mp_context: ThreadPoolExecutor(workers)
+        graph2plan,
+        "ProcessPoolExecutor",
+        lambda workers, mp_context: ThreadPoolExecutor(workers),
     )
 
 
@@ -147,12 +184,15 @@ def test_graph2plan_fields(tmp_path, in_process):
     }  # fmt: skip
     for name, (plan, diagram) in plans.items():
         assert (
-            only(read_graph2plan(write_mat(tmp_path / "data.mat", [plan]), OPTIONS)).diagram
+            only(
+                read_graph2plan(write_mat(tmp_path / "data.mat", [plan]), OPTIONS)
+            ).diagram
             == diagram
         ), name
     single = {"name": "1", "rType": 0, "gtBoxNew": np.array([1, 2, 30, 40])}
     assert (
-        fault(read_graph2plan(write_mat(tmp_path / "data.mat", [single]), OPTIONS)).sort == "rooms"
+        fault(read_graph2plan(write_mat(tmp_path / "data.mat", [single]), OPTIONS)).sort
+        == "rooms"
     )
 
 
@@ -178,13 +218,24 @@ INVALID = [
         "boxes",
         "(2, 4)",
     ),
-    ({"rType": np.array([0, 2]), "rEdge": np.array([[1, 0, 3]])}, "edges", "rooms 1 and 0"),
+    (
+        {"rType": np.array([0, 2]), "rEdge": np.array([[1, 0, 3]])},
+        "edges",
+        "rooms 1 and 0",
+    ),
     ({"rType": np.array([0, 2]), "rEdge": np.array([[0, 1, 10]])}, "edges", "10"),
-    ({"rType": np.array([0, 2]), "rEdge": np.array([[0, 1, 1], [0, 1, 2]])}, "edges", "0 and 1"),
+    (
+        {"rType": np.array([0, 2]), "rEdge": np.array([[0, 1, 1], [0, 1, 2]])},
+        "edges",
+        "0 and 1",
+    ),
     ({"name": "only"}, "rooms", "0 rooms"),
     ({"rType": np.array([0.0, np.nan])}, "types", "nan"),
     (
-        {"rType": np.array([0, 2]), "gtBoxNew": np.array([[1, 2, np.nan, 4], [np.inf, 1, 2, 3]])},
+        {
+            "rType": np.array([0, 2]),
+            "gtBoxNew": np.array([[1, 2, np.nan, 4], [np.inf, 1, 2, 3]]),
+        },
         "boxes",
         "nan",
     ),
@@ -195,13 +246,16 @@ def test_invalid_graph2plan_plans(tmp_path, in_process):
     """Each is reported with its category; valid plans between them are read."""
     valid = g2p(TYPES, THREE, "valid")
     path = write_mat(
-        tmp_path / "data.mat", [plan for invalid, _, _ in INVALID for plan in (invalid, valid)]
+        tmp_path / "data.mat",
+        [plan for invalid, _, _ in INVALID for plan in (invalid, valid)],
     )
     entries = list(read_graph2plan(path, OPTIONS))
     assert [entry.diagram for entry in entries[1::2]] == [
         Diagram.from_boxes(TYPES, THREE, "valid")
     ] * len(INVALID)
-    for number, ((_, sort, text), entry) in enumerate(zip(INVALID, entries[::2], strict=True)):
+    for number, ((_, sort, text), entry) in enumerate(
+        zip(INVALID, entries[::2], strict=True)
+    ):
         assert entry.diagram is None
         assert entry.plan.startswith(f"plan {2 * number}")
         assert entry.faults[0].sort == sort
@@ -238,7 +292,19 @@ HOUSE = {  # a living room with a kitchen and two bedrooms; the small bedroom ha
     ],
     "edges": [[20.0, 20.0, 20.0, 59.0, 3, 0]] * 6,
     # walls of rooms, then of doors: the last inner door joins rooms 0 and 3, which no wall lists
-    "ed_rm": [[0], [0, 1], [1, 0], [2], [4, 0], [4, 1], [5, 2], [5, 1], [6, 0], [6, 3], [7, 1]],
+    "ed_rm": [
+        [0],
+        [0, 1],
+        [1, 0],
+        [2],
+        [4, 0],
+        [4, 1],
+        [5, 2],
+        [5, 1],
+        [6, 0],
+        [6, 3],
+        [7, 1],
+    ],
 }
 
 
@@ -248,7 +314,12 @@ def house(folder, change=None, **options):
 
 
 def test_housegan_proximity_and_doors(tmp_path):
-    boxes = [(20, 20, 60, 60), (64, 20, 144, 120), (148, 20, 188, 60), (20, 64, 60, 144)]
+    boxes = [
+        (20, 20, 60, 60),
+        (64, 20, 144, 120),
+        (148, 20, 188, 60),
+        (20, 64, 60, 144),
+    ]
     near = only(house(tmp_path)).diagram
     plan = Diagram.from_boxes((SECOND, LIVING, KITCHEN, MASTER), boxes, "5")
     assert replace(near, doors=None) == plan, "the larger bedroom is the master"
@@ -287,7 +358,11 @@ def test_invalid_housegan_plans(tmp_path):
 
 
 LEAF = st.one_of(
-    st.none(), st.booleans(), st.integers(-3, 300), st.floats(), st.sampled_from(["1", ""])
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 300),
+    st.floats(),
+    st.sampled_from(["1", ""]),
 )
 JSON = st.recursive(LEAF, lambda inner: st.lists(inner, max_size=4), max_leaves=10)
 
@@ -309,9 +384,13 @@ def test_resplan(tmp_path, protocol):
     several = shapely.MultiPolygon
     plan = {
         "id": 12,
-        "living": several([shapely.box(60, 60, 100, 160), shapely.box(90, 60, 140, 100)]),
+        "living": several(
+            [shapely.box(60, 60, 100, 160), shapely.box(90, 60, 140, 100)]
+        ),
         "kitchen": shapely.box(144, 60, 200, 110),
-        "bedroom": several([shapely.box(60, 164, 90, 190), shapely.box(94, 164, 140, 196)]),
+        "bedroom": several(
+            [shapely.box(60, 164, 90, 190), shapely.box(94, 164, 140, 196)]
+        ),
         "balacony": None,
         "wall": shapely.box(0, 0, 9, 9),
         "door": several(
@@ -330,7 +409,14 @@ def test_resplan(tmp_path, protocol):
     first, second, third = read_resplan(path, OPTIONS)
     shift = np.array([128 - 130, 128 - 128] * 2)  # to the centre
     boxes = (
-        np.array([(60, 60, 140, 160), (144, 60, 200, 110), (60, 164, 90, 190), (94, 164, 140, 196)])
+        np.array(
+            [
+                (60, 60, 140, 160),
+                (144, 60, 200, 110),
+                (60, 164, 90, 190),
+                (94, 164, 140, 196),
+            ]
+        )
         + shift
     )
     expected = Diagram.from_boxes(
@@ -356,7 +442,9 @@ def test_resplan_scale_and_small_rooms(tmp_path):
     plan |= {"inner": shapely.box(0, 0, 60, 60), "area": 144.0}  # 5 units are a metre
     for area, side in ((144.0, 60 / 5), (36.0, 60 / 10), ("?", 60 / PIXELS_PER_METRE)):
         diagram = only(
-            read_resplan(write_pickle(tmp_path / "a.pkl", [plan | {"area": area}]), OPTIONS)
+            read_resplan(
+                write_pickle(tmp_path / "a.pkl", [plan | {"area": area}]), OPTIONS
+            )
         ).diagram
         assert [ROOMS[kind] for kind in diagram.types] == [
             "LivingRoom",
@@ -366,7 +454,10 @@ def test_resplan_scale_and_small_rooms(tmp_path):
         ]
         walls = np.array(diagram.boxes)
         assert (
-            np.abs(walls[:, 2:].max(0) - walls[:, :2].min(0) - side * PIXELS_PER_METRE).max() <= 1
+            np.abs(
+                walls[:, 2:].max(0) - walls[:, :2].min(0) - side * PIXELS_PER_METRE
+            ).max()
+            <= 1
         )
     outline = [
         (-1, -1),
@@ -375,14 +466,20 @@ def test_resplan_scale_and_small_rooms(tmp_path):
         (61, 61),
         (-1, 61),
     ]  # a corner on a straight wall, a slit, and the door
-    inner = shapely.MultiPolygon([shapely.Polygon(outline), shapely.box(70, 70, 71, 71)])
+    inner = shapely.MultiPolygon(
+        [shapely.Polygon(outline), shapely.box(70, 70, 71, 71)]
+    )
     plan |= {"inner": inner, "area": None, "front_door": shapely.box(20, -3, 32, -1)}
-    diagram = only(read_resplan(write_pickle(tmp_path / "a.pkl", [plan]), OPTIONS)).diagram
+    diagram = only(
+        read_resplan(write_pickle(tmp_path / "a.pkl", [plan]), OPTIONS)
+    ).diagram
     left, top = diagram.boxes[0][0] - 1, diagram.boxes[0][1] - 1
     corners = [(x - left, y - top) for x, y in diagram.boundary if x >= 0]
     assert corners == [(21, -1), (33, -1), (0, 0), (62, 0), (62, 62), (0, 62)]
     wrong = fault(
-        read_resplan(write_pickle(tmp_path / "a.pkl", [plan | {"area": float("nan")}]), OPTIONS)
+        read_resplan(
+            write_pickle(tmp_path / "a.pkl", [plan | {"area": float("nan")}]), OPTIONS
+        )
     )
     assert wrong.sort == "boxes"
 
@@ -394,8 +491,14 @@ def test_msd(tmp_path):
     graph.add_node(1, geometry=[(x + 4.2, y) for x, y in corners], room_type=0)
     graph.add_node(2, geometry=[(x, y + 3.2) for x, y in corners], room_type=7)
     graph.add_edge(0, 1, connectivity="door")
-    diagram = only(read_msd(write_pickle(tmp_path / "4.pickle", graph), OPTIONS)).diagram
-    assert (diagram.types, diagram.name, diagram.doors) == ((LIVING, MASTER, BATH), "4", ((0, 1),))
+    diagram = only(
+        read_msd(write_pickle(tmp_path / "4.pickle", graph), OPTIONS)
+    ).diagram
+    assert (diagram.types, diagram.name, diagram.doors) == (
+        (LIVING, MASTER, BATH),
+        "4",
+        ((0, 1),),
+    )
     assert diagram.edges == ((0, 1, 2), (0, 2, 6), (1, 2, 9)), (
         "y points up in MSD, so room 2 is above room 0"
     )
@@ -403,8 +506,14 @@ def test_msd(tmp_path):
         assert abs(x1 - x0 - 57) <= 1
         assert abs(y1 - y0 - 43) <= 1
     graph.nodes[1]["room_type"] = 9
-    assert fault(read_msd(write_pickle(tmp_path / "4.pickle", graph), OPTIONS)).sort == "types"
-    assert fault(read_msd(write_pickle(tmp_path / "4.pickle", [1]), OPTIONS)).sort == "file"
+    assert (
+        fault(read_msd(write_pickle(tmp_path / "4.pickle", graph), OPTIONS)).sort
+        == "types"
+    )
+    assert (
+        fault(read_msd(write_pickle(tmp_path / "4.pickle", [1]), OPTIONS)).sort
+        == "file"
+    )
 
 
 class Harm:
@@ -417,7 +526,9 @@ class Harm:
 
 @pytest.mark.parametrize("protocol", range(6))
 def test_nothing_in_a_pickle_is_executed(tmp_path, protocol):
-    path = write_pickle(tmp_path / "a.pkl", [{"living": Harm(tmp_path / "harm")}], protocol)
+    path = write_pickle(
+        tmp_path / "a.pkl", [{"living": Harm(tmp_path / "harm")}], protocol
+    )
     stub = load_restricted(path.read_bytes())[0]["living"]
     assert isinstance(stub, Stub)
     assert stub.what.endswith(".mkdir")
@@ -425,7 +536,9 @@ def test_nothing_in_a_pickle_is_executed(tmp_path, protocol):
     list(read_resplan(path, OPTIONS))
     assert not (tmp_path / "harm").exists()
     pickle.loads(path.read_bytes())
-    assert (tmp_path / "harm").exists(), "the pickle is harmless, so the test proves nothing"
+    assert (tmp_path / "harm").exists(), (
+        "the pickle is harmless, so the test proves nothing"
+    )
 
 
 def test_stubs_are_closed():
@@ -443,7 +556,9 @@ def test_stubs_are_closed():
 @given(st.binary(max_size=60), st.integers(0, 400), st.integers(0, 255))
 def test_damaged_pickle_is_an_unpickling_error(noise, position, value):
     content = bytearray(
-        pickle.dumps({"a": [1, (2, 3)], "b": networkx.Graph([(0, 1)]), "c": np.arange(3)})
+        pickle.dumps(
+            {"a": [1, (2, 3)], "b": networkx.Graph([(0, 1)]), "c": np.arange(3)}
+        )
     )
     content[position % len(content)] = value
     for damaged in (bytes(content), noise, bytes(content)[: position % len(content)]):
@@ -471,7 +586,9 @@ def test_bounds_of_geometries():
         [shapely.Point(1, 1), shapely.MultiPolygon([square, square])]
     )
     assert bounds(Stub(shapely.to_wkb(nested))) == [expected] * 2
-    mixed = pickle.dumps(shapely.GeometryCollection([shapely.LineString([(0, 0), (9, 9)]), square]))
+    mixed = pickle.dumps(
+        shapely.GeometryCollection([shapely.LineString([(0, 0), (9, 9)]), square])
+    )
     assert bounds(load_restricted(mixed)) == [expected]
     for empty in (
         None,
@@ -497,7 +614,9 @@ def test_plans_are_centred_on_the_grid():
     ]
     plans, random = make_plans(6, 0, 50), np.random.default_rng(0)
     for row in range(50):
-        boxes = plans.boxes[row, : int(plans.rooms[row])] + np.tile(random.integers(-40, 40, 2), 2)
+        boxes = plans.boxes[row, : int(plans.rooms[row])] + np.tile(
+            random.integers(-40, 40, 2), 2
+        )
         centred = on_grid(boxes, 1.0)
         assert (centred - boxes == np.tile((centred - boxes)[0, :2], 2)).all()
         assert (edges_of(centred.astype(int)) == edges_of(boxes)).all()

@@ -81,7 +81,10 @@ TAGS = {"LA": 0, "LB": 1, "L": 2, "A": 3, "I": 4, "B": 6, "R": 7, "RA": 8, "RB":
 def test_plans_that_need_several_rounds():
     for types, edges in HARD:
         diagram = Diagram(
-            types, tuple((int(edge[0]), int(edge[1]), TAGS[edge[2:]]) for edge in edges.split())
+            types,
+            tuple(
+                (int(edge[0]), int(edge[1]), TAGS[edge[2:]]) for edge in edges.split()
+            ),
         )
         assert (edges_of(place_rooms(diagram)) == relations(diagram)).all()
 
@@ -93,8 +96,12 @@ def test_contradictory_relations_have_a_layout():
     assert (place_rooms(CYCLE) == place_rooms(CYCLE)).all()
     random = np.random.default_rng(0)
     for rooms in (1, 2, 5, 9):
-        edges = [(i, j, int(random.integers(10))) for i, j in combinations(range(rooms), 2)]
-        boxes = place_rooms(Diagram(tuple(random.integers(0, 13, rooms).tolist()), tuple(edges)))
+        edges = [
+            (i, j, int(random.integers(10))) for i, j in combinations(range(rooms), 2)
+        ]
+        boxes = place_rooms(
+            Diagram(tuple(random.integers(0, 13, rooms).tolist()), tuple(edges))
+        )
         assert (boxes[:, 2:] > boxes[:, :2]).all()
 
 
@@ -108,7 +115,9 @@ def test_realisations_are_spread_to_preferred_sizes(make_diagrams):
         assert not (overlapping(boxes) & exclude).any()
         preferred = PREFERRED_SIDES[[*diagram.types]] ** 2
         for some, ratios in ((tight, before), (boxes, after)):
-            ratios.extend(np.abs(np.log((some[:, 2:] - some[:, :2]).prod(1) / preferred)).tolist())
+            ratios.extend(
+                np.abs(np.log((some[:, 2:] - some[:, :2]).prod(1) / preferred)).tolist()
+            )
     assert np.median(after) < 0.2
     assert np.mean(after) < 0.3 * np.mean(before)
 
@@ -123,7 +132,8 @@ def test_any_realisation_can_be_spread():
             [low, np.minimum(low + random.integers(12, 120, (rooms, 2)), 256)], 1
         )
         diagram = replace(
-            Diagram.from_boxes(tuple(random.integers(0, 13, rooms).tolist()), boxes), boxes=None
+            Diagram.from_boxes(tuple(random.integers(0, 13, rooms).tolist()), boxes),
+            boxes=None,
         )
         spread = spread_boxes(diagram, boxes)
         assert realises(spread, relations(diagram))
@@ -174,7 +184,9 @@ def corners(shape):
 
 
 def assert_disjoint(shapes):
-    for (one, a), (other, b) in combinations(((shape, corners(shape)) for shape in shapes), 2):
+    for (one, a), (other, b) in combinations(
+        ((shape, corners(shape)) for shape in shapes), 2
+    ):
         overlap = (
             min(a[2], b[2]) - max(a[0], b[0]) > ROUNDED
             and min(a[3], b[3]) - max(a[1], b[1]) > ROUNDED
@@ -185,19 +197,30 @@ def assert_disjoint(shapes):
 def test_gallery_has_rooms_links_names_captions_and_legend():
     diagram = Diagram.from_boxes(
         (0, 7, 7, 3),
-        [(50, 50, 110, 120), (114, 50, 160, 90), (50, 124, 90, 170), (200, 200, 230, 240)],
+        [
+            (50, 50, 110, 120),
+            (114, 50, 160, 90),
+            (50, 124, 90, 170),
+            (200, 200, 230, 240),
+        ],
     )
     page = draw_gallery([place_diagram(diagram), place_diagram(CYCLE)])
     rooms, labels = rooms_of(page), labels_of(page)
     assert len(rooms) == len(labels) == 7
     texts = [text.text for text in shapes(page, "text")]
     assert room_names(diagram) == ["Living", "Second 1", "Second 2", "Bath"]
-    assert {*room_names(diagram), "LivingRoom", "SecondRoom", "Bathroom", "MasterRoom"} <= set(
-        texts
-    )
+    assert {
+        *room_names(diagram),
+        "LivingRoom",
+        "SecondRoom",
+        "Bathroom",
+        "MasterRoom",
+    } <= set(texts)
     lines = {line.findtext(SVG + "title"): line for line in shapes(page, "line")}
     assert {"Living left of Second 1", "Living above Second 2"} <= set(lines)
-    dashed = [line.get("stroke") for line in lines.values() if line.get("stroke-dasharray")]
+    dashed = [
+        line.get("stroke") for line in lines.values() if line.get("stroke-dasharray")
+    ]
     assert dashed == [BROKEN], "violated relations are dashed red"
     red = [text.text for text in shapes(page, "text") if text.get("fill") == BROKEN]
     assert red == ["3 rooms, 3 relations, 1 violated"]
@@ -220,7 +243,9 @@ def difficult(make_diagrams):
     """Placements with many rooms, with violated relations, and with rooms that hide each other."""
     random = np.random.default_rng(3)
     large = [
-        diagram for diagram in make_diagrams(30, 5, most=14, boxes=False) if len(diagram.types) > 10
+        diagram
+        for diagram in make_diagrams(30, 5, most=14, boxes=False)
+        if len(diagram.types) > 10
     ]
     diagrams = make_diagrams(8, 4, boxes=False) + large
     diagrams += [spoiled(diagram, random) for diagram in diagrams]
@@ -229,7 +254,9 @@ def difficult(make_diagrams):
             (i, j, int(random.choice([4, 5, random.integers(10)])))
             for i, j in combinations(range(rooms), 2)
         ]
-        diagrams.append(Diagram(tuple(random.integers(0, 13, rooms).tolist()), tuple(edges)))
+        diagrams.append(
+            Diagram(tuple(random.integers(0, 13, rooms).tolist()), tuple(edges))
+        )
     return [place_diagram(diagram, search=False) for diagram in diagrams]
 
 
@@ -268,27 +295,36 @@ def test_areas_are_those_of_the_visible_parts():
     areas = np.bincount(plan.label[plan.label >= 0]) * METRES**2
     texts = [
         text.text
-        for text in shapes(draw_floorplan(Placement.of(Diagram((0, 1, 2), ()), boxes)), "text")
+        for text in shapes(
+            draw_floorplan(Placement.of(Diagram((0, 1, 2), ()), boxes)), "text"
+        )
     ]
     assert {"Living", *(f"{area:.1f} m²" for area in areas)} <= set(texts)
     assert areas[1:] == pytest.approx(np.array([900, 600]) * METRES**2)
-    assert (10000 - 34 * 44 - 14 * 14) * METRES**2 <= areas[0] <= (10000 - 100 - 600) * METRES**2, (
-        "less walls"
-    )
+    assert (
+        (10000 - 34 * 44 - 14 * 14) * METRES**2
+        <= areas[0]
+        <= (10000 - 100 - 600) * METRES**2
+    ), "less walls"
     assert any(f"{areas.sum():.0f} m² in 3 rooms" in text for text in texts)
 
 
 @pytest.mark.parametrize("far", [104, 140])
 def test_floor_plans_show_possible_doors_and_whole_walls(far):
     boxes = np.array([(0, 0, 100, 30), (far, 0, far + 40, 30)])
-    page = draw_floorplan(Placement.of(Diagram((0, 1), (), doors=((0, 1), (0, None))), boxes))
+    page = draw_floorplan(
+        Placement.of(Diagram((0, 1), (), doors=((0, 1), (0, None))), boxes)
+    )
     arcs = [path.get("d") for path in shapes(page, "path") if "A" in path.get("d")]
     caption = " ".join(text.text for text in shapes(page, "text"))
     assert len(arcs) == (2 if far == 104 else 1)
     assert ("no wall for 1 door" in caption) == (far == 140)
     walls = max(float(path.get("stroke-width")) for path in shapes(page, "path"))
     points = np.array(
-        re.findall(r"([\d.]+),([\d.]+)", "".join(p.get("d") for p in shapes(page, "path"))), float
+        re.findall(
+            r"([\d.]+),([\d.]+)", "".join(p.get("d") for p in shapes(page, "path"))
+        ),
+        float,
     )
     assert points.min() > walls / 2
     assert (points.max(0) < [page.width - walls / 2, page.height - walls / 2]).all()
@@ -321,7 +357,9 @@ def test_html_page_is_self_contained(samples):
     page = draw_html_gallery(list(decode_samples(samples, 8)), 'A <b>"title"</b>')
     tags = {*re.findall(r"<(\w+)", page)}
     for tag in tags - {"meta", "input"}:
-        assert len(re.findall(rf"<{tag}\b[^>]*[^/]>|<{tag}>", page)) == page.count(f"</{tag}>"), tag
+        assert len(re.findall(rf"<{tag}\b[^>]*[^/]>|<{tag}>", page)) == page.count(
+            f"</{tag}>"
+        ), tag
     assert not tags & {"script", "link", "img", "iframe", "a", "object", "b"}
     assert not re.search(r"http|url\(|@import|src=|href=", page)
     assert "A &lt;b&gt;&quot;title&quot;&lt;/b&gt;" in page
@@ -330,7 +368,10 @@ def test_html_page_is_self_contained(samples):
 
 def trajectory(tokens, seed=0):
     """Return the states from fully masked to samples, one token of each sample per step."""
-    random, real = np.random.default_rng(seed), tokens != np.where(IS_NODE, NODE_PAD, EDGE_PAD)
+    random, real = (
+        np.random.default_rng(seed),
+        tokens != np.where(IS_NODE, NODE_PAD, EDGE_PAD),
+    )
     state = np.where(real, np.where(IS_NODE, NODE_MASK, EDGE_MASK), tokens)
     orders = [random.permutation(np.flatnonzero(row)) for row in real]
     path = [state.copy()]
@@ -357,8 +398,14 @@ def test_trajectory_as_gif_without_undecodable_samples():
         ]
         assert len(grey) == unknown
         assert [text.text for text in shapes(page, "text")].count("?") == unknown
-    images = to_pngs([Page(width, 5, (), scale) for width, scale in ((1, 2.0), (2, 1.0), (3, 2.0))])
-    assert [Image.open(BytesIO(image)).size for image in images] == [(2, 10), (2, 5), (6, 10)]
+    images = to_pngs(
+        [Page(width, 5, (), scale) for width, scale in ((1, 2.0), (2, 1.0), (3, 2.0))]
+    )
+    assert [Image.open(BytesIO(image)).size for image in images] == [
+        (2, 10),
+        (2, 5),
+        (6, 10),
+    ]
     (picture,) = trajectory_pictures(path, 8)
     (same,) = trajectory_pictures(path[:, [0, 2]], 8)
     assert replace(picture, png=None) == replace(same, png=None)
@@ -370,4 +417,6 @@ def test_trajectory_as_gif_without_undecodable_samples():
         last = np.asarray(image.convert("RGB")).reshape(-1, 3)
     for kind in decode(tokens[0], 8).types + decode(tokens[2], 8).types:
         colour = ImageColor.getrgb(COLOURS[kind])
-        assert np.abs(last - colour).max(1).min() <= 6, f"{ROOMS[kind]} has another colour"
+        assert np.abs(last - colour).max(1).min() <= 6, (
+            f"{ROOMS[kind]} has another colour"
+        )

@@ -39,9 +39,15 @@ def diagrams(draw, most=6):
     rooms = draw(st.integers(1, most))
     types = draw(st.lists(st.integers(0, 12), min_size=rooms, max_size=rooms))
     labels = draw(
-        st.lists(st.integers(0, 10), min_size=len(pairs(rooms)), max_size=len(pairs(rooms)))
+        st.lists(
+            st.integers(0, 10), min_size=len(pairs(rooms)), max_size=len(pairs(rooms))
+        )
     )
-    edges = [(i, j, r) for (i, j), r in zip(pairs(rooms), labels, strict=True) if r != NO_EDGE]
+    edges = [
+        (i, j, r)
+        for (i, j), r in zip(pairs(rooms), labels, strict=True)
+        if r != NO_EDGE
+    ]
     return Diagram(tuple(types), tuple(edges))
 
 
@@ -69,7 +75,11 @@ def test_token_round_trip(diagram, rooms):
         ([0, 1, NODE_PAD, 1, EDGE_PAD, 2], ["pair 1, 2: 2"]),
         (
             [0, 1, 99, 1, 13, -1],
-            ["room 2: invalid id 99", "pair 0, 2: invalid id 13", "pair 1, 2: invalid id -1"],
+            [
+                "room 2: invalid id 99",
+                "pair 0, 2: invalid id 13",
+                "pair 1, 2: invalid id -1",
+            ],
         ),
         ([NODE_PAD] * 3 + [EDGE_PAD] * 3, ["no rooms"]),
     ],
@@ -78,7 +88,9 @@ def test_invalid_tokens(refusal, tokens, texts):
     refused = refusal(decode, np.array(tokens), 3)
     assert {*refused.codes} == {"invalid-sample"}
     messages = [problem.message for problem in refused.problems]
-    assert all(message.startswith(text) for message, text in zip(messages, texts, strict=True))
+    assert all(
+        message.startswith(text) for message, text in zip(messages, texts, strict=True)
+    )
 
 
 def test_invalid_diagrams_and_sizes():
@@ -107,19 +119,28 @@ def chain_of(length, kind=0):
 def test_splits_depend_on_content_only():
     plans = [chain_of(length, kind) for length in range(2, 9) for kind in range(10)]
     first = hold_out(Plans.from_diagrams(plans, 8), valid=0.2, test=0.1)
-    second = hold_out(Plans.from_diagrams([*plans[::-1], *plans[:20]], 8), valid=0.2, test=0.1)
+    second = hold_out(
+        Plans.from_diagrams([*plans[::-1], *plans[:20]], 8), valid=0.2, test=0.1
+    )
     rows = [
-        [{row.tobytes() for row in part.tokens(8)} for part in (s.train, s.valid, s.test)]
+        [
+            {row.tobytes() for row in part.tokens(8)}
+            for part in (s.train, s.valid, s.test)
+        ]
         for s in (first, second)
     ]
     assert rows[0] == rows[1], "order or copies changed the split of a plan"
     assert [len(part) for part in rows[0]] == [49, 14, 7]
-    assert len(second.train) + len(second.valid) + len(second.test) == 90, "a plan was lost"
+    assert len(second.train) + len(second.valid) + len(second.test) == 90, (
+        "a plan was lost"
+    )
 
 
 def reordered(plans, random):
     """Return the plans with their rooms in another order."""
-    order = np.argsort(np.where(plans.types != NODE_PAD, random.random(plans.types.shape), 2), 1)
+    order = np.argsort(
+        np.where(plans.types != NODE_PAD, random.random(plans.types.shape), 2), 1
+    )
     boxes = np.take_along_axis(plans.boxes, order[..., None], 1)
     return Plans.from_boxes(np.take_along_axis(plans.types, order, 1), boxes)
 
@@ -131,7 +152,9 @@ def matrix_of(rooms, relations):
     return labels
 
 
-@given(st.integers(0, 2**32 - 1), st.integers(2, 6), st.integers(1, 2), st.integers(1, 2))
+@given(
+    st.integers(0, 2**32 - 1), st.integers(2, 6), st.integers(1, 2), st.integers(1, 2)
+)
 def test_canonical_forms_are_exact(seed, rooms, kinds, relations):
     """Against all orders of the rooms, on graphs that colour refinement alone does not separate."""
     random = np.random.default_rng(seed)
@@ -147,7 +170,8 @@ def test_canonical_forms_are_exact(seed, rooms, kinds, relations):
     labels[:, range(rooms), range(rooms)] = NO_EDGE
     first, second = canonical_forms(types, labels)
     same = any(
-        (types[0, list(p)] == types[1]).all() and (labels[0][np.ix_(p, p)] == labels[1]).all()
+        (types[0, list(p)] == types[1]).all()
+        and (labels[0][np.ix_(p, p)] == labels[1]).all()
         for p in permutations(range(rooms))
     )
     assert (first == second) == same
@@ -165,7 +189,9 @@ def test_canonical_forms_of_symmetric_plans():
     both = np.full((12, 12), NO_EDGE)
     both[:6, :6], both[6:, 6:] = ring, triangles
     order = np.r_[6:12, 0:6]
-    one, two = canonical_forms(np.ones((2, 12), int), np.stack([both, both[np.ix_(order, order)]]))
+    one, two = canonical_forms(
+        np.ones((2, 12), int), np.stack([both, both[np.ix_(order, order)]])
+    )
     assert one == two
     # Takes exponential time unless interchangeable rooms are tried once.
     list(canonical_forms(np.ones((1, 40), int), np.full((1, 40, 40), NO_EDGE)))
@@ -189,9 +215,19 @@ def test_reordered_copies_share_a_split():
 
 def test_every_split_has_a_plan(refusal):
     three = Plans.from_diagrams([chain_of(2), chain_of(3), chain_of(4)], 4)
-    assert [len(p) for p in vars(hold_out(three, valid=0.01, test=0.01)).values()] == [1, 1, 1]
-    assert [len(p) for p in vars(hold_out(three, valid=0.9, test=0.05)).values()] == [1, 1, 1]
-    assert [len(p) for p in vars(hold_out(three[:2], valid=0.1, test=0.0)).values()] == [1, 1, 0]
+    assert [len(p) for p in vars(hold_out(three, valid=0.01, test=0.01)).values()] == [
+        1,
+        1,
+        1,
+    ]
+    assert [len(p) for p in vars(hold_out(three, valid=0.9, test=0.05)).values()] == [
+        1,
+        1,
+        1,
+    ]
+    assert [
+        len(p) for p in vars(hold_out(three[:2], valid=0.1, test=0.0)).values()
+    ] == [1, 1, 0]
     assert refusal(
         hold_out, Plans.from_diagrams([chain_of(2)] * 5, 4), valid=0.1, test=0.1
     ).codes == ["no-samples"]
@@ -213,7 +249,10 @@ def test_index_with_boxes_holds_exactly_the_isomorphic_diagrams():
         everything |= {tuple(row) for row in turned.tokens(3).tolist()}
     expected = [tuple(row) in everything for row in queries.tokens(3).tolist()]
     assert 20 < sum(expected) < 280
-    assert PlanIndex(plans.tokens(3), 3, plans.boxes).holds(queries.tokens(3)).tolist() == expected
+    assert (
+        PlanIndex(plans.tokens(3), 3, plans.boxes).holds(queries.tokens(3)).tolist()
+        == expected
+    )
 
 
 def test_index_without_boxes_holds_all_possibly_isomorphic_diagrams():
@@ -226,7 +265,9 @@ def test_index_without_boxes_holds_all_possibly_isomorphic_diagrams():
 
     def same(one, other):
         """Brute force: some order of rooms in which no pair is contradictory."""
-        edges, others = (dict(zip(pairs(3), row[3:].tolist(), strict=True)) for row in (one, other))
+        edges, others = (
+            dict(zip(pairs(3), row[3:].tolist(), strict=True)) for row in (one, other)
+        )
         for order in permutations(range(3)):
             fits = all(one[room] == other[order[room]] for room in range(3))
             for (i, j), relation in edges.items():
@@ -244,7 +285,10 @@ def test_index_without_boxes_holds_all_possibly_isomorphic_diagrams():
     expected = [any(same(one, other) for other in rows) for one in tokens]
     assert 10 < sum(expected) < 110
     assert PlanIndex(rows, 3).holds(tokens).tolist() == expected
-    assert (PlanIndex(rows, 3, plans.boxes).holds(tokens) <= PlanIndex(rows, 3).holds(tokens)).all()
+    assert (
+        PlanIndex(rows, 3, plans.boxes).holds(tokens)
+        <= PlanIndex(rows, 3).holds(tokens)
+    ).all()
     first = []
     for row, one in enumerate(tokens):
         if not any(same(one, tokens[other]) for other in first):
@@ -364,5 +408,9 @@ def test_edges_of_a_batch():
         for (i, j), label in zip(pairs(5), row, strict=True):
             u, v = plan[i], plan[j]
             gaps = [max(u[a], v[a]) - min(u[a + 2], v[a + 2]) for a in (0, 1)]
-            assert label == (RELATIONS.index(slow_label(u, v)) if max(gaps) <= 9 else NO_EDGE)
-    assert len({*edges.ravel().tolist()}) == 11, "some relation does not occur in the example"
+            assert label == (
+                RELATIONS.index(slow_label(u, v)) if max(gaps) <= 9 else NO_EDGE
+            )
+    assert len({*edges.ravel().tolist()}) == 11, (
+        "some relation does not occur in the example"
+    )

@@ -14,7 +14,12 @@ from dither.engine.cli import main
 from dither.registry.config.errors import Refused
 from dither.tasks.bubble_diagram.data.plan_files import prepare_plans
 from dither.tasks.bubble_diagram.formats.entries import Entry, ReadOptions
-from dither.tasks.bubble_diagram.formats.jsonl import SHOWN, plan_line, read_plans, scan_plans
+from dither.tasks.bubble_diagram.formats.jsonl import (
+    SHOWN,
+    plan_line,
+    read_plans,
+    scan_plans,
+)
 from dither.tasks.bubble_diagram.plans import Diagram, Plans
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, PlanFiles
 
@@ -23,7 +28,8 @@ HALVES = {"most": 8, "valid": 0.1, "test": 0.1}
 
 def entries(diagrams):
     return [
-        Entry(Path("plans.jsonl"), f"line {n}", diagram) for n, diagram in enumerate(diagrams, 1)
+        Entry(Path("plans.jsonl"), f"line {n}", diagram)
+        for n, diagram in enumerate(diagrams, 1)
     ]
 
 
@@ -40,7 +46,9 @@ def source(tmp_path, make_diagrams):
     """Return a function that writes plans and further lines, and returns the file."""
 
     def write(*lines, count=20, name="a.jsonl"):
-        text = "".join(line + "\n" for line in [*map(plan_line, make_diagrams(count)), *lines])
+        text = "".join(
+            line + "\n" for line in [*map(plan_line, make_diagrams(count)), *lines]
+        )
         (tmp_path / name).write_text(text, encoding="utf-8")
         return tmp_path / name
 
@@ -54,8 +62,12 @@ def spec(tmp_path, source):
 
 def test_duplicates_and_rooms_with_equal_boxes_are_rejected(make_diagrams):
     diagrams = make_diagrams(40)
-    equal = Diagram.from_boxes((0, 2, 3), [(0, 0, 50, 50), (60, 0, 90, 30), (60, 0, 90, 30)])
-    done = prepare_plans(entries([*diagrams, reordered(diagrams[3]), diagrams[7], equal]), **HALVES)
+    equal = Diagram.from_boxes(
+        (0, 2, 3), [(0, 0, 50, 50), (60, 0, 90, 30), (60, 0, 90, 30)]
+    )
+    done = prepare_plans(
+        entries([*diagrams, reordered(diagrams[3]), diagrams[7], equal]), **HALVES
+    )
     assert len(done.plans) == 40
     assert sorted(sorts(done.rejected)) == [
         ("line 41", "duplicate"),
@@ -78,7 +90,8 @@ def test_from_files_to_plans(tmp_path, source, make_diagrams):
     assert "50 plans: 40 for training, 5 for validation, 5 for testing" in report
     assert "Bathrom" in report
     rows = [
-        json.loads(line) for line in (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()
+        json.loads(line)
+        for line in (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()
     ]
     assert [(row["place"].split(", ")[1], row["sort"]) for row in rows] == [
         ("line 51", "types"),
@@ -89,10 +102,13 @@ def test_from_files_to_plans(tmp_path, source, make_diagrams):
     parts = [splits.train, splits.valid, splits.test]
     assert [len(part) for part in parts] == [40, 5, 5]
     tokens = {row.tobytes() for part in parts for row in part.tokens(8)}
-    assert tokens == {row.tobytes() for row in Plans.from_diagrams(diagrams, 8).tokens(8)}
+    assert tokens == {
+        row.tobytes() for row in Plans.from_diagrams(diagrams, 8).tokens(8)
+    }
     first = splits.train.diagram(0)
     assert any(
-        (d.types, d.edges, d.boxes) == (first.types, first.edges, first.boxes) for d in diagrams
+        (d.types, d.edges, d.boxes) == (first.types, first.edges, first.boxes)
+        for d in diagrams
     )
     task = BubbleDiagram(data=spec)
     assert not list(task.check())
@@ -102,7 +118,10 @@ def test_from_files_to_plans(tmp_path, source, make_diagrams):
 def test_unprepared_plans_name_the_command(tmp_path, source, refusal):
     path = source(name="it's.jsonl")
     spec = PlanFiles(
-        source=str(path), most=7, bedrooms="all-second", destination=str(tmp_path / "out")
+        source=str(path),
+        most=7,
+        bedrooms="all-second",
+        destination=str(tmp_path / "out"),
     )
     (misfit,) = spec.check()
     assert (misfit.code, misfit.path) == ("not-prepared", ("source",))
@@ -136,7 +155,9 @@ def test_destination_may_be_inside_but_not_around_the_source(tmp_path, source, r
     (tmp_path / "source").mkdir()
     path = source(name="source/a.jsonl")
     for folder in (tmp_path / "out", path.parent / "out"):
-        spec = PlanFiles(source=str(path.parent), destination=str(folder), format="jsonl")
+        spec = PlanFiles(
+            source=str(path.parent), destination=str(folder), format="jsonl"
+        )
         spec.prepare()
         spec.model_copy(update={"force": True}).prepare()
         assert len(spec.build().train) == 16
@@ -185,16 +206,27 @@ def problems(folder, *lines, most=8):
 
 def test_round_trip(tmp_path, make_diagrams):
     diagrams = make_diagrams(50)
-    diagrams += [Diagram(d.types, d.edges, name=f"Wohnung № {k}") for k, d in enumerate(diagrams)]
+    diagrams += [
+        Diagram(d.types, d.edges, name=f"Wohnung № {k}") for k, d in enumerate(diagrams)
+    ]
     assert read(tmp_path, *map(plan_line, diagrams)) == diagrams
-    assert len(read(tmp_path, b"\xef\xbb\xbf" + GOOD.encode() + b"\r", "", "   ", GOOD)) == 2
+    assert (
+        len(read(tmp_path, b"\xef\xbb\xbf" + GOOD.encode() + b"\r", "", "   ", GOOD))
+        == 2
+    )
 
 
 def test_door_relations_are_written_without_boxes(tmp_path):
-    door = Diagram((0, 2), (), ((0, 0, 50, 50), (50, 0, 90, 50)), "two rooms without a door")
+    door = Diagram(
+        (0, 2), (), ((0, 0, 50, 50), (50, 0, 90, 50)), "two rooms without a door"
+    )
     assert "boxes" not in plan_line(door)
     (diagram,) = read(tmp_path, plan_line(door))
-    assert (diagram.types, diagram.edges, diagram.name) == (door.types, door.edges, door.name)
+    assert (diagram.types, diagram.edges, diagram.name) == (
+        door.types,
+        door.edges,
+        door.name,
+    )
 
 
 TWO = '{"types": ["LivingRoom", "Kitchen"], '
@@ -208,14 +240,22 @@ TWO = '{"types": ["LivingRoom", "Kitchen"], '
         ("[" * 100_000, "text", ""),
         ('{"types": ' + "1" * 10_000 + "}", "text", ""),
         ('{"types": ["Kitchen"], "edges": []}', "rooms", "1 rooms"),
-        ('{"types": ["Kitchen", "Bathrom"], "edges": []}', "types", 'did you mean "Bathroom"?'),
+        (
+            '{"types": ["Kitchen", "Bathrom"], "edges": []}',
+            "types",
+            'did you mean "Bathroom"?',
+        ),
         ('{"types": ["Kitchen", null], "edges": []}', "types", "types[1]"),
         (TWO[:-2] + "}", "boxes", ""),
         (TWO + '"edge": [], "edges": []}', "text", 'did you mean "edges"?'),
         (TWO + '"boxes": [[0, 0, 5, 5]]}', "boxes", "(1, 4)"),
         (TWO + '"boxes": [[0, 0, 5, 5], [1, 2, 3]]}', "boxes", "boxes[1]"),
         (TWO + '"boxes": [[0, 0, 5, 5], [1, 2, true, 9]]}', "boxes", "boxes[1]"),
-        (TWO + '"boxes": [[0, 0, 5, 5], [9, 0, 6, 9]]}', "boxes", "room 1 (Kitchen): [9, 0, 6, 9]"),
+        (
+            TWO + '"boxes": [[0, 0, 5, 5], [9, 0, 6, 9]]}',
+            "boxes",
+            "room 1 (Kitchen): [9, 0, 6, 9]",
+        ),
         (
             TWO + '"boxes": [[-1, 0, 5, 5], [6, 0, 25, 9]]}',
             "boxes",
@@ -224,7 +264,11 @@ TWO = '{"types": ["LivingRoom", "Kitchen"], '
         (TWO + '"edges": [[0, 1, "leftof"]]}', "edges", 'did you mean "left-of"?'),
         (TWO + '"edges": [[0, 2, "above"]]}', "edges", "0..1"),
         (TWO + '"edges": [[1, 0, "above"]]}', "edges", "rooms 1 and 0"),
-        (TWO + '"edges": [[0, 1, "above"], [0, 1, "below"]]}', "edges", "rooms 0 and 1"),
+        (
+            TWO + '"edges": [[0, 1, "above"], [0, 1, "below"]]}',
+            "edges",
+            "rooms 0 and 1",
+        ),
     ],
 )
 def test_invalid_lines(tmp_path, line, sort, text):
@@ -236,7 +280,9 @@ def test_invalid_lines(tmp_path, line, sort, text):
 
 
 def test_many_problems_are_reported_at_once_and_counted(tmp_path):
-    invalid = '{"types": ["Kitchen", "Bad"], "boxes": [[5, 0, 1], [0, 0, 300, 9]], "x": 1}'
+    invalid = (
+        '{"types": ["Kitchen", "Bad"], "boxes": [[5, 0, 1], [0, 0, 300, 9]], "x": 1}'
+    )
     messages = problems(tmp_path, invalid, GOOD, "nonsense", *["{}"] * 100)
     assert [len(messages[line]) for line in (1, 3)] == [3, 1]
     assert list(messages) == [1, *range(3, SHOWN), None]
@@ -253,7 +299,9 @@ def test_unreadable_files(tmp_path, refusal):
     ):
         (problem,) = refusal(read_plans, tmp_path / path, 8).problems
         assert problem.code == code
-        assert (problem.help == 'did you mean "plan.jsonl"?') == (code == "file-not-found")
+        assert (problem.help == 'did you mean "plan.jsonl"?') == (
+            code == "file-not-found"
+        )
 
 
 LEAF = st.one_of(
@@ -270,7 +318,9 @@ JSON = st.recursive(
     max_leaves=12,
 )
 KITCHEN = st.just(["Kitchen", "Balcony"])
-PLAN = [st.fixed_dictionaries({"types": KITCHEN, key: JSON}) for key in ("boxes", "edges")]
+PLAN = [
+    st.fixed_dictionaries({"types": KITCHEN, key: JSON}) for key in ("boxes", "edges")
+]
 
 
 @given(st.one_of(JSON, *PLAN))

@@ -12,7 +12,13 @@ from dither.tasks.bubble_diagram.data.procedural import make_plans
 from dither.tasks.bubble_diagram.geometry.realisability import realise
 from dither.tasks.bubble_diagram.geometry.wall_constraints import Canvas
 from dither.tasks.bubble_diagram.plans import Diagram, encode
-from dither.tasks.bubble_diagram.relations import NEAR, RULE, edges_of, exclusive, overlapping
+from dither.tasks.bubble_diagram.relations import (
+    NEAR,
+    RULE,
+    edges_of,
+    exclusive,
+    overlapping,
+)
 from dither.tasks.bubble_diagram.validity import token_validity, validity_levels
 from dither.tasks.bubble_diagram.vocabulary import (
     EDGE_PAD,
@@ -30,7 +36,9 @@ LEFT, RIGHT = RELATIONS.index("left-of"), RELATIONS.index("right-of")
 
 def along_an_axis(side, smallest):
     """Walls of three rooms along one axis, one example for each combination of comparisons."""
-    walls = np.array([(a, b) for a in range(side + 1) for b in range(a + smallest, side + 1)])
+    walls = np.array(
+        [(a, b) for a in range(side + 1) for b in range(a + smallest, side + 1)]
+    )
     every = np.stack(
         np.meshgrid(*[walls[:, 0] * 100 + walls[:, 1]] * 3, indexing="ij"), -1
     ).reshape(-1, 3)
@@ -38,7 +46,9 @@ def along_an_axis(side, smallest):
     ways = []
     for i, j in pairs(3):
         middle, start, end = low[:, i] + high[:, i], 2 * low[:, j], 2 * high[:, j]
-        place = (middle >= start) * 1 + (middle > start) + (middle >= end) + (middle > end)
+        place = (
+            (middle >= start) * 1 + (middle > start) + (middle >= end) + (middle > end)
+        )
         near = (low[:, i] - NEAR <= high[:, j]) & (low[:, j] <= high[:, i] + NEAR)
         overlap = (low[:, i] < high[:, j]) & (low[:, j] < high[:, i])
         contains = (low[:, i] < low[:, j]) & (high[:, i] > high[:, j])
@@ -53,7 +63,13 @@ def possible_diagrams(side, smallest, disjoint):
     found = np.zeros((NO_EDGE + 1,) * 3, bool)
     for x0, x1 in zip(low, high, strict=True):
         boxes = np.stack(
-            [np.broadcast_to(x0, low.shape), low, np.broadcast_to(x1, high.shape), high], -1
+            [
+                np.broadcast_to(x0, low.shape),
+                low,
+                np.broadcast_to(x1, high.shape),
+                high,
+            ],
+            -1,
         )
         found[tuple(edges_of(boxes[~(overlapping(boxes) & disjoint).any(1)]).T)] = True
     return found
@@ -64,11 +80,16 @@ def possible_diagrams(side, smallest, disjoint):
 def test_small_canvas_equals_enumeration(disjoint, step):
     """Diagrams of three rooms at levels 3 to 5, on a canvas so small that ties and rounding matter; all if slow."""
     side, smallest = 11, 1
-    possible, canvas = possible_diagrams(side, smallest, disjoint), Canvas(side, smallest)
+    possible, canvas = (
+        possible_diagrams(side, smallest, disjoint),
+        Canvas(side, smallest),
+    )
     assert 0.15 < possible.mean() < 0.7
     for edges in list(product(range(NO_EDGE + 1), repeat=3))[::step]:
         found = realise(np.array(edges), 3, canvas=canvas, disjoint=disjoint)
-        assert found.verdict == ("realisable" if possible[edges] else "impossible"), edges
+        assert found.verdict == ("realisable" if possible[edges] else "impossible"), (
+            edges
+        )
         if disjoint is False:
             shown = possible[
                 tuple(slice(None) if edge == NO_EDGE else edge for edge in edges)
@@ -98,7 +119,9 @@ def solver_verdict(edges, rooms, disjoint, side=256, smallest=12):
     for (i, j), relation, apart in zip(pairs(rooms), edges, disjoint, strict=True):
         u, v = walls[i], walls[j]
         near = [
-            at_most(a[axis] - NEAR, b[axis + 2]) for axis in (0, 1) for a, b in ((u, v), (v, u))
+            at_most(a[axis] - NEAR, b[axis + 2])
+            for axis in (0, 1)
+            for a, b in ((u, v), (v, u))
         ]
         beyond = [at_most(u[a] + 1, v[a]) for a in (0, 1)] + [
             at_most(v[a] + 1, u[a]) for a in (2, 3)
@@ -115,14 +138,23 @@ def solver_verdict(edges, rooms, disjoint, side=256, smallest=12):
         for a, cell in enumerate(cells):
             centre, low, high = u[a] + u[a + 2], 2 * v[a], 2 * v[a + 2]
             model.add(
-                cell == sum(at_most(mark + tie, centre) for mark in (low, high) for tie in (0, 1))
+                cell
+                == sum(
+                    at_most(mark + tie, centre)
+                    for mark in (low, high)
+                    for tie in (0, 1)
+                )
             )
         model.add_allowed_assignments(
             cells, [(x, y) for y, x in np.argwhere(np.equal(RULE, relation)).tolist()]
         )
         if apart and relation != INSIDE:
             model.add_bool_or(
-                [at_most(a[axis + 2], b[axis]) for axis in (0, 1) for a, b in ((u, v), (v, u))]
+                [
+                    at_most(a[axis + 2], b[axis])
+                    for axis in (0, 1)
+                    for a, b in ((u, v), (v, u))
+                ]
             )
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
@@ -131,7 +163,9 @@ def solver_verdict(edges, rooms, disjoint, side=256, smallest=12):
     ]
 
 
-@pytest.mark.parametrize(("most", "count"), [(5, 6), pytest.param(7, 30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("most", "count"), [(5, 6), pytest.param(7, 30, marks=pytest.mark.slow)]
+)
 def test_level_5_agrees_with_an_integer_programming_solver(most, count):
     plans, random, verdicts = make_plans(8, 0, 60), np.random.default_rng(0), []
     for row in np.flatnonzero(plans.rooms <= most)[:count]:
@@ -160,7 +194,9 @@ def test_search_limit_gives_unknown():
     cycle = np.array(
         [LEFT if j == i + 1 else RIGHT if j == i + 4 else NO_EDGE for i, j in pairs(5)]
     )
-    assert realise(cycle, 5, limit=0).verdict == "impossible", "propagation alone proves this"
+    assert realise(cycle, 5, limit=0).verdict == "impossible", (
+        "propagation alone proves this"
+    )
     found = validity_levels(tokens, 8, limit=1)
     assert 0 < found.unknown.sum() < 40
     assert not (found.unknown & found.buildable).any()
@@ -176,7 +212,9 @@ def test_levels_are_nested_and_deterministic():
     tokens = plans.tokens(8)
     damaged, broken = tokens.copy(), tokens[:5].copy()
     for row in damaged:
-        row[random.choice(np.flatnonzero(row[8:] < EDGE_PAD)) + 8] = random.integers(0, NO_EDGE + 1)
+        row[random.choice(np.flatnonzero(row[8:] < EDGE_PAD)) + 8] = random.integers(
+            0, NO_EDGE + 1
+        )
     broken[:, 0] = 13
     found = validity_levels(np.concatenate([tokens, damaged, tokens, broken]), 8)
     for lower, upper in pairwise(found.reached()):
@@ -213,7 +251,10 @@ def legal(draw):
 
 
 def slow_levels(tokens):
-    types, edges = tokens[:4].tolist(), dict(zip(pairs(4), tokens[4:].tolist(), strict=True))
+    types, edges = (
+        tokens[:4].tolist(),
+        dict(zip(pairs(4), tokens[4:].tolist(), strict=True)),
+    )
     rooms = sum(kind != NODE_PAD for kind in types)
     good = (
         rooms > 0
@@ -221,15 +262,20 @@ def slow_levels(tokens):
         and set(types[rooms:]) <= {NODE_PAD}
     )
     good = good and all(
-        (0 <= r <= NO_EDGE) if j < rooms else r == EDGE_PAD for (_, j), r in edges.items()
+        (0 <= r <= NO_EDGE) if j < rooms else r == EDGE_PAD
+        for (_, j), r in edges.items()
     )
     if not good:
         return [False, False, False]
     real = [(i, j, r) for (i, j), r in edges.items() if r < NO_EDGE]
     reached = {0}
     for _ in range(4):
-        reached |= {k for i, j, _ in real for k in (i, j) if i in reached or j in reached}
-    program = types.count(0) == 1 and types.count(10) <= 1 and reached == set(range(rooms))
+        reached |= {
+            k for i, j, _ in real for k in (i, j) if i in reached or j in reached
+        }
+    program = (
+        types.count(0) == 1 and types.count(10) <= 1 and reached == set(range(rooms))
+    )
 
     def sortable(before, behind):
         """Whether some order of the centres satisfies every relation."""
@@ -242,7 +288,11 @@ def slow_levels(tokens):
             for place in permutations(range(4))
         )
 
-    return [True, program, program and sortable("left", "right") and sortable("above", "below")]
+    return [
+        True,
+        program,
+        program and sortable("left", "right") and sortable("above", "below"),
+    ]
 
 
 @given(st.one_of(legal(), st.tuples(*[NODE] * 4, *[EDGE] * 6).map(np.array)))
@@ -254,7 +304,9 @@ def test_levels_equal_enumeration(tokens):
 def test_long_cycles_are_found():
     ring = [(i, i + 1, RELATIONS.index("left-of")) for i in range(7)]
     for last, fine in (("left-of", True), ("right-of", False), ("above", True)):
-        tokens = encode(Diagram((0, *[1] * 7), (*ring, (0, 7, RELATIONS.index(last)))), 8)
+        tokens = encode(
+            Diagram((0, *[1] * 7), (*ring, (0, 7, RELATIONS.index(last)))), 8
+        )
         found = token_validity(tokens[None], 8)
         assert found.program[0]
         assert found.order[0] == fine

@@ -51,7 +51,13 @@ def task():
 
 def test_fields_and_batches(task):
     nodes, edges = task.space.fields
-    assert (nodes.name, nodes.length, nodes.size, nodes.mask, nodes.pad) == ("nodes", 8, 15, 13, 14)
+    assert (nodes.name, nodes.length, nodes.size, nodes.mask, nodes.pad) == (
+        "nodes",
+        8,
+        15,
+        13,
+        14,
+    )
     assert (edges.name, edges.length, edges.size, edges.mask, edges.pad) == (
         "edges",
         28,
@@ -71,10 +77,14 @@ def test_numbers_of_rooms_are_drawn_from_training(task):
     like = task.like(5_000, 3)
     real = like.valid[:, :8]
     assert torch.equal(like.x0[:, :8], torch.where(real, NODE_MASK, NODE_PAD))
-    assert torch.equal(like.x0[:, 8:], torch.where(like.valid[:, 8:], EDGE_MASK, EDGE_PAD))
+    assert torch.equal(
+        like.x0[:, 8:], torch.where(like.valid[:, 8:], EDGE_MASK, EDGE_PAD)
+    )
     for place, (i, j) in enumerate(pairs(8)):
         assert torch.equal(like.valid[:, 8 + place], real[:, i] & real[:, j])
-    train = task.batch("train", range(600)).valid[:, :8].sum(1).bincount(minlength=9) / 600
+    train = (
+        task.batch("train", range(600)).valid[:, :8].sum(1).bincount(minlength=9) / 600
+    )
     drawn = real.sum(1).bincount(minlength=9) / 5_000
     assert (train - drawn).abs().max() < 4 * 0.5 / 5_000**0.5
     assert not like.known.any()
@@ -91,7 +101,12 @@ def predicted(clean, frequencies):
 def noised(clean):
     zeros = torch.zeros(len(clean.x0))
     return Noised(
-        clean.x0, State.of(clean.x0), Noise(zeros, zeros), clean.valid, clean.valid, clean.fixed
+        clean.x0,
+        State.of(clean.x0),
+        Noise(zeros, zeros),
+        clean.valid,
+        clean.valid,
+        clean.fixed,
     )
 
 
@@ -118,7 +133,13 @@ def test_samples_are_evaluated_and_shown(task, tmp_path):
     metrics = task.sample_metrics(samples, clean)
     assert metrics["level_0"] == pytest.approx(0.95)
     pictures = {picture.name: picture for picture in task.plots(samples, clean)}
-    assert set(pictures) == {"diagram", "floorplan", "gallery", "diagrams", "unreadable"}
+    assert set(pictures) == {
+        "diagram",
+        "floorplan",
+        "gallery",
+        "diagrams",
+        "unreadable",
+    }
     assert pictures["gallery"].svg.count("relations") == 16
     assert pictures["unreadable"].text.startswith("sample 3: room 0: ")
     path = tmp_path / "again.jsonl"
@@ -130,7 +151,9 @@ def test_samples_are_evaluated_and_shown(task, tmp_path):
 
 @pytest.mark.parametrize(("rooms", "most"), [(5, 5), (14, 8)])
 def test_fewer_and_more_slots(rooms, most):
-    spec = BubbleDiagram(rooms=rooms, data=ProceduralPlans(train=50, valid=8, test=8, most=most))
+    spec = BubbleDiagram(
+        rooms=rooms, data=ProceduralPlans(train=50, valid=8, test=8, most=most)
+    )
     assert not list(spec.check())
     task = spec.build()
     clean = task.batch("train", range(50))
@@ -147,7 +170,9 @@ def test_plans_from_json_lines(tmp_path, task):
     assert not list(spec.check())
     mine, sizes = spec.build(), {"train": 70, "valid": 20, "test": 10}
     assert {split: mine.size(split) for split in sizes} == sizes
-    held = torch.cat([mine.batch(split, range(size)).x0 for split, size in sizes.items()])
+    held = torch.cat(
+        [mine.batch(split, range(size)).x0 for split, size in sizes.items()]
+    )
     assert sorted(held.tolist()) == sorted(given.tolist())
     alone = BubbleDiagram(data=JsonPlans(path=str(path), valid=0.2, test=0.0)).build()
     assert alone.size("test") == 0
@@ -162,8 +187,14 @@ def test_training_batches_plans_of_equal_size_by_default():
         (41, None, SampleOrder),
         (8, False, SampleOrder),
     ):
-        assert type(make_order(task, Train(batch_size=batch_size, buckets=buckets), 0)) is expected
-    numbers, valid = np.array(task.buckets("train")), task.batch("train", range(40)).valid
+        assert (
+            type(make_order(task, Train(batch_size=batch_size, buckets=buckets), 0))
+            is expected
+        )
+    numbers, valid = (
+        np.array(task.buckets("train")),
+        task.batch("train", range(40)).valid,
+    )
     assert numbers.tolist() == valid[:, : task.rooms].sum(1).tolist()
     for bucket in set(numbers.tolist()):
         assert len(valid[torch.from_numpy(numbers == bucket)].unique(dim=0)) == 1
@@ -194,9 +225,13 @@ def test_blocks_do_not_change_batches_templates_and_metrics(options, monkeypatch
         assert torch.equal(mine.x0, expected.x0)
         assert torch.equal(mine.valid, expected.valid)
         assert mine.cond.keys() == expected.cond.keys()
-        assert all(torch.equal(mine.cond[name], value) for name, value in expected.cond.items())
+        assert all(
+            torch.equal(mine.cond[name], value) for name, value in expected.cond.items()
+        )
     assert list(large.buckets("train")) == list(small.buckets("train"))
-    samples = torch.cat([small.batch(split, range(3)).x0 for split in ("train", "valid")])
+    samples = torch.cat(
+        [small.batch(split, range(3)).x0 for split in ("train", "valid")]
+    )
     assert large.sample_metrics(samples, like) == small.sample_metrics(samples, like)
     baselines = large.baselines()
     monkeypatch.undo()
@@ -244,20 +279,33 @@ def test_distances_equal_brute_force(plans):
                     yield (row[i], row[j]), row[place]
 
     def apart(one, other, keys):
-        return sum(abs(one[key] / one.total() - other[key] / other.total()) for key in keys) / 2
+        return (
+            sum(
+                abs(one[key] / one.total() - other[key] / other.total()) for key in keys
+            )
+            / 2
+        )
 
     one, other = Counter(related(first)), Counter(related(second))
-    ours, theirs = (Counter(pair for pair, _ in related(rows)) for rows in (first, second))
+    ours, theirs = (
+        Counter(pair for pair, _ in related(rows)) for rows in (first, second)
+    )
     total = 0.0
     for pair, times in theirs.items():
         gap = (
-            sum(abs(one[pair, r] / ours[pair] - other[pair, r] / times) for r in range(10)) / 2
+            sum(
+                abs(one[pair, r] / ours[pair] - other[pair, r] / times)
+                for r in range(10)
+            )
+            / 2
             if ours[pair]
             else 1
         )
         total += gap * times / theirs.total()
     assert found["conditional_edge_tv"] == pytest.approx(total)
-    edges = [Counter(relation for _, relation in related(rows)) for rows in (first, second)]
+    edges = [
+        Counter(relation for _, relation in related(rows)) for rows in (first, second)
+    ]
     assert found["edge_tv"] == pytest.approx(apart(*edges, range(10)))
     types = [
         Counter(kind for row in rows for kind in row[:8] if kind != NODE_PAD)
@@ -276,25 +324,42 @@ def test_topology_equals_networkx(plans):
         rooms = int((tokens_of_one[:8] != NODE_PAD).sum())
         graph = networkx.empty_graph(rooms)
         graph.add_edges_from(
-            pair for pair, r in zip(pairs(8), tokens_of_one[8:], strict=True) if r < NO_EDGE
+            pair
+            for pair, r in zip(pairs(8), tokens_of_one[8:], strict=True)
+            if r < NO_EDGE
         )
-        degrees = np.bincount([degree for _, degree in graph.degree()], minlength=8) / rooms
+        degrees = (
+            np.bincount([degree for _, degree in graph.degree()], minlength=8) / rooms
+        )
         assert found.degree[row] == pytest.approx(degrees)
         clustering = list(networkx.clustering(graph).values())
         bins = [min(int(round(100 * share, 6)), 99) for share in clustering]
-        assert found.clustering[row] == pytest.approx(np.bincount(bins, minlength=100) / rooms)
-        values = np.linalg.eigvalsh(networkx.normalized_laplacian_matrix(graph).toarray())
-        bins = np.minimum((np.clip(np.round(values, 9), 0, 2) * 100).round(9).astype(int), 199)
-        assert found.spectral[row] == pytest.approx(np.bincount(bins, minlength=200) / rooms)
+        assert found.clustering[row] == pytest.approx(
+            np.bincount(bins, minlength=100) / rooms
+        )
+        values = np.linalg.eigvalsh(
+            networkx.normalized_laplacian_matrix(graph).toarray()
+        )
+        bins = np.minimum(
+            (np.clip(np.round(values, 9), 0, 2) * 100).round(9).astype(int), 199
+        )
+        assert found.spectral[row] == pytest.approx(
+            np.bincount(bins, minlength=200) / rooms
+        )
 
 
 def test_mmd_equals_the_sum_over_all_pairs():
     random = np.random.default_rng(0)
-    first, second = (np.round(random.dirichlet(np.ones(4) * 0.4, n), 1) for n in (30, 50))
+    first, second = (
+        np.round(random.dirichlet(np.ones(4) * 0.4, n), 1) for n in (30, 50)
+    )
 
     def mean(one, other):
         return np.mean(
-            [[exp(-((np.abs(p - q).sum() / 2) ** 2) / (2 * 0.3**2)) for q in other] for p in one]
+            [
+                [exp(-((np.abs(p - q).sum() / 2) ** 2) / (2 * 0.3**2)) for q in other]
+                for p in one
+            ]
         )
 
     expected = mean(first, first) + mean(second, second) - 2 * mean(first, second)
@@ -373,16 +438,23 @@ def test_noise_floor(plans, reference):
         for name, value in found.items()
         if name.endswith("_floor")
     }
-    bare = {*(f"level_{level}" for level in range(5)), "unknown", "connected", "one_living_room"}
-    assert floors.keys() == {name for name in found if not name.endswith("_floor")} - bare - {
-        "floor_plans"
+    bare = {
+        *(f"level_{level}" for level in range(5)),
+        "unknown",
+        "connected",
+        "one_living_room",
     }
+    assert floors.keys() == {
+        name for name in found if not name.endswith("_floor")
+    } - bare - {"floor_plans"}
     again = reference.metrics(plans.tokens(8)[200:260])
     assert floors == pytest.approx({name: again[name] for name in floors})
     fewer = reference.sample_metrics(samples[:20])
     assert fewer["type_js_floor"] > found["type_js_floor"] > 0
     assert (fewer["floor_plans"], found["floor_plans"]) == (20, 60)
-    assert reference.sample_metrics(plans.tokens(8)[:110])["floor_plans"] == 100, "all test plans"
+    assert reference.sample_metrics(plans.tokens(8)[:110])["floor_plans"] == 100, (
+        "all test plans"
+    )
     without = Reference(PlanSplits(plans[300:], plans[:200], plans[:0]), 8)
     bare = without.sample_metrics(samples[:20])
     assert not any(name.endswith("_floor") for name in bare)
@@ -411,7 +483,8 @@ def test_constraints_limit_the_plans_that_samples_are_compared_with(plans):
     assert "compared_plans" not in other
     none = BubbleDiagram(data=data, constraints=Constraints(rooms=3)).build()
     assert not any(
-        name.startswith("type") for name in none.sample_metrics(tokens[:5], none.like(5, 0))
+        name.startswith("type")
+        for name in none.sample_metrics(tokens[:5], none.like(5, 0))
     )
     (warning,) = none.data_warnings()
     assert "3 rooms" in warning
@@ -433,7 +506,9 @@ def test_illegal_samples(plans, reference):
 
 def certain(ids):
     """Return a prediction that is certain of given ids."""
-    return SimpleNamespace(log_clean=lambda: torch.nn.functional.one_hot(ids, 15).float().log())
+    return SimpleNamespace(
+        log_clean=lambda: torch.nn.functional.one_hot(ids, 15).float().log()
+    )
 
 
 def test_accuracy_by_noise_counts_masked_tokens():
@@ -444,9 +519,16 @@ def test_accuracy_by_noise_counts_masked_tokens():
     random = torch.Generator().manual_seed(0)
     sigma = torch.rand(64, generator=random) * 3
     targets = valid & (torch.rand(tokens.shape, generator=random) < 0.5)
-    guess = torch.where(torch.rand(tokens.shape, generator=random) < 0.3, tokens, (tokens + 1) % 11)
+    guess = torch.where(
+        torch.rand(tokens.shape, generator=random) < 0.3, tokens, (tokens + 1) % 11
+    )
     noised = Noised(
-        tokens, State.of(tokens), Noise(sigma, sigma), targets, valid, Clean.of(tokens, valid).fixed
+        tokens,
+        State.of(tokens),
+        Noise(sigma, sigma),
+        targets,
+        valid,
+        Clean.of(tokens, valid).fixed,
     )
     whole, parts = Accuracy(space), Accuracy(space)
     whole.update(noised, certain(guess))

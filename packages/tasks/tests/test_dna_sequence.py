@@ -48,21 +48,29 @@ def every_word(length):
     ("length", "width", "rate"), [(5, 2, 0.3), (4, 4, 0.5), (6, 3, 0.9), (3, 1, 0.2)]
 )
 def test_the_likelihood_of_planted_sequences_sums_to_one(length, width, rate):
-    planted, words = Planted(cells=2, motifs=2, width=width, rate=rate, seed=3), every_word(length)
+    planted, words = (
+        Planted(cells=2, motifs=2, width=width, rate=rate, seed=3),
+        every_word(length),
+    )
     for cell in range(2):
-        assert np.exp(-planted.nats(words, np.full(len(words), cell))).sum() == pytest.approx(
-            1, abs=1e-12
-        )
+        assert np.exp(
+            -planted.nats(words, np.full(len(words), cell))
+        ).sum() == pytest.approx(1, abs=1e-12)
 
 
 def test_planted_sequences_have_their_likelihood():
-    planted, words = Planted(cells=2, motifs=2, width=3, rate=0.3, seed=1), every_word(4)
+    planted, words = (
+        Planted(cells=2, motifs=2, width=3, rate=0.3, seed=1),
+        every_word(4),
+    )
     bases, labels = planted.draw(20_000, 4, [0])
     for cell in range(2):
         counts = np.bincount(kmer_codes(bases[labels == cell], 4)[:, 0], minlength=256)
         expected = np.exp(-planted.nats(words, np.full(256, cell))) * counts.sum()
         rare = expected < 5
-        counts, expected = (np.append(v[~rare], v[rare].sum() + 1e-9) for v in (counts, expected))
+        counts, expected = (
+            np.append(v[~rare], v[rare].sum() + 1e-9) for v in (counts, expected)
+        )
         assert chisquare(counts, expected).pvalue > 1e-4
 
 
@@ -86,8 +94,12 @@ def test_a_markov_chain_counts_what_follows_each_context():
     np.testing.assert_allclose(
         after[0, 0], (np.array([0, 4, 0, 0]) + 4 * start[0, 0]) / 8
     )  # A is followed by C
-    np.testing.assert_allclose(after[0, 1], (np.array([3, 0, 0, 0]) + 4 * start[0, 0]) / 7)
-    np.testing.assert_allclose(after[1, 2], start[1, 0])  # never seen: the shorter context
+    np.testing.assert_allclose(
+        after[0, 1], (np.array([3, 0, 0, 0]) + 4 * start[0, 0]) / 7
+    )
+    np.testing.assert_allclose(
+        after[1, 2], start[1, 0]
+    )  # never seen: the shorter context
     nats = -np.log(start[0, 0, 0]) - np.log(after[0, 0, 1])
     assert chain.nats(encode(["AC"]), np.array([0])) == pytest.approx([nats])
 
@@ -96,7 +108,10 @@ def test_a_markov_chain_counts_what_follows_each_context():
 def test_a_markov_chain_is_a_distribution_and_draws_from_it(order):
     rng, words = np.random.default_rng(0), every_word(4)
     chain = Markov(
-        rng.integers(4, size=(30, 9)).astype(np.uint8), rng.integers(2, size=30), 2, order
+        rng.integers(4, size=(30, 9)).astype(np.uint8),
+        rng.integers(2, size=30),
+        2,
+        order,
     )
     for cell in range(2):
         probability = np.exp(-chain.nats(words, np.full(256, cell)))
@@ -142,12 +157,19 @@ def test_metrics_of_known_sequences():
     assert swapped["gc_distance"] == pytest.approx(1 / 6)
     assert swapped["motif_difference"] == 1
     assert swapped["motif_r"] == pytest.approx(-1)
-    assert (swapped["accuracy"], swapped["accuracy_a"], swapped["accuracy_floor"]) == (0, 0, 1)
+    assert (swapped["accuracy"], swapped["accuracy_a"], swapped["accuracy_floor"]) == (
+        0,
+        0,
+        1,
+    )
 
 
 def test_js_distance_by_hand():
     reference = Reference(tiny({"a": ["AC"] * 2, "b": ["GG"] * 2}), 1)
-    p, q = np.array([0.5, 0.5]), np.array([1, 0.0])  # of A and C: held out, and of the sample AA
+    p, q = (
+        np.array([0.5, 0.5]),
+        np.array([1, 0.0]),
+    )  # of A and C: held out, and of the sample AA
     m = (p + q) / 2
     divergence = (np.sum(p * np.log2(p / m)) + np.log2(1 / m[0])) / 2
     found = reference.compare(reference.groups(encode(["AA"]), np.array([0])))
@@ -157,26 +179,45 @@ def test_js_distance_by_hand():
 def test_rivals_are_as_many_as_the_samples_and_share_nothing_with_the_reference(task):
     labels = np.array([0] * 7 + [2] * 11)
     for groups in task._reference.rivals(labels).values():
-        assert {label: len(group.bases) for label, group in groups.items()} == {0: 7, 2: 11}
+        assert {label: len(group.bases) for label, group in groups.items()} == {
+            0: 7,
+            2: 11,
+        }
     assert [len(part) for part, _ in task._reference._halves] == [150, 150]
     everything = task._reference.rivals(np.repeat([0, 1, 2], 1000))["floor"]
-    assert [len(group.bases) for group in everything.values()] == [50, 50, 50]  # all there are
+    assert [len(group.bases) for group in everything.values()] == [
+        50,
+        50,
+        50,
+    ]  # all there are
     held = {"a": as_text(every_word(4)[::4]), "b": ["GGGG"] * 4}
-    halves = [as_text(part[labels == 0]) for part, labels in Reference(tiny(held), 2)._halves]
+    halves = [
+        as_text(part[labels == 0]) for part, labels in Reference(tiny(held), 2)._halves
+    ]
     assert not {*halves[0]} & {*halves[1]}
     assert sorted(halves[0] + halves[1]) == sorted(held["a"])
 
 
 def test_the_classifier_is_trained_on_the_test_split_and_reads_both_strands():
     texts = {"a": ["AAAAAAAC", "CAAAAAAA"], "b": ["CGCGCGCG", "GCGCGCGC"]}
-    reference = Reference(tiny({"a": ["CCCCCCCC"] * 2, "b": ["AAAAAAAA"] * 2}, test=texts), 2)
-    groups = reference.groups(encode(["TTTTTTTT", "AAAAAAAA", "CGCGCGCG"]), np.array([0, 0, 1]))
-    assert reference.accuracies(groups) == {"accuracy": 1, "accuracy_a": 1, "accuracy_b": 1}
+    reference = Reference(
+        tiny({"a": ["CCCCCCCC"] * 2, "b": ["AAAAAAAA"] * 2}, test=texts), 2
+    )
+    groups = reference.groups(
+        encode(["TTTTTTTT", "AAAAAAAA", "CGCGCGCG"]), np.array([0, 0, 1])
+    )
+    assert reference.accuracies(groups) == {
+        "accuracy": 1,
+        "accuracy_a": 1,
+        "accuracy_b": 1,
+    }
 
 
 def test_copied_sequences_are_found(task):
     train = task.sequences.bases["train"]
-    half = np.concatenate([train[:4], 3 - train[:4]])  # every 20-mer copied, and practically none
+    half = np.concatenate(
+        [train[:4], 3 - train[:4]]
+    )  # every 20-mer copied, and practically none
     groups = task._reference.groups(half, np.zeros(8, np.int64))
     assert task._reference.compare(groups)["copied"] == pytest.approx(0.5, abs=0.02)
     assert task._reference.sample_metrics(train[:9], np.arange(9) % 3)["copied"] == 1
@@ -184,9 +225,13 @@ def test_copied_sequences_are_found(task):
 
 
 def test_fasta_and_unlabelled_or_few_samples(task, tmp_path):
-    metrics = task._reference.sample_metrics(task.sequences.bases["test"][:60], np.full(60, -1))
+    metrics = task._reference.sample_metrics(
+        task.sequences.bases["test"][:60], np.full(60, -1)
+    )
     assert "accuracy" not in metrics
-    assert metrics["kmer_js"] < metrics["kmer_js_floor"] * 1.3, "compared with all sequences"
+    assert metrics["kmer_js"] < metrics["kmer_js_floor"] * 1.3, (
+        "compared with all sequences"
+    )
     clean = task.batch("valid", range(4))
     (path,), notes = task.export(clean.x0, clean, "fasta", tmp_path / "fasta")
     records = [
@@ -195,7 +240,9 @@ def test_fasta_and_unlabelled_or_few_samples(task, tmp_path):
         ">sample-1 cell-2",
     ]
     assert (path.read_text().splitlines()[:3], notes) == (records, [])
-    assert ">sample-0 any\n" in task._fasta(task.sequences.bases["test"][:1], np.array([-1]))
+    assert ">sample-0 any\n" in task._fasta(
+        task.sequences.bases["test"][:1], np.array([-1])
+    )
     for labels in ([0], [2, -1], [1, 1, 1]):
         found = task._reference.sample_metrics(
             task.sequences.bases["test"][: len(labels)], np.array(labels)
@@ -213,7 +260,10 @@ def test_baselines(task):
 
 def test_the_other_strand_of_each_training_sequence(task):
     both = spec(reverse_complement=True).build()
-    assert (both.size("train"), both.size("valid")) == (2 * task.size("train"), task.size("valid"))
+    assert (both.size("train"), both.size("valid")) == (
+        2 * task.size("train"),
+        task.size("valid"),
+    )
     one, other = both.batch("train", [7, 7 + task.size("train")]).x0
     assert torch.equal(other, 3 - one.flip(0))
     assert both.batch("train", [7, 607]).cond["cell"].tolist() == [7 % 3] * 2
@@ -237,10 +287,17 @@ def test_problems_of_the_task(refusal):
 
 
 def test_human_sequences_are_split_by_chromosome(monkeypatch):
-    chromosome, rng = np.array(["chr1", "chr2", "chr3", "chrX", "chr2"]), np.random.default_rng(0)
+    chromosome, rng = (
+        np.array(["chr1", "chr2", "chr3", "chrX", "chr2"]),
+        np.random.default_rng(0),
+    )
     texts = ["".join(rng.choice(list("ACGT"), 200)) for _ in chromosome]
     regions = Regions(
-        chromosome, np.arange(5), np.arange(5) + 200, texts, np.eye(4, dtype=bool)[[0, 1, 2, 3, 0]]
+        chromosome,
+        np.arange(5),
+        np.arange(5) + 200,
+        texts,
+        np.eye(4, dtype=bool)[[0, 1, 2, 3, 0]],
     )
     monkeypatch.setattr(sequences_module, "fetch_wheel", lambda *wheel: wheel[0])
     monkeypatch.setattr(sequences_module, "read_sequences", lambda wheel: regions)

@@ -5,7 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.ensemble import (
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+)
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import roc_auc_score
 from sklearn.neural_network import MLPClassifier, MLPRegressor
@@ -60,7 +63,9 @@ def batch(train, share=0.5, seed=1, mask="element"):
 
 
 def predictions_of(reference, query):
-    return {name: (guess, counted) for name, guess, counted in reference.predictions(query)}
+    return {
+        name: (guess, counted) for name, guess, counted in reference.predictions(query)
+    }
 
 
 def test_neighbour_mean_by_brute_force():
@@ -91,10 +96,13 @@ def test_ridge_equals_that_of_scikit_learn_for_every_pattern(train, reference):
         if len(columns):
             fitted = Ridge(alpha=PENALTY, fit_intercept=False).fit(z[:, columns], z)
             expected = (
-                fitted.predict(here[b, place, columns][None])[0] * standard.std + standard.mean
+                fitted.predict(here[b, place, columns][None])[0] * standard.std
+                + standard.mean
             )
             chosen = query.target[b, place]
-            np.testing.assert_allclose(guess[b, place][chosen], expected[chosen], atol=1e-3)
+            np.testing.assert_allclose(
+                guess[b, place][chosen], expected[chosen], atol=1e-3
+            )
 
 
 def test_ridge_of_masked_regions_is_fitted_on_the_neighbours(train, reference):
@@ -111,7 +119,9 @@ def test_ridge_of_masked_regions_is_fitted_on_the_neighbours(train, reference):
     expected = fitted.predict(
         neighbour_mean(here.astype(np.float32), query.visible)[b, place][None]
     )[0]
-    np.testing.assert_allclose(guess[b, place], expected * standard.std + standard.mean, atol=1e-3)
+    np.testing.assert_allclose(
+        guess[b, place], expected * standard.std + standard.mean, atol=1e-3
+    )
 
 
 def test_logistic_regression_replaces_masked_motifs_by_their_mean(train, reference):
@@ -121,7 +131,9 @@ def test_logistic_regression_replaces_masked_motifs_by_their_mean(train, referen
     z = ((train - standard.mean) / standard.std)[:, :M]
     fitted = LogisticRegression(C=0.01, max_iter=500).fit(z, train[:, M] > 0)
     here = ((query.truth - standard.mean) / standard.std)[..., :M].reshape(-1, M)
-    np.testing.assert_allclose(guess[..., M].ravel(), fitted.predict_proba(here)[:, 1], atol=1e-5)
+    np.testing.assert_allclose(
+        guess[..., M].ravel(), fitted.predict_proba(here)[:, 1], atol=1e-5
+    )
     assert counted[..., M].all()
     assert not counted[..., :M].any()
     blind = predictions_of(reference, batch(train, mask="region", share=1.1))
@@ -133,13 +145,17 @@ def test_logistic_regression_replaces_masked_motifs_by_their_mean(train, referen
 def test_rivals_equal_those_of_scikit_learn(train, binary):
     table = train if binary else np.column_stack([train[:, :M], train[:, :M].sum(1)])
     query = batch(table, mask="accessibility")
-    found = predictions_of(Baselines(table, np.arange(P) % 100 == 0, GROUPS, rivals=True), query)
+    found = predictions_of(
+        Baselines(table, np.arange(P) % 100 == 0, GROUPS, rivals=True), query
+    )
     here = query.truth[..., :M].reshape(-1, M)
     root = ColumnStats.of(np.sqrt(table[:, :M]))
     z, own = ((np.sqrt(x) - root.mean) / root.std for x in (table[:, :M], here))
     standard = ColumnStats.of(table[:, :M])
     plain, mine = ((x - standard.mean) / standard.std for x in (table[:, :M], here))
-    boosting = HistGradientBoostingClassifier if binary else HistGradientBoostingRegressor
+    boosting = (
+        HistGradientBoostingClassifier if binary else HistGradientBoostingRegressor
+    )
     mlp = MLPClassifier if binary else MLPRegressor
     fitted = {"mlp": (mlp(**MLP).fit(z, table[:, M]), own)}
     fitted["boosting"] = (boosting(random_state=0).fit(plain, table[:, M]), mine)
@@ -168,11 +184,15 @@ def test_the_lead_of_the_model_is_a_paired_bootstrap(train, reference, monkeypat
         )
     )
     logistic = predictions_of(reference, joined)["logistic"][0]
-    noisy = logistic + np.random.default_rng(3).normal(size=logistic.shape).astype(np.float32)
+    noisy = logistic + np.random.default_rng(3).normal(size=logistic.shape).astype(
+        np.float32
+    )
     for guess, equal in ((logistic, True), (noisy, False)):
         query = replace(joined, window=places, guess=guess)
         found = baseline_metrics(fresh, lambda cell: reference, {"": [query]})
-        lead, half = (found[f"accessibility_auc/logistic-lead{end}"] for end in ("", "_ci95"))
+        lead, half = (
+            found[f"accessibility_auc/logistic-lead{end}"] for end in ("", "_ci95")
+        )
         assert (lead == half == 0) if equal else lead < 0 < half
         assert "accessibility_mse/ridge-lead_ci95" in found
     truth, differences = joined.truth[..., M] > 0.5, []
@@ -215,7 +235,9 @@ def fresh():
 
 def test_baselines_have_the_names_of_metrics_and_the_expected_order(train, reference):
     metrics = baseline_metrics(
-        fresh, lambda cell: reference, {"": [batch(train, seed=seed) for seed in range(4)]}
+        fresh,
+        lambda cell: reference,
+        {"": [batch(train, seed=seed) for seed in range(4)]},
     )
     assert metrics["motif_pearson/mean"] == 0
     assert metrics["motif_pearson/ridge"] > 0.3

@@ -20,7 +20,10 @@ CELLS, P, M, WINDOW, DRAWS = ("a", "b"), 50, 3, 5, 4
 def arrays():
     random = np.random.default_rng(0)
     start = np.concatenate(
-        [1000 * np.arange(length) + random.integers(0, 300, length) for length in LENGTHS.values()]
+        [
+            1000 * np.arange(length) + random.integers(0, 300, length)
+            for length in LENGTHS.values()
+        ]
     )
     atpm = (random.random((P, 2)) * (random.random((P, 2)) < 0.6)).astype(np.float32)
     return {
@@ -59,7 +62,11 @@ def drawn_from(store, scale=False, **options):
     task = spec.build()
     like = task.like(3 * DRAWS, 1)
     torch.manual_seed(0)
-    return task, like, torch.where(like.fixed, like.x0, like.x0 + torch.randn(like.x0.shape))
+    return (
+        task,
+        like,
+        torch.where(like.fixed, like.x0, like.x0 + torch.randn(like.x0.shape)),
+    )
 
 
 def exported(task, like, samples, folder):
@@ -79,7 +86,12 @@ OPTIONS = [
         "accessibility": "quantitative",
         "given": "motifs",
     },
-    {"cell_type": "b", "scale": True, "accessibility": "quantitative", "largest": "window"},
+    {
+        "cell_type": "b",
+        "scale": True,
+        "accessibility": "quantitative",
+        "largest": "window",
+    },
 ]
 
 
@@ -90,11 +102,17 @@ def test_values_and_places_equal_those_of_the_store(store, arrays, tmp_path, opt
     _, found = exported(task, like, samples, tmp_path)
     at = {
         (c, s): row
-        for row, (c, s) in enumerate(zip(arrays["chromosome"], arrays["start"], strict=True))
+        for row, (c, s) in enumerate(
+            zip(arrays["chromosome"], arrays["start"], strict=True)
+        )
     }
     train = arrays["chromosome"] == "chr3"
     quantitative = "accessibility" in options
-    top = arrays["features"][train].max(0) if "scale" in options else np.ones(M, np.float32)
+    top = (
+        arrays["features"][train].max(0)
+        if "scale" in options
+        else np.ones(M, np.float32)
+    )
     np.testing.assert_array_equal(found["divisor"][:M], top)
     assert (
         found["mean"].shape
@@ -105,7 +123,10 @@ def test_values_and_places_equal_those_of_the_store(store, arrays, tmp_path, opt
     for sample in range(len(samples)):
         there = found["valid"][sample]
         assert there.sum() in (WINDOW, 13 % WINDOW) or "drop_closed" in options
-        rows = [at[found["chromosome"][sample], start] for start in found["start"][sample][there]]
+        rows = [
+            at[found["chromosome"][sample], start]
+            for start in found["start"][sample][there]
+        ]
         assert {*arrays["chromosome"][rows]} == {"chr2"}
         np.testing.assert_array_equal(found["end"][sample][there], arrays["end"][rows])
         cell = CELLS.index(found["cell"][sample])
@@ -113,7 +134,9 @@ def test_values_and_places_equal_those_of_the_store(store, arrays, tmp_path, opt
         divisor = found["divisor"].copy()
         if quantitative:
             opened = arrays["atpm"][rows, cell]
-            divisor[M] = opened.max() if "scale" in options else arrays["atpm"][train].max()
+            divisor[M] = (
+                opened.max() if "scale" in options else arrays["atpm"][train].max()
+            )
         truth = np.column_stack(
             [arrays["features"][rows], opened, arrays["expression"][rows, cell]]
         )
@@ -128,7 +151,11 @@ def test_values_and_places_equal_those_of_the_store(store, arrays, tmp_path, opt
         assert np.isnan(found["samples"][sample][~there]).all()
         assert not found["end"][sample][~there].any()
     names = [*arrays["motifs"], "accessibility" if quantitative else "open"]
-    assert found["column"].tolist() == [*names, "expression_positive", "expression_negative"]
+    assert found["column"].tolist() == [
+        *names,
+        "expression_positive",
+        "expression_negative",
+    ]
     assert {*found["cell"]} == {*options.get("valid_cells", options["cell_type"])}
     np.testing.assert_array_equal(found["known"], like.known.numpy())
 
@@ -141,14 +168,18 @@ def test_a_row_has_mean_and_spread_of_the_draws_of_a_window(store, tmp_path, opt
     expected = {}
     for first in range(0, len(samples), DRAWS):
         assert len(set(found["window"][first : first + DRAWS])) == 1
-        for region, column in np.argwhere(~found["known"][first] & found["valid"][first][:, None]):
+        for region, column in np.argwhere(
+            ~found["known"][first] & found["valid"][first][:, None]
+        ):
             key = [str(found["chromosome"][first]), str(found["start"][first, region])]
             key += [
                 str(found["end"][first, region]),
                 str(found["cell"][first]),
                 str(found["column"][column]),
             ]
-            values = found["samples"][first : first + DRAWS, region, column].astype(float)
+            values = found["samples"][first : first + DRAWS, region, column].astype(
+                float
+            )
             expected[tuple(key)] = (
                 found["truth"][first, region, column],
                 values.mean(),
@@ -158,7 +189,10 @@ def test_a_row_has_mean_and_spread_of_the_draws_of_a_window(store, tmp_path, opt
     for row in rows:
         numbers = [float(row[name]) for name in ("truth", "mean", "sd")]
         np.testing.assert_allclose(
-            numbers, expected[tuple(row[name] for name in HEADER[:5])], rtol=1e-5, atol=1e-6
+            numbers,
+            expected[tuple(row[name] for name in HEADER[:5])],
+            rtol=1e-5,
+            atol=1e-6,
         )
         assert row["draws"] == str(DRAWS)
     assert {row["imputation"] for row in rows} == {"0", "1", "2"}
@@ -174,7 +208,9 @@ def test_a_single_draw_has_no_spread(store, tmp_path):
     assert notes == ["no value was sampled: all were given"]
 
 
-def test_samples_in_another_cell_type_are_compared_with_its_truth(store, arrays, tmp_path):
+def test_samples_in_another_cell_type_are_compared_with_its_truth(
+    store, arrays, tmp_path
+):
     task, like, samples = drawn_from(store, cell_type=["a", "b"])
     like.cond["cell"][:] = 1
     _, found = exported(task, like, samples, tmp_path)
@@ -193,6 +229,8 @@ def test_units_are_kept_without_data(store, tmp_path, refusal, transform):
     task.save_assets(tmp_path)
     spec = GetRegion(data=RegionStore(path="gone"), regions=WINDOW)
     kept = spec.restore(tmp_path, task.space)
-    np.testing.assert_array_equal(kept.inverse_transform(samples), task.inverse_transform(samples))
+    np.testing.assert_array_equal(
+        kept.inverse_transform(samples), task.inverse_transform(samples)
+    )
     np.savez(tmp_path / "columns.npz", mean=np.zeros(1))
     assert refusal(spec.restore, tmp_path, task.space).codes == ["damaged-file"]

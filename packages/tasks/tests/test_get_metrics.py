@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from sklearn.metrics import average_precision_score, mean_squared_error, r2_score, roc_auc_score
+from sklearn.metrics import (
+    average_precision_score,
+    mean_squared_error,
+    r2_score,
+    roc_auc_score,
+)
 
 from dither.registry.contracts.records import Clean, Measured, Noise, Noised, State
 from dither.registry.contracts.spaces import Group
@@ -14,7 +19,10 @@ from dither.tasks.get_region.data.region_matrix import ColumnStats
 from dither.tasks.get_region.data.units import ColumnUnits
 from dither.tasks.get_region.metrics import region_metrics
 from dither.tasks.get_region.metrics.column_metrics import pearson, spearman, windows_of
-from dither.tasks.get_region.metrics.region_metrics import RegionMetrics, bootstrap_weights
+from dither.tasks.get_region.metrics.region_metrics import (
+    RegionMetrics,
+    bootstrap_weights,
+)
 from dither.tasks.get_region.metrics.sample_metrics import (
     Draws,
     coverage,
@@ -41,9 +49,14 @@ def plain(width):
 
 def update(metrics, clean, target, guess):
     noise = Noise(torch.ones(len(target)), torch.ones(len(target)))
-    noised = Noised(clean.x0, State(clean.x0, target), noise, target, clean.valid, ~target)
+    noised = Noised(
+        clean.x0, State(clean.x0, target), noise, target, clean.valid, ~target
+    )
     metrics.update(
-        clean, noised, SimpleNamespace(x0=guess), Measured(torch.zeros(1), torch.zeros(1))
+        clean,
+        noised,
+        SimpleNamespace(x0=guess),
+        Measured(torch.zeros(1), torch.zeros(1)),
     )
 
 
@@ -79,7 +92,9 @@ def run(case, cuts, standard=None):
 def oracle(case, name, columns):
     """One group by way of scipy and scikit-learn; the constant answer counts as 0 where a library says nan."""
     x0, guess, target, _ = (value.numpy() for value in case)
-    pairs = [(x0[..., k][target[..., k]], guess[..., k][target[..., k]]) for k in columns]
+    pairs = [
+        (x0[..., k][target[..., k]], guess[..., k][target[..., k]]) for k in columns
+    ]
     quiet = [np.ptp(answer) == 0 for _, answer in pairs]
     of = {
         "pearson": lambda x, y: stats.pearsonr(x, y).statistic,
@@ -87,7 +102,10 @@ def oracle(case, name, columns):
     }
     metrics = {
         f"{name}_{key}": np.mean(
-            [0 if flat else figure(*pair) for pair, flat in zip(pairs, quiet, strict=True)]
+            [
+                0 if flat else figure(*pair)
+                for pair, flat in zip(pairs, quiet, strict=True)
+            ]
         )
         for key, figure in of.items()
     }
@@ -112,7 +130,9 @@ def expected(case):
         **oracle(case, "accessibility", (M,)),
         **oracle(case, "expression", (M + 1, M + 2)),
         "accessibility_auc": roc_auc_score(x0[..., M][label], guess[..., M][label]),
-        "accessibility_auprc": average_precision_score(x0[..., M][label], guess[..., M][label]),
+        "accessibility_auprc": average_precision_score(
+            x0[..., M][label], guess[..., M][label]
+        ),
         "constant_columns": 1,
     }
 
@@ -124,11 +144,18 @@ def test_metrics_equal_those_of_all_target_elements_at_once(case):
 def test_standardising_changes_no_metric(case):
     x0, guess, target, valid = case
     mean, std = np.linspace(-1, 1, W, dtype=np.float32), np.full(W, 0.5, np.float32)
-    shifted = [(value - torch.from_numpy(mean)) / torch.from_numpy(std) for value in (x0, guess)]
-    metrics = run((*shifted, target, valid), 3, ColumnUnits(std / std, ColumnStats(mean, std)))
+    shifted = [
+        (value - torch.from_numpy(mean)) / torch.from_numpy(std)
+        for value in (x0, guess)
+    ]
+    metrics = run(
+        (*shifted, target, valid), 3, ColumnUnits(std / std, ColumnStats(mean, std))
+    )
     for name in ("motif_spearman", "constant_columns"):  # rounding breaks ties
         assert abs(metrics.pop(name) - expected(case)[name]) < 0.2
-    assert metrics == pytest.approx({name: expected(case)[name] for name in metrics}, rel=1e-3)
+    assert metrics == pytest.approx(
+        {name: expected(case)[name] for name in metrics}, rel=1e-3
+    )
 
 
 def test_groups_without_targets_have_no_metric(case):
@@ -138,7 +165,8 @@ def test_groups_without_targets_have_no_metric(case):
     only[..., :M] = only[..., M + 1 :] = False
     names = set(run((x0, guess, only, valid), 2))
     assert names == {"masked_mse", "masked_gain"} | {
-        f"accessibility_{key}" for key in ("mse", "pearson", "spearman", "r2", "auc", "auprc")
+        f"accessibility_{key}"
+        for key in ("mse", "pearson", "spearman", "r2", "auc", "auprc")
     }
     one = torch.zeros_like(target)
     one[0, 0, 0] = True  # a single element: an error, and nothing else
@@ -170,9 +198,11 @@ def test_constant_columns_are_left_out():
         np.arange(20, dtype=np.float32),
         g.integers(0, 2, 20).astype(np.float32) * np.float32(3e-8),
     )
-    assert pearson(ramp, np.float32(0.3) + noise) == spearman(ramp, np.float32(0.3) + noise) == 0, (
-        "rounding"
-    )
+    assert (
+        pearson(ramp, np.float32(0.3) + noise)
+        == spearman(ramp, np.float32(0.3) + noise)
+        == 0
+    ), "rounding"
     assert np.isnan(spearman(ramp, np.where(ramp > ramp.min(), ramp, np.inf)))
     assert np.isnan(pearson(ramp, np.where(ramp > 3, np.nan, ramp)))
 
@@ -202,7 +232,9 @@ def windows(seed=0, count=COUNT):
     x0 = torch.rand(count, REGIONS, COLUMNS, generator=g)
     x0[..., MOTIFS] = (torch.rand(count, REGIONS, generator=g) < 0.4).float()
     x0[..., 2] = 0.25  # never changes
-    guess = x0 + torch.randn(x0.shape, generator=g) * torch.rand(count, 1, 1, generator=g)
+    guess = x0 + torch.randn(x0.shape, generator=g) * torch.rand(
+        count, 1, 1, generator=g
+    )
     guess[..., MOTIFS] = (guess[..., MOTIFS] * 3).round() / 3  # ties
     target = torch.rand(x0.shape, generator=g) < 0.7
     valid = torch.ones(count, REGIONS, dtype=torch.bool)
@@ -227,7 +259,9 @@ def metrics_of(case, rows, size):
 def by_hand(case):
     """Take the windows of each draw as often as it has them, without their places, and compute the plain metrics."""
     x0, guess, target, clean = case
-    order = np.lexsort([clean.cond["centre"].numpy()[:, 0], clean.cond["chromosome"].numpy()])
+    order = np.lexsort(
+        [clean.cond["centre"].numpy()[:, 0], clean.cond["chromosome"].numpy()]
+    )
     drawn = {}
     for times in bootstrap_weights(COUNT).astype(int):
         metrics = RegionMetrics(PAIR, plain(COLUMNS), MEAN)
@@ -236,7 +270,9 @@ def by_hand(case):
         )
         for name, value in metrics.compute().items():
             drawn.setdefault(f"{name}_ci95", []).append(value)
-    short = np.sqrt(COUNT / (COUNT - 1))  # the variance of a bootstrap is too small by so much
+    short = np.sqrt(
+        COUNT / (COUNT - 1)
+    )  # the variance of a bootstrap is too small by so much
     halves = {
         name: short * np.diff(np.quantile(values, [0.025, 0.975]))[0] / 2
         for name, values in drawn.items()
@@ -254,7 +290,10 @@ def test_intervals_equal_those_of_resampled_windows(monkeypatch):
     found = metrics_of(case, range(COUNT), 5).compute()
     halves = {name: half for name, half in found.items() if name.endswith("_ci95")}
     assert halves == pytest.approx(by_hand(case), rel=1e-4)
-    assert all(half > 0 and name.removesuffix("_ci95") in found for name, half in halves.items())
+    assert all(
+        half > 0 and name.removesuffix("_ci95") in found
+        for name, half in halves.items()
+    )
 
 
 def test_intervals_do_not_depend_on_batches_order_or_ranks():
@@ -266,8 +305,13 @@ def test_intervals_do_not_depend_on_batches_order_or_ranks():
     }
     assert not any("spearman_ci95" in name for name in whole)
     for size in (1, 3, 8):
-        assert metrics_of(case, range(COUNT), size).compute() == pytest.approx(whole, rel=1e-9)
-    one, other = metrics_of(case, range(0, COUNT, 2), 3), metrics_of(case, range(1, COUNT, 2), 2)
+        assert metrics_of(case, range(COUNT), size).compute() == pytest.approx(
+            whole, rel=1e-9
+        )
+    one, other = (
+        metrics_of(case, range(0, COUNT, 2), 3),
+        metrics_of(case, range(1, COUNT, 2), 2),
+    )
     one.merge(other)
     assert one.compute() == pytest.approx(whole, rel=1e-9)
     assert sum(len(batch.truth) for batch in one.batches) == COUNT
@@ -279,20 +323,29 @@ def test_a_window_that_occurs_twice_counts_once():
     count, each = twice.predictions.windows()
     assert count == COUNT
     assert max(map(max, each)) == COUNT - 1
-    assert twice.compute() == pytest.approx(metrics_of(case, range(COUNT), 4).compute(), rel=1e-6)
+    assert twice.compute() == pytest.approx(
+        metrics_of(case, range(COUNT), 4).compute(), rel=1e-6
+    )
 
 
 def test_intervals_match_the_scatter_of_metrics():
     """Over many evaluations the error lies within its interval of the true one in about 95 % of cases."""
-    found = [metrics_of(windows(seed, 30), range(30), 30).compute() for seed in range(30)]
+    found = [
+        metrics_of(windows(seed, 30), range(30), 30).compute() for seed in range(30)
+    ]
     true = np.mean([metrics["masked_mse"] for metrics in found])
-    held = [abs(metrics["masked_mse"] - true) <= metrics["masked_mse_ci95"] for metrics in found]
+    held = [
+        abs(metrics["masked_mse"] - true) <= metrics["masked_mse_ci95"]
+        for metrics in found
+    ]
     assert 0.85 <= np.mean(held) <= 1
 
 
 def test_no_interval_without_windows():
     case = windows()
-    assert not any("ci95" in name for name in metrics_of(case, range(7), 4).compute()), "too few"
+    assert not any(
+        "ci95" in name for name in metrics_of(case, range(7), 4).compute()
+    ), "too few"
     assert any("ci95" in name for name in metrics_of(case, range(8), 4).compute())
     nameless = RegionMetrics(PAIR, plain(COLUMNS), MEAN)
     nameless.predictions.add(*(value.numpy() for value in case[:3]))
@@ -304,9 +357,13 @@ def test_no_interval_without_windows():
 def test_perfect_and_constant_predictions_have_no_uncertainty():
     x0, _, target, clean = windows()
     perfect = metrics_of((x0, x0, target, clean), range(COUNT), 4).compute()
-    assert {perfect[f"{name}_ci95"] for name in ("accessibility_auc", "accessibility_auprc")} == {0}
+    assert {
+        perfect[f"{name}_ci95"] for name in ("accessibility_auc", "accessibility_auprc")
+    } == {0}
     assert perfect["masked_mse_ci95"] == pytest.approx(0, abs=1e-6)
-    constant = metrics_of((x0, torch.full_like(x0, 0.4), target, clean), range(COUNT), 4).compute()
+    constant = metrics_of(
+        (x0, torch.full_like(x0, 0.4), target, clean), range(COUNT), 4
+    ).compute()
     assert constant["accessibility_auc_ci95"] == constant["motif_pearson_ci95"] == 0
     assert constant["masked_gain_ci95"] == pytest.approx(0, abs=1e-6)
     broken = metrics_of(
@@ -356,27 +413,35 @@ def test_sampled_mask():
     samples[..., 1] = like.x0[..., 1]  # a column that nothing acts on
     counted = sampled_mask(samples, like)
     assert not counted[..., 1].any()
-    assert torch.equal(counted[2, :, 0], ~like.known[2, :, 0] & (~like.known[2, :, [0, 2]]).any(1))
+    assert torch.equal(
+        counted[2, :, 0], ~like.known[2, :, 0] & (~like.known[2, :, [0, 2]]).any(1)
+    )
     assert not sampled_mask(like.x0, like).any()
 
 
 def summary(truth, draws):
     shape = (len(draws), 1, len(truth))
     repeated = np.broadcast_to(truth, shape)
-    return Draws.of(repeated, draws.reshape(shape), np.ones(shape, bool), [slice(0, len(draws))])
+    return Draws.of(
+        repeated, draws.reshape(shape), np.ones(shape, bool), [slice(0, len(draws))]
+    )
 
 
 def test_draw_metrics_by_hand():
     truth = np.array([[[0.0, 1.0]], [[0.0, 1.0]], [[5.0, 5.0]]])
     samples = np.array([[[1.0, 1.0]], [[3.0, 2.0]], [[9.0, 9.0]]])
-    draws = Draws.of(truth, samples, np.ones((3, 1, 2), bool), [slice(0, 2), slice(2, 3)])
+    draws = Draws.of(
+        truth, samples, np.ones((3, 1, 2), bool), [slice(0, 2), slice(2, 3)]
+    )
     assert draws.count == 2
     np.testing.assert_allclose(draws.mean, [2, 1.5])
     np.testing.assert_allclose(draws.spread, [np.sqrt(2), np.sqrt(0.5)])
     metrics = draw_metrics(draws)
     assert "draw_coverage_90" not in metrics
     assert metrics["single_draw_mse"] == pytest.approx((1 + 9 + 0 + 1) / 4)
-    assert metrics["spread_skill"] == pytest.approx(np.sqrt(1.25 * 1.5 / ((4 + 0.25) / 2)))
+    assert metrics["spread_skill"] == pytest.approx(
+        np.sqrt(1.25 * 1.5 / ((4 + 0.25) / 2))
+    )
     assert metrics["draw_spread"] == pytest.approx(np.sqrt((2 + 0.5) / 2))
     assert half_width(2, 0.9) == pytest.approx(stats.t.ppf(0.95, 1) * np.sqrt(1.5))
     assert coverage(draws) == 1
@@ -386,7 +451,10 @@ def test_draw_metrics_by_hand():
     assert Draws.of(truth, samples, np.zeros((3, 1, 2), bool), [slice(0, 2)]) is None
     assert (
         Draws.of(
-            truth, samples, np.ones((3, 1, 2), bool), [slice(row, row + 1) for row in range(3)]
+            truth,
+            samples,
+            np.ones((3, 1, 2), bool),
+            [slice(row, row + 1) for row in range(3)],
         )
         is None
     )
@@ -400,7 +468,9 @@ def test_the_interval_of_calibrated_draws_covers_90_percent(count):
     truth = middle + scale * g.normal(size=n)
     draws = summary(truth, many)
     for level in (0.5, 0.9):
-        assert abs(coverage(draws, level) - level) < 4 * np.sqrt(level * (1 - level) / n)
+        assert abs(coverage(draws, level) - level) < 4 * np.sqrt(
+            level * (1 - level) / n
+        )
     assert abs(draw_metrics(draws)["spread_skill"] - 1) < 0.05
     sure = summary(truth, draws.mean + (many - draws.mean) / 3)
     assert coverage(sure) < 0.8
@@ -412,7 +482,9 @@ def test_the_interval_of_calibrated_draws_covers_90_percent(count):
 def test_metrics_are_those_of_the_mean_of_the_draws():
     like = like_of(4, 4)
     g = torch.Generator().manual_seed(1)
-    samples = torch.where(like.known, like.x0, like.x0 + torch.randn(like.x0.shape, generator=g))
+    samples = torch.where(
+        like.known, like.x0, like.x0 + torch.randn(like.x0.shape, generator=g)
+    )
     metrics = sample_metrics(imputed(), samples, like)
     means = samples.reshape(2, 4, PLACES, FEW).mean(1)
     target = ~like.known[::4]
@@ -426,6 +498,8 @@ def test_metrics_are_those_of_the_mean_of_the_draws():
     like = like_of(1, 1)  # single draws have no spread
     metrics = sample_metrics(imputed(), like.x0 + 0.5 * ~like.known, like)
     assert metrics["masked_mse"] == pytest.approx(0.25)
-    assert not any(name.startswith("draw") or name.startswith("single") for name in metrics)
+    assert not any(
+        name.startswith("draw") or name.startswith("single") for name in metrics
+    )
     assert sample_metrics(imputed(), like.x0, like) == {}
     assert sample_metrics(imputed(), like.x0[:0], like[:0]) == {}

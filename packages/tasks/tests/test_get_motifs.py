@@ -32,7 +32,9 @@ def reference(sequence, motif):
             word = strand[start : start + width]
             if "N" in word:
                 continue
-            score = sum(int(motif.scores[i]["ACGT".index(base)]) for i, base in enumerate(word))
+            score = sum(
+                int(motif.scores[i]["ACGT".index(base)]) for i, base in enumerate(word)
+            )
             total += score if score >= motif.threshold else 0
     return total / 100
 
@@ -57,7 +59,9 @@ def test_both_strands_count():
     assert encode(["ACGTN", "acgt-"]).tolist() == [[0, 1, 2, 3, 4]] * 2
     with pytest.raises(ValueError, match=r"lengths \[2, 3\]"):
         encode(["AC", "ACG"])
-    found = scan(encode(["TTAACGTT", "GGAACGGG", "GGCGTTGG", "GGGGGGGG"]), [motif])[:, 0]
+    found = scan(encode(["TTAACGTT", "GGAACGGG", "GGCGTTGG", "GGGGGGGG"]), [motif])[
+        :, 0
+    ]
     np.testing.assert_allclose(
         found, [2 * best, best, best, 0], rtol=1e-6
     )  # AACG, and CGTT as its other strand
@@ -72,7 +76,10 @@ TABLE = np.array(
 def scores_of_all_words(scores):
     words = product(range(4), repeat=len(scores))
     return np.array(
-        [sum(column[base] for column, base in zip(scores, word, strict=True)) for word in words]
+        [
+            sum(column[base] for column, base in zip(scores, word, strict=True))
+            for word in words
+        ]
     )
 
 
@@ -102,14 +109,20 @@ def test_the_threshold_is_the_lowest_score_that_is_rare_enough():
     assert (
         threshold(scores, 1e-4) == words.max()
     )  # of a short motif: 1 of 1,024 words is more than 1e-4
-    assert threshold(log_odds(np.full((6, 4), 5.0)), 0.9) == 50  # without preference: half a bit
+    assert (
+        threshold(log_odds(np.full((6, 4), 5.0)), 0.9) == 50
+    )  # without preference: half a bit
 
 
 @pytest.mark.parametrize(
-    "counts", [[], [[1, 2, 3]], [[1, 2, 3, -1]], [[0, 0, 0, 0]], [[1, 2, 3, float("nan")]]], ids=str
+    "counts",
+    [[], [[1, 2, 3]], [[1, 2, 3, -1]], [[0, 0, 0, 0]], [[1, 2, 3, float("nan")]]],
+    ids=str,
 )
 def test_invalid_counts_are_refused(counts):
-    with pytest.raises((ValueError, TypeError)):  # a TypeError where shapes are checked before
+    with pytest.raises(
+        (ValueError, TypeError)
+    ):  # a TypeError where shapes are checked before
         Motif.of("X", np.array(counts, dtype=float))
 
 
@@ -121,29 +134,45 @@ COUNTS = {
 
 def in_jaspar(name, key, table, form="{base} [ {numbers} ]"):
     rows = zip("ACGT", np.transpose(table), strict=True)
-    lines = [form.format(base=base, numbers=" ".join(map(str, row))) for base, row in rows]
+    lines = [
+        form.format(base=base, numbers=" ".join(map(str, row))) for base, row in rows
+    ]
     return "\n".join([f">{key} {name}", *lines, ""])
 
 
 def in_meme(name, key, table):
-    rows = "".join(" ".join(f"{count / 20:.6f}" for count in row) + "\n" for row in table)
+    rows = "".join(
+        " ".join(f"{count / 20:.6f}" for count in row) + "\n" for row in table
+    )
     head = f"letter-probability matrix: alength= 4 w= {len(table)} nsites= 20 E= 0"
     return f"MOTIF {key} {name}\nlog-odds matrix: alength= 4 w= 1\n 9 9 9 9\n{head}\n{rows}URL http://x\n\n"
 
 
-NAMED = [(name, f"MA{number}.1", table) for number, (name, table) in enumerate(COUNTS.items())]
+NAMED = [
+    (name, f"MA{number}.1", table)
+    for number, (name, table) in enumerate(COUNTS.items())
+]
 JASPAR = "".join(in_jaspar(*motif) for motif in NAMED)
 BARE = "".join(in_jaspar("", name, table, "{numbers}") for name, _, table in NAMED)
-MEME = "MEME version 4\n\nBackground letter frequencies\nA 0.25 C 0.25 G 0.25 T 0.25\n\n"
+MEME = (
+    "MEME version 4\n\nBackground letter frequencies\nA 0.25 C 0.25 G 0.25 T 0.25\n\n"
+)
 MEME += "".join(in_meme(*motif) for motif in NAMED)
-FORMS = {"jaspar": JASPAR, "bare": BARE, "meme": MEME, "sites": MEME.replace("nsites= 20 ", "")}
+FORMS = {
+    "jaspar": JASPAR,
+    "bare": BARE,
+    "meme": MEME,
+    "sites": MEME.replace("nsites= 20 ", ""),
+}
 
 
 def test_motif_files(tmp_path):
     path = tmp_path / "motifs.txt"
     for text in FORMS.values():
         path.write_text(text)
-        for motif, (name, counts) in zip(read_motifs(path, 0.02), COUNTS.items(), strict=True):
+        for motif, (name, counts) in zip(
+            read_motifs(path, 0.02), COUNTS.items(), strict=True
+        ):
             expected = Motif.of(name, np.array(counts, float), 0.02)
             assert (motif.name, motif.threshold) == (name, expected.threshold)
             assert np.array_equal(motif.scores, expected.scores)
@@ -156,9 +185,15 @@ def test_motif_files(tmp_path):
     [
         ("", ["unknown-format"]),
         ("chr1\t1\t2\n", ["unknown-format"]),
-        (">A\nA [1 2]\nC [1]\nG [1 2]\nT [1 2]\n>B\nA [1]\nC [1]\nG [1]\n", ["invalid-sample"] * 2),
+        (
+            ">A\nA [1 2]\nC [1]\nG [1 2]\nT [1 2]\n>B\nA [1]\nC [1]\nG [1]\n",
+            ["invalid-sample"] * 2,
+        ),
         (JASPAR.replace("18", "-18"), ["invalid-sample"]),
-        ("MEME version 5\nMOTIF A\nMOTIF B\nletter-probability matrix:\n", ["invalid-sample"] * 2),
+        (
+            "MEME version 5\nMOTIF A\nMOTIF B\nletter-probability matrix:\n",
+            ["invalid-sample"] * 2,
+        ),
     ],
 )
 def test_invalid_motif_files(text, codes, tmp_path, refusal):
@@ -182,13 +217,18 @@ def files(tmp_path):
         for name in genome
         for start in range(3, 340, 70)
     ]
-    bed = "".join(f"{name}\t{start}\t{end}\t{start % 3}\n" for name, start, end in peaks)
+    bed = "".join(
+        f"{name}\t{start}\t{end}\t{start % 3}\n" for name, start, end in peaks
+    )
     (tmp_path / "yeast.atac.bed").write_text(bed)
     (tmp_path / "motifs.meme").write_text(MEME)
     return (
         genome,
         peaks,
-        [str(tmp_path / name) for name in ("yeast.atac.bed", "genome.fa", "motifs.meme")],
+        [
+            str(tmp_path / name)
+            for name in ("yeast.atac.bed", "genome.fa", "motifs.meme")
+        ],
     )
 
 
@@ -212,7 +252,9 @@ def test_a_genome_is_scanned(files, tmp_path, packed, capsys):
     assert (np.array(expected) > 0).mean() > 0.2
     np.testing.assert_allclose(matrix.scaled(slice(None)), expected, rtol=1e-6)
     assert matrix.open[:, 0].tolist() == [start % 3 > 0 for _, start, _ in peaks]
-    again = ScannedRegions(paths=paths, out=out, p_value=0.02, valid=["chr2"], test=["chr3"])
+    again = ScannedRegions(
+        paths=paths, out=out, p_value=0.02, valid=["chr2"], test=["chr3"]
+    )
     task = GetRegion(data=again, regions=5, cell_type="yeast").build()
     assert task.batch("train", [0]).x0.shape == (1, 5, 3)
     assert "exists already" in again.prepare()
@@ -231,10 +273,13 @@ def test_all_problems_of_peaks_and_genome(files, tmp_path, refusal):
     assert len(refusal(spec.prepare).codes) == 1
     assert (
         "2 regions"
-        in spec.model_copy(update={"overlaps": True, "out": str(tmp_path / "both")}).prepare()
+        in spec.model_copy(
+            update={"overlaps": True, "out": str(tmp_path / "both")}
+        ).prepare()
     )
     missing = ScannedRegions(
-        paths=[str(tmp_path / "no.bed"), str(tmp_path / "no.fa")], out=str(tmp_path / "out")
+        paths=[str(tmp_path / "no.bed"), str(tmp_path / "no.fa")],
+        out=str(tmp_path / "out"),
     )
     assert refusal(missing.prepare).codes == ["file-not-found"] * 2
     assert not (tmp_path / "out").exists()

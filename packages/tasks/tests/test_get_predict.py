@@ -86,14 +86,20 @@ def test_predictions_are_in_the_units_of_the_source(task, tmp_path, split, rows)
     found = dict(np.load(tmp_path / "predictions.npz", allow_pickle=False))
     for c in range(2):
         want = expected(ARRAYS["features"][list(rows)], c, top)
-        np.testing.assert_allclose(found["prediction"][c, :, 0], want, rtol=1e-4, atol=1e-5)
-        np.testing.assert_array_equal(found["truth"][c, :, 0], ARRAYS["atpm"][list(rows), c])
+        np.testing.assert_allclose(
+            found["prediction"][c, :, 0], want, rtol=1e-4, atol=1e-5
+        )
+        np.testing.assert_array_equal(
+            found["truth"][c, :, 0], ARRAYS["atpm"][list(rows), c]
+        )
     np.testing.assert_array_equal(found["start"], ARRAYS["start"][list(rows)])
     with (tmp_path / "predictions.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
     assert len(table) == 2 * len(rows)
     np.testing.assert_allclose(
-        [float(row["prediction"]) for row in table], found["prediction"].ravel(), rtol=1e-5
+        [float(row["prediction"]) for row in table],
+        found["prediction"].ravel(),
+        rtol=1e-5,
     )
     written = anndata.read_h5ad(tmp_path / "predictions.h5ad")
     assert list(written.obs_names) == [*CELLS]
@@ -103,18 +109,26 @@ def test_predictions_are_in_the_units_of_the_source(task, tmp_path, split, rows)
         "a-accessibility.bedgraph",
         "b-accessibility.bedgraph",
     ]
-    values = [float(line.split("\t")[3]) for line in tracks[1].read_text().splitlines()[1:]]
+    values = [
+        float(line.split("\t")[3]) for line in tracks[1].read_text().splitlines()[1:]
+    ]
     np.testing.assert_allclose(values, found["prediction"][1, :, 0], rtol=1e-4)
 
 
 def test_bigwig_holds_what_bedgraph_holds(task, tmp_path):
     files = predict(
-        task, Linear(), DataRequest(tmp_path, split="all", formats=("bedgraph", "bigwig"))
+        task,
+        Linear(),
+        DataRequest(tmp_path, split="all", formats=("bedgraph", "bigwig")),
     )
     text, binary = (path for path in files if path.name.startswith("b-"))
     lines = [line.split("\t") for line in text.read_text().splitlines()[1:]]
     with pyBigWig.open(str(binary)) as file:
-        found = [(name, *entry) for name in sorted(file.chroms()) for entry in file.intervals(name)]
+        found = [
+            (name, *entry)
+            for name in sorted(file.chroms())
+            for entry in file.intervals(name)
+        ]
     assert [entry[:3] for entry in found] == [
         (name, int(low), int(high)) for name, low, high, _ in lines
     ]
@@ -140,15 +154,22 @@ def test_regions_of_another_source_are_divided_by_the_divisors_of_the_run(
     names = [*other["motifs"][order], "further"]
     places = {name: other[name] for name in ("chromosome", "start", "end")}
     np.savez(tmp_path / "y.npz", features=features, motifs=np.array(names), **places)
-    lines = [",".join(names), *(",".join(map(repr, map(float, row))) for row in features)]
+    lines = [
+        ",".join(names),
+        *(",".join(map(repr, map(float, row))) for row in features),
+    ]
     (tmp_path / "z.csv").write_text("\n".join(lines))
     bed = zip(*(values.tolist() for values in places.values()), strict=True)
-    (tmp_path / "z.bed").write_text("\n".join("\t".join(map(str, line)) for line in bed))
+    (tmp_path / "z.bed").write_text(
+        "\n".join("\t".join(map(str, line)) for line in bed)
+    )
     index = [f"{c}:{s}-{e}" for c, s, e in zip(*places.values(), strict=True)]
     file = anndata.AnnData(features)
     file.obs_names, file.var_names = index, names
     file.write_h5ad(tmp_path / "w.h5ad")
-    write_store(tmp_path / "v.zarr", {"features": features, "motifs": np.array(names), **places})
+    write_store(
+        tmp_path / "v.zarr", {"features": features, "motifs": np.array(names), **places}
+    )
     top = ARRAYS["atpm"][40:].max()
     for paths in (["y.npz"], ["z.csv", "z.bed"], ["w.h5ad"], ["v.zarr"]):
         out = tmp_path / paths[0].replace(".", "-")
@@ -157,17 +178,26 @@ def test_regions_of_another_source_are_divided_by_the_divisors_of_the_run(
         predict(task, Linear(), DataRequest(out, data, "all", "b", ("npz",)))
         found = dict(np.load(out / "predictions.npz", allow_pickle=False))
         want = expected(other["features"], 1, top)
-        np.testing.assert_allclose(found["prediction"][0, :, 0], want, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            found["prediction"][0, :, 0], want, rtol=1e-4, atol=1e-5
+        )
         assert np.isnan(found["truth"]).all()
         attribute(task, Linear(), DataRequest(out, data, "all", "b"))
         inputs = np.minimum(other["features"] / TOP, 1)
         found = np.load(out / "attributions.npz")["knock_out"][0, 0]
-        np.testing.assert_allclose(found, inputs * WEIGHTS[1].numpy() * top, rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(
+            found, inputs * WEIGHTS[1].numpy() * top, rtol=1e-3, atol=1e-5
+        )
         embed(task, Linear(), DataRequest(out, data, "all", "b"))
         np.testing.assert_allclose(
             np.load(out / "embeddings.npz")["region"], inputs[:, :3] + 1, atol=1e-5
         )
-    np.savez(tmp_path / "y.npz", features=features[:, 1:], motifs=np.array(names[1:]), **places)
+    np.savez(
+        tmp_path / "y.npz",
+        features=features[:, 1:],
+        motifs=np.array(names[1:]),
+        **places,
+    )
     request = DataRequest(tmp_path, (tmp_path / "y.npz",), "all")
     assert refusal(predict, task, Linear(), request).codes == ["missing-array"]
     for request, code in (
@@ -184,7 +214,9 @@ def test_predictions_of_arrays(task, refusal):
         found[..., 0], expected(x, 0, ARRAYS["atpm"][40:].max()), rtol=1e-4, atol=1e-5
     )
     assert refusal(task.predict_values, Linear(), x).codes == ["missing-argument"]
-    assert refusal(task.predict_values, Linear(), x[..., 1:], "a").codes == ["wrong-shape"]
+    assert refusal(task.predict_values, Linear(), x[..., 1:], "a").codes == [
+        "wrong-shape"
+    ]
 
 
 @pytest.mark.parametrize("options", [{}, {"transform": "sqrt", "standardise": True}])
@@ -195,11 +227,15 @@ def test_a_linear_model_is_explained_exactly(tmp_path, write_store, options):
     found = dict(np.load(tmp_path / "attributions.npz", allow_pickle=False))
     scaled = np.zeros((20, M + 1), np.float32)
     scaled[:, :M] = np.minimum(ARRAYS["features"][20:40] / TOP, 1)
-    inputs = (task.units.forward(scaled) - task.units.forward(np.zeros_like(scaled)))[:, :M]
+    inputs = (task.units.forward(scaled) - task.units.forward(np.zeros_like(scaled)))[
+        :, :M
+    ]
     scale = task.standard.std[M] * task.units.divisor[M]
     for c in range(2):
         want = inputs * WEIGHTS[c].numpy() * scale
-        np.testing.assert_allclose(found["gradient_x_input"][c, 0], want, rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(
+            found["gradient_x_input"][c, 0], want, rtol=1e-3, atol=1e-5
+        )
         np.testing.assert_allclose(found["knock_out"][c, 0], want, rtol=1e-3, atol=1e-5)
     assert (tmp_path / "attributions.png").read_bytes().startswith(b"\x89PNG")
     assert len(pandas.read_csv(tmp_path / "attributions.csv")) == 2 * M
@@ -208,7 +244,9 @@ def test_a_linear_model_is_explained_exactly(tmp_path, write_store, options):
         "OTHER is not on this chromosome"
     )
     for cell, rows in genes.groupby("cell"):
-        want = found["knock_out"][CELLS.index(cell), 0][[[0, 19], [1, 1], [15, 15]]].mean(1)
+        want = found["knock_out"][CELLS.index(cell), 0][
+            [[0, 19], [1, 1], [15, 15]]
+        ].mean(1)
         for name in ("gradient_x_input", "knock_out"):
             np.testing.assert_allclose(
                 rows[name].to_numpy().reshape(3, M), want, rtol=1e-3, atol=1e-5

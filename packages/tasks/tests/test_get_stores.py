@@ -13,7 +13,11 @@ from dither.tasks.get_region.data_specs import (
     RegionFile,
     RegionStore,
 )
-from dither.tasks.get_region.formats.sources import ReadOptions, find_regions, find_source
+from dither.tasks.get_region.formats.sources import (
+    ReadOptions,
+    find_regions,
+    find_source,
+)
 from dither.tasks.get_region.specs import GetRegion
 from dither.tasks.prepared.manifest import MANIFEST
 
@@ -29,7 +33,8 @@ def table():
         "start": np.tile(np.arange(800) * 1000, 3) + 9790,
         "end": np.tile(np.arange(800) * 1000, 3) + 10675,
         "cells": np.array(["cd4_naive", "k562"]),
-        "atpm": RANDOM.random((P, 2)).astype(np.float32) * (np.arange(P) % 3 > 0)[:, None],
+        "atpm": RANDOM.random((P, 2)).astype(np.float32)
+        * (np.arange(P) % 3 > 0)[:, None],
         "expression": RANDOM.random((P, 2, 2)).astype(np.float32),
         "tss": RANDOM.integers(0, 2, (P, 2, 2)).astype(np.int8),
     }
@@ -38,7 +43,9 @@ def table():
 ARRAYS = table()
 NAMES = [
     f"{c}:{s}-{e}"
-    for c, s, e in zip(*(ARRAYS[name] for name in ("chromosome", "start", "end")), strict=True)
+    for c, s, e in zip(
+        *(ARRAYS[name] for name in ("chromosome", "start", "end")), strict=True
+    )
 ]
 
 
@@ -74,7 +81,10 @@ def put(write_array):
     def replace(store, name, values):
         shutil.rmtree(store / name, ignore_errors=True)
         write_array(
-            store / name, np.asarray(values), None, 3 if (store / "zarr.json").is_file() else 2
+            store / name,
+            np.asarray(values),
+            None,
+            3 if (store / "zarr.json").is_file() else 2,
         )
 
     return replace
@@ -97,7 +107,11 @@ def chunk(store, name, *place):
     return (
         store
         / name
-        / ("c/" + "/".join(place) if (store / "zarr.json").is_file() else ".".join(place))
+        / (
+            "c/" + "/".join(place)
+            if (store / "zarr.json").is_file()
+            else ".".join(place)
+        )
     )
 
 
@@ -139,7 +153,12 @@ MISTAKES = {
         "wrong-shape",
         '"tss/k562" has the shape (3, 2)',
     ),
-    "unsorted": ("peak_names", peaks((2, "chr1:100-200")), "unsorted", "peak_names, row 2"),
+    "unsorted": (
+        "peak_names",
+        peaks((2, "chr1:100-200")),
+        "unsorted",
+        "peak_names, row 2",
+    ),
     "overlap": (
         "peak_names",
         peaks((2, "chr1:11000-12000")),
@@ -164,7 +183,12 @@ MISTAKES = {
         "invalid-sample",
         'peak_names, row 7: "peak-7"',
     ),
-    "chromosome twice": ("peak_names", peaks((2000, "chr2:1-2")), "unsorted", "row 2000: chr2"),
+    "chromosome twice": (
+        "peak_names",
+        peaks((2000, "chr2:1-2")),
+        "unsorted",
+        "row 2000: chr2",
+    ),
     "two ways of naming": (
         "peak_names",
         peaks((2399, "X:1-2")),
@@ -179,7 +203,12 @@ MISTAKES = {
         "invalid-sample",
         "number 2 of the motifs",
     ),
-    "truth values": ("data", ARRAYS["features"] > 1, "wrong-shape", '"data" holds bool'),
+    "truth values": (
+        "data",
+        ARRAYS["features"] > 1,
+        "wrong-shape",
+        '"data" holds bool',
+    ),
 }
 
 
@@ -188,9 +217,10 @@ def test_mistakes_in_a_store_are_named(old_store, put, refusal, mistake):
     name, values, code, place = MISTAKES[mistake]
     put(old_store, name, values)
     refused = refusal(read, old_store)
-    assert any(code == problem.code and place in problem.message for problem in refused.problems), (
-        refused
-    )
+    assert any(
+        code == problem.code and place in problem.message
+        for problem in refused.problems
+    ), refused
     assert all(str(old_store) in problem.message for problem in refused.problems)
 
 
@@ -212,16 +242,22 @@ CHUNKS |= {
 
 
 @pytest.mark.parametrize("name", CHUNKS)
-def test_a_missing_chunk_is_refused_or_noted_in_every_array(store, tmp_path, refusal, name):
+def test_a_missing_chunk_is_refused_or_noted_in_every_array(
+    store, tmp_path, refusal, name
+):
     path = chunk(store, name, *CHUNKS[name])
     path.unlink()
     whole = {"motif_names": "rows 0 to 2", "peak_names": f"rows 0 to {P - 1}"}
     place = f"{path.relative_to(store / name)} ({whole.get(name, 'rows 1000 to 1999')})"
     line = f'x.zarr: "{name}": missing chunk: {place}'
     options = (
-        {"path": str(store)} if "_name" in name else {"path": str(store), "empty_chunks": False}
+        {"path": str(store)}
+        if "_name" in name
+        else {"path": str(store), "empty_chunks": False}
     )
-    prepared = PreparedRegions(paths=[options.pop("path")], out=str(tmp_path / "out"), **options)
+    prepared = PreparedRegions(
+        paths=[options.pop("path")], out=str(tmp_path / "out"), **options
+    )
     for way in (RegionStore(path=str(store), **options).build, prepared.prepare):
         refused = refusal(way)
         assert refused.codes == ["missing-chunk"]
@@ -245,7 +281,9 @@ def test_all_missing_and_damaged_parts_are_reported_at_once(store, refusal):
     damaged = chunk(store, "atpm/k562", "1")
     damaged.write_bytes(damaged.read_bytes()[:-5])
     (
-        store / "motif_names" / ("zarr.json" if (store / "zarr.json").is_file() else ".zarray")
+        store
+        / "motif_names"
+        / ("zarr.json" if (store / "zarr.json").is_file() else ".zarray")
     ).unlink()
     refused = refusal(RegionStore(path=str(store), empty_chunks=False).build)
     assert sorted(refused.codes) == ["damaged-file", "file-not-found", "missing-chunk"]
@@ -269,8 +307,15 @@ def test_values_known_of_one_cell_type_only(store, tmp_path, refusal):
     report = PreparedRegions(paths=[str(store)], out=str(tmp_path / "out")).prepare()
     assert "note: atpm of k562 is unknown" in report
     assert "note: expression of cd4_naive is unknown" in report
-    for data in (RegionStore(path=str(store)), RegionArrays(path=str(tmp_path / "out"))):
-        assert data.build().unknown == ("atpm:k562", "expression:cd4_naive", "open:k562")
+    for data in (
+        RegionStore(path=str(store)),
+        RegionArrays(path=str(tmp_path / "out")),
+    ):
+        assert data.build().unknown == (
+            "atpm:k562",
+            "expression:cd4_naive",
+            "open:k562",
+        )
         for options, message in (
             ({"cell_type": "k562"}, 'no accessibility of "k562"'),
             (
@@ -281,9 +326,18 @@ def test_values_known_of_one_cell_type_only(store, tmp_path, refusal):
                 {"cell_type": "k562", "accessibility": "constant", "drop_closed": True},
                 'no accessibility of "k562"',
             ),
-            ({"cell_type": "cd4_naive", "expression": True}, 'no expression of "cd4_naive"'),
-            ({"cell_type": "cd4_naive", "valid_cells": ["k562"]}, 'no accessibility of "k562"'),
-            ({"cell_type": "cd4_naive", "test_cells": ["k562"]}, 'no accessibility of "k562"'),
+            (
+                {"cell_type": "cd4_naive", "expression": True},
+                'no expression of "cd4_naive"',
+            ),
+            (
+                {"cell_type": "cd4_naive", "valid_cells": ["k562"]},
+                'no accessibility of "k562"',
+            ),
+            (
+                {"cell_type": "cd4_naive", "test_cells": ["k562"]},
+                'no accessibility of "k562"',
+            ),
         ):
             task = GetRegion(data=data, regions=20, **options)
             (misfit,) = task.check()
@@ -291,7 +345,11 @@ def test_values_known_of_one_cell_type_only(store, tmp_path, refusal):
             assert message in str(refusal(task.build))
         assert not [*GetRegion(data=data, regions=20, cell_type="cd4_naive").check()]
         task = GetRegion(
-            data=data, regions=20, cell_type="k562", accessibility="none", expression=True
+            data=data,
+            regions=20,
+            cell_type="k562",
+            accessibility="none",
+            expression=True,
         )
         x0 = (
             task.build().batch("valid", [0]).x0[0, :, -2:].numpy()
@@ -301,11 +359,19 @@ def test_values_known_of_one_cell_type_only(store, tmp_path, refusal):
 
 def test_unknown_tss_of_one_cell_type_removes_the_condition(old_store):
     shutil.rmtree(old_store / "tss/k562")
-    for cells, known in ((["k562"], False), (["cd4_naive"], True), (["cd4_naive", "k562"], False)):
-        spec = GetRegion(data=RegionStore(path=str(old_store)), regions=20, cell_type=cells)
+    for cells, known in (
+        (["k562"], False),
+        (["cd4_naive"], True),
+        (["cd4_naive", "k562"], False),
+    ):
+        spec = GetRegion(
+            data=RegionStore(path=str(old_store)), regions=20, cell_type=cells
+        )
         task = spec.build()
         assert spec.space() == task.space
-        assert ("tss" in [condition.name for condition in task.space.conditions]) == known
+        assert (
+            "tss" in [condition.name for condition in task.space.conditions]
+        ) == known
         assert ("tss" in task.batch("valid", [0]).cond) == known
 
 
@@ -331,19 +397,31 @@ def write_legacy(folder, arrays, rows=None):
     for number, cell in enumerate(arrays["cells"]):
         keep = slice(None) if rows is None else rows[number]
         lines.append(f"{number},{cell},{cell},wATAC,True")
-        columns = np.concatenate([arrays["features"], arrays["atpm"][:, number : number + 1]], 1)[
-            keep
-        ]
-        sparse.save_npz(folder / "wATAC" / f"{number}.watac.npz", sparse.csr_matrix(columns))
-        np.save(folder / "wATAC" / f"{number}.exp.npy", arrays["expression"][keep, number])
+        columns = np.concatenate(
+            [arrays["features"], arrays["atpm"][:, number : number + 1]], 1
+        )[keep]
+        sparse.save_npz(
+            folder / "wATAC" / f"{number}.watac.npz", sparse.csr_matrix(columns)
+        )
+        np.save(
+            folder / "wATAC" / f"{number}.exp.npy", arrays["expression"][keep, number]
+        )
         np.save(folder / "wATAC" / f"{number}.tss.npy", arrays["tss"][keep, number])
         places = zip(
-            arrays["chromosome"][keep], arrays["start"][keep], arrays["end"][keep], strict=True
+            arrays["chromosome"][keep],
+            arrays["start"][keep],
+            arrays["end"][keep],
+            strict=True,
         )
         text = "\n".join(
-            [",Chromosome,Start,End", *(f"{i},{c},{s},{e}" for i, (c, s, e) in enumerate(places))]
+            [
+                ",Chromosome,Start,End",
+                *(f"{i},{c},{s},{e}" for i, (c, s, e) in enumerate(places)),
+            ]
         )
-        (folder / "wATAC" / f"{number}.csv.gz").write_bytes(gzip.compress(text.encode()))
+        (folder / "wATAC" / f"{number}.csv.gz").write_bytes(
+            gzip.compress(text.encode())
+        )
     (folder / "cell_type_align.txt").write_text("\n".join(lines) + "\n")
 
 
@@ -364,7 +442,9 @@ def test_the_older_layout(old, tmp_path):
     write_legacy(tmp_path / "own", OLD, rows)
     found = read(tmp_path / "own")
     union = np.array(sorted({*rows[0].tolist(), *rows[1].tolist()}))
-    same(found, {name: OLD[name][union] for name in ("features", "start", "chromosome")})
+    same(
+        found, {name: OLD[name][union] for name in ("features", "start", "chromosome")}
+    )
     for number in (0, 1):
         there = np.isin(union, rows[number])
         np.testing.assert_array_equal(
@@ -383,7 +463,9 @@ def sparse_of(shape):
         "data": np.ones(1),
         "indices": np.array([9]),
     }
-    return lambda f: np.savez(f / "wATAC/0.watac.npz", **arrays, indptr=np.array([0] * 24 + [1]))
+    return lambda f: np.savez(
+        f / "wATAC/0.watac.npz", **arrays, indptr=np.array([0] * 24 + [1])
+    )
 
 
 def listed(text):
@@ -396,7 +478,11 @@ def placed(line):
 
 
 OLD_MISTAKES = {
-    "matrix gone": (lambda f: (f / "wATAC/0.watac.npz").unlink(), "file-not-found", "0.watac.npz"),
+    "matrix gone": (
+        lambda f: (f / "wATAC/0.watac.npz").unlink(),
+        "file-not-found",
+        "0.watac.npz",
+    ),
     "indices": (sparse_of([24, 4]), "damaged-file", "0.watac.npz"),
     "bomb": (sparse_of([10**9, 10**6]), "damaged-file", "4,000,000,000,000,000 bytes"),
     "rows": (
@@ -417,7 +503,11 @@ OLD_MISTAKES = {
         "line 2: expression",
     ),
     "no such base": (placed("chr1,nan,1e300\n"), "invalid-sample", "0.csv, line 2"),
-    "backward": (placed("chr1,{0}9,{0}1\n"), "invalid-sample", "0.csv, line 2: the region ends"),
+    "backward": (
+        placed("chr1,{0}9,{0}1\n"),
+        "invalid-sample",
+        "0.csv, line 2: the region ends",
+    ),
 }
 
 
@@ -455,7 +545,9 @@ def spec(store, **options):
 
 
 @pytest.mark.parametrize("scale", [False, True])
-def test_all_ways_to_a_matrix_agree(old_store, cache, tmp_path, scale, write_array, refusal):
+def test_all_ways_to_a_matrix_agree(
+    old_store, cache, tmp_path, scale, write_array, refusal
+):
     genes = np.array(["MYC", "TP53"]), np.array([0, P - 1])
     for name, values in zip(("name", "index"), genes, strict=True):
         write_array(old_store / f"gene_idx_info_{name}", values)
@@ -470,7 +562,9 @@ def test_all_ways_to_a_matrix_agree(old_store, cache, tmp_path, scale, write_arr
     ]
     train = ~np.isin(ARRAYS["chromosome"], ["chr1", "chr2"])
     largest = ARRAYS["features"][train].max(0)
-    expected = np.minimum(ARRAYS["features"] / largest, 1) if scale else ARRAYS["features"]
+    expected = (
+        np.minimum(ARRAYS["features"] / largest, 1) if scale else ARRAYS["features"]
+    )
     for way in ways:
         if isinstance(way, PreparedRegions):
             (misfit,) = way.check()
@@ -482,15 +576,23 @@ def test_all_ways_to_a_matrix_agree(old_store, cache, tmp_path, scale, write_arr
         np.testing.assert_array_equal(matrix.scaled(slice(None)), expected)
         np.testing.assert_array_equal(matrix.open, ARRAYS["atpm"] > 0)
         for name in ("chromosome", "start", "end", "atpm", "expression"):
-            np.testing.assert_array_equal(getattr(matrix, name), ARRAYS[name], err_msg=name)
+            np.testing.assert_array_equal(
+                getattr(matrix, name), ARRAYS[name], err_msg=name
+            )
         np.testing.assert_array_equal(matrix.tss, ARRAYS["tss"] > 0)
-        assert (matrix.motifs, matrix.cells) == (tuple(ARRAYS["motifs"]), ("cd4_naive", "k562"))
+        assert (matrix.motifs, matrix.cells) == (
+            tuple(ARRAYS["motifs"]),
+            ("cd4_naive", "k562"),
+        )
         assert (matrix.gene.tolist(), matrix.gene_region.tolist()) == (
             genes[0].tolist(),
             genes[1].tolist(),
         )
     np.savez(tmp_path / "x.npz", **ARRAYS, gene=genes[0], gene_region=genes[1] + 1)
-    assert "gene_region, row 1 (from 0): 2400 is" in refusal(ways[1].build).problems[0].message
+    assert (
+        "gene_region, row 1 (from 0): 2400 is"
+        in refusal(ways[1].build).problems[0].message
+    )
     mapped, plain = ways[3].build(), ways[0].build()
     assert isinstance(mapped.features, np.memmap)
     rows = RANDOM.integers(0, P, (4, 5))
@@ -511,11 +613,18 @@ def test_integer_types_are_counts(old_store, cache, tmp_path, write_array, dtype
     ]
     for way in (*ways, RegionStore(path=str(old_store), scale=False)):
         way.prepare()
-        np.testing.assert_array_equal(way.build().scaled(slice(None)), counts.astype(np.float32))
+        np.testing.assert_array_equal(
+            way.build().scaled(slice(None)), counts.astype(np.float32)
+        )
 
 
-def test_float16_is_close_and_too_large_numbers_are_named(old_store, cache, write_array, refusal):
-    plain, half = spec(old_store, scale=False), spec(old_store, scale=False, dtype="float16")
+def test_float16_is_close_and_too_large_numbers_are_named(
+    old_store, cache, write_array, refusal
+):
+    plain, half = (
+        spec(old_store, scale=False),
+        spec(old_store, scale=False, dtype="float16"),
+    )
     plain.prepare()
     assert "float16" in half.prepare()
     a, b = (way.build().scaled(slice(None)) for way in (half, plain))
@@ -525,7 +634,9 @@ def test_float16_is_close_and_too_large_numbers_are_named(old_store, cache, writ
     shutil.rmtree(old_store / "data")
     write_array(old_store / "data", features)
     (problem,) = refusal(spec(old_store, dtype="float16", force=True).prepare).problems
-    assert problem.message.startswith(f'{old_store}: data, row 20, column "AP1/1": 70000')
+    assert problem.message.startswith(
+        f'{old_store}: data, row 20, column "AP1/1": 70000'
+    )
     assert (problem.code, problem.help) == ("out-of-range", "use --dtype float32")
 
 
@@ -536,10 +647,15 @@ def test_prepared_twice(old_store, tmp_path, refusal):
     (tmp_path / "elsewhere").mkdir()
     moved = old_store.rename(tmp_path / "elsewhere" / old_store.name)
     assert spec(moved, out=out).build().motifs  # a moved source counts as the same
-    assert refusal(spec(tmp_path / "y.zarr", out=out).build).codes == ["changed-options"]
+    assert refusal(spec(tmp_path / "y.zarr", out=out).build).codes == [
+        "changed-options"
+    ]
     chunk = moved / "atpm" / "k562" / "0"
     chunk.write_bytes((moved / "atpm" / "cd4_naive" / "0").read_bytes())
-    assert "the source changed" in refusal(spec(moved, out=out).prepare).problems[0].message
+    assert (
+        "the source changed"
+        in refusal(spec(moved, out=out).prepare).problems[0].message
+    )
 
 
 def test_a_damaged_folder_is_refused(old_store, cache, tmp_path, refusal):

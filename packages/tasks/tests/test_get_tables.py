@@ -35,13 +35,17 @@ ARRAYS = {
 def rows():
     return [
         [c, s, e, o, *f, a]
-        for c, s, e, o, f, a in zip(CHROMOSOME, START, END, OPEN, FEATURES, ATPM, strict=True)
+        for c, s, e, o, f, a in zip(
+            CHROMOSOME, START, END, OPEN, FEATURES, ATPM, strict=True
+        )
     ]
 
 
 def write(path, header, lines, by=","):
     text = "\n".join(by.join(map(str, line)) for line in [header, *lines]) + "\n"
-    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    path.write_bytes(
+        gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode()
+    )
     return path
 
 
@@ -50,27 +54,42 @@ def read(*paths):
 
 
 def messages_of(refusal, path):
-    return [problem.message.removeprefix(f"{path}: ") for problem in refusal(read, path).problems]
+    return [
+        problem.message.removeprefix(f"{path}: ")
+        for problem in refusal(read, path).problems
+    ]
 
 
 def frame(**changed):
     columns = {"chromosome": CHROMOSOME, "start": START, "end": END, "open:K562": OPEN}
     return pandas.DataFrame(
-        {**columns, "GATA1": FEATURES[:, 0], "AP1/1": FEATURES[:, 1], "atpm:HepG2": ATPM, **changed}
+        {
+            **columns,
+            "GATA1": FEATURES[:, 0],
+            "AP1/1": FEATURES[:, 1],
+            "atpm:HepG2": ATPM,
+            **changed,
+        }
     )
 
 
 def write_anndata(path, matrix=FEATURES, index=NAMES, **obs):
     var = pandas.DataFrame(index=MOTIFS)
-    anndata.AnnData(matrix, obs=pandas.DataFrame(obs, index=index), var=var).write_h5ad(path)
+    anndata.AnnData(matrix, obs=pandas.DataFrame(obs, index=index), var=var).write_h5ad(
+        path
+    )
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_all_formats_give_the_same_arrays(tmp_path):
     paths = [
-        write(tmp_path / f"{n}{form}", HEADER, rows()) for n, form in enumerate((".csv", ".csv.gz"))
+        write(tmp_path / f"{n}{form}", HEADER, rows())
+        for n, form in enumerate((".csv", ".csv.gz"))
     ]
-    paths += [write(tmp_path / f"x{form}", HEADER, rows(), "\t") for form in (".tsv", ".tsv.gz")]
+    paths += [
+        write(tmp_path / f"x{form}", HEADER, rows(), "\t")
+        for form in (".tsv", ".tsv.gz")
+    ]
     paths += [
         write(
             tmp_path / "bool.csv",
@@ -78,7 +97,9 @@ def test_all_formats_give_the_same_arrays(tmp_path):
             [[*row[:3], str(bool(row[3])).upper(), *row[4:]] for row in rows()],
         )
     ]
-    paths += [tmp_path / name for name in ("x.npz", "x.parquet", "x.h5ad", "sparse.h5ad")]
+    paths += [
+        tmp_path / name for name in ("x.npz", "x.parquet", "x.h5ad", "sparse.h5ad")
+    ]
     np.savez(tmp_path / "x.npz", **ARRAYS)
     frame().to_parquet(tmp_path / "x.parquet")
     values = {"open:K562": OPEN, "atpm:HepG2": ATPM}
@@ -87,7 +108,9 @@ def test_all_formats_give_the_same_arrays(tmp_path):
     for path in paths:
         found = read(path)
         for name, expected in ARRAYS.items():
-            np.testing.assert_array_equal(found[name], expected, err_msg=f"{path} {name}")
+            np.testing.assert_array_equal(
+                found[name], expected, err_msg=f"{path} {name}"
+            )
         facts = RegionFile(path=str(path), test=[]).build().facts()
         assert (facts.motifs, facts.cells, facts.longest, facts.chromosomes) == (
             2,
@@ -130,7 +153,9 @@ def test_matrices_with_bed_files(tmp_path, refusal):
 def test_bed_files_that_do_not_match(tmp_path, refusal):
     np.savez(tmp_path / "a.npz", features=FEATURES)
     place = bed(tmp_path / "p.bed")
-    table = write(tmp_path / "x.csv", HEADER, [[c, s + 1, *more] for c, s, *more in rows()])
+    table = write(
+        tmp_path / "x.csv", HEADER, [[c, s + 1, *more] for c, s, *more in rows()]
+    )
     assert refusal(read, table, place).codes == ["contradiction"]
     place.write_text("\n".join(place.read_text().splitlines()[:-1]))
     assert refusal(read, tmp_path / "a.npz", place).codes == ["wrong-shape"]
@@ -138,10 +163,13 @@ def test_bed_files_that_do_not_match(tmp_path, refusal):
         "invalid-sample"
     }
     refused = refusal(
-        read, tmp_path / "a.npz", bed(tmp_path / "k.atac.bed", ["", *["high"] * 9, 1, 2])
+        read,
+        tmp_path / "a.npz",
+        bed(tmp_path / "k.atac.bed", ["", *["high"] * 9, 1, 2]),
     )
     assert (
-        "line 2: expected chromosome, start, end and accessibility" in refused.problems[0].message
+        "line 2: expected chromosome, start, end and accessibility"
+        in refused.problems[0].message
     )
     assert "... and 5 more like the last one" in refused.problems[5].message
     for line in ("chr1\t1", "chr1\tx\t9", f"chr1\t1\t{1 << 70}"):
@@ -156,9 +184,9 @@ def test_bed_files_that_do_not_match(tmp_path, refusal):
 def test_files_that_are_no_tables(tmp_path, refusal):
     np.savez(tmp_path / "b.npz", a=np.ones((2, 2)), b=np.ones((2, 2)))
     assert refusal(read, tmp_path / "b.npz").codes == ["missing-array"]
-    assert refusal(read, tmp_path / "b.npz", write(tmp_path / "x.csv", HEADER, rows())).codes == [
-        "usage"
-    ]
+    assert refusal(
+        read, tmp_path / "b.npz", write(tmp_path / "x.csv", HEADER, rows())
+    ).codes == ["usage"]
     (tmp_path / "empty").mkdir()
     (tmp_path / "x.zarr.tar").touch()
     for name, code in (
@@ -215,8 +243,14 @@ def test_a_table_too_large_for_memory_is_refused(tmp_path, monkeypatch, refusal)
 
 
 def test_synonyms_of_places_and_names_of_rows(tmp_path):
-    for places in ("Chromosome,Start,End", "chrom,chromStart,chromEnd", "#chr,start,end"):
-        found = read(write(tmp_path / "x.csv", [*places.split(","), *HEADER[3:]], rows()))
+    for places in (
+        "Chromosome,Start,End",
+        "chrom,chromStart,chromEnd",
+        "#chr,start,end",
+    ):
+        found = read(
+            write(tmp_path / "x.csv", [*places.split(","), *HEADER[3:]], rows())
+        )
         assert found["motifs"].tolist() == MOTIFS
         np.testing.assert_array_equal(found["start"], START)
     assert standard_names(["chrom", "chromosome", "start", "x"]) == [
@@ -227,7 +261,9 @@ def test_synonyms_of_places_and_names_of_rows(tmp_path):
     ]
     for name in ("", "peak", "name"):
         path = write(
-            tmp_path / "x.csv", [name, *HEADER], [[f"p{i}", *row] for i, row in enumerate(rows())]
+            tmp_path / "x.csv",
+            [name, *HEADER],
+            [[f"p{i}", *row] for i, row in enumerate(rows())],
         )
         assert [*read(path)["motifs"]] == MOTIFS
     path = write(
@@ -244,7 +280,11 @@ MISTAKES = [
     ((4, 1, -3), "invalid-sample", 'line 6, column "start"'),
     ((4, 2, 900.5), "invalid-sample", 'line 6, column "end"'),
     ((4, 3, 2), "invalid-sample", 'line 6, column "open:K562": 2.0 is neither 0 nor 1'),
-    ((4, 2, 5), "invalid-sample", "line 6: the region ends at 5, not after its start 500"),
+    (
+        (4, 2, 5),
+        "invalid-sample",
+        "line 6: the region ends at 5, not after its start 500",
+    ),
     ((8, 0, "chr1"), "unsorted", "line 10: chr1"),
     ((8, 0, "None"), "invalid-sample", 'line 10: "None"'),
 ]
@@ -264,7 +304,10 @@ def test_mistakes_in_a_table_are_named(tmp_path, refusal):
 
 HEADERS = {
     "one name twice": (lambda header: [*header[:-1], "GATA1"], "duplicate"),
-    "no motifs": (lambda header: header[:4] + [f"open:{n}" for n in range(3)], "wrong-shape"),
+    "no motifs": (
+        lambda header: header[:4] + [f"open:{n}" for n in range(3)],
+        "wrong-shape",
+    ),
     "empty motif": (lambda header: [*header[:-1], " "], "invalid-sample"),
     "empty cell": (lambda header: [*header[:-1], "open:"], "invalid-sample"),
     "no start": (lambda header: [header[0], "begin", *header[2:]], "missing-array"),
@@ -274,7 +317,9 @@ HEADERS = {
 
 def test_mistakes_in_a_header(tmp_path, refusal):
     for mistake, (change, code) in HEADERS.items():
-        path = write(tmp_path / "x.csv", change(HEADER), rows() if mistake != "nothing" else [])
+        path = write(
+            tmp_path / "x.csv", change(HEADER), rows() if mistake != "nothing" else []
+        )
         assert code in refusal(read, path).codes, mistake
     path = write(tmp_path / "x.csv", HEADER, rows(), ";")
     assert refusal(read, path).codes == ["syntax-error"]
@@ -326,15 +371,25 @@ def test_anndata_of_cell_types_by_regions(tmp_path, refusal, binary):
         np.testing.assert_array_equal(found["open" if binary else "atpm"], values.T)
         np.testing.assert_array_equal(found["start"], START)
         assert found["cells"].tolist() == ["K562", "HepG2"]
-        assert found["motifs"].tolist() == [["GATA1", "CTCF"], ["motif-0001", "motif-0002"]][number]
+        assert (
+            found["motifs"].tolist()
+            == [["GATA1", "CTCF"], ["motif-0001", "motif-0002"]][number]
+        )
     anndata.AnnData(values, obs=obs, var=var).write_h5ad(path)
     assert refusal(read, path).codes == ["wrong-shape"]
 
 
 def test_accessibility_that_no_array_has_is_refused(tmp_path, refusal):
     names = [name for name in HEADER if not name.startswith(("open", "atpm"))]
-    header = [*names, *(f"expression_{strand}:K562" for strand in ("positive", "negative"))]
-    path = write(tmp_path / "x.csv", header, [[c, s, e, *f, 1, 2] for c, s, e, _, *f, _ in rows()])
+    header = [
+        *names,
+        *(f"expression_{strand}:K562" for strand in ("positive", "negative")),
+    ]
+    path = write(
+        tmp_path / "x.csv",
+        header,
+        [[c, s, e, *f, 1, 2] for c, s, e, _, *f, _ in rows()],
+    )
     data = RegionFile(path=str(path), valid=["chr2"], test=[])
     for options in (
         {},
@@ -344,7 +399,9 @@ def test_accessibility_that_no_array_has_is_refused(tmp_path, refusal):
         task = GetRegion(data=data, regions=4, **options)
         assert "missing-array" in {misfit.code for misfit in task.check()}
         assert refusal(task.build).codes == ["missing-array"]
-    assert not [*GetRegion(data=data, regions=4, accessibility=False, expression=True).check()]
+    assert not [
+        *GetRegion(data=data, regions=4, accessibility=False, expression=True).check()
+    ]
 
 
 def test_motifs_with_similar_names_are_accepted(tmp_path):
@@ -369,26 +426,43 @@ WRONG_ARRAYS = [
         "wrong-shape",
         '"features" has the shape (4, 2), expected (12, 2)',
     ),
-    ({"motifs": None, "motif_names": np.array(["a"])}, "wrong-shape", "12 regions and 1 motifs"),
+    (
+        {"motifs": None, "motif_names": np.array(["a"])},
+        "wrong-shape",
+        "12 regions and 1 motifs",
+    ),
     (
         {"features": np.where(np.eye(P, 2) > 0, np.nan, 1)},
         "invalid-sample",
         'row 1 (from 0), column "AP1/1"',
     ),
-    ({"start": None, "chromStart": START + 0.5}, "invalid-sample", "chromStart, row 0 (from 0)"),
+    (
+        {"start": None, "chromStart": START + 0.5},
+        "invalid-sample",
+        "chromStart, row 0 (from 0)",
+    ),
     ({"start": START[::-1]}, "unsorted", "row 1 (from 0): "),
-    ({"chromosome": CHROMOSOME.astype(object)}, "wrong-shape", '"chromosome" holds objects'),
+    (
+        {"chromosome": CHROMOSOME.astype(object)},
+        "wrong-shape",
+        '"chromosome" holds objects',
+    ),
     ({"motifs": np.array([b"a", b"\xff"])}, "invalid-sample", '"motifs", row 1'),
 ]
 
 
 def test_mistakes_in_arrays_are_named(tmp_path, refusal):
     for change, code, place in WRONG_ARRAYS:
-        changed = {name: array for name, array in {**ARRAYS, **change}.items() if array is not None}
+        changed = {
+            name: array
+            for name, array in {**ARRAYS, **change}.items()
+            if array is not None
+        }
         np.savez(tmp_path / "x.npz", **changed)
         refused = refusal(read, tmp_path / "x.npz")
         assert any(
-            code == problem.code and place in problem.message for problem in refused.problems
+            code == problem.code and place in problem.message
+            for problem in refused.problems
         ), refused
         assert all("x.npz: " in problem.message for problem in refused.problems)
 
@@ -427,7 +501,12 @@ def test_places_and_mistakes_in_parquet(tmp_path, refusal):
 @pytest.mark.filterwarnings("ignore")
 def test_places_and_mistakes_in_anndata(tmp_path, refusal):
     path, index = tmp_path / "x.h5ad", [f"p{i}" for i in range(P)]
-    obs = {"chrom": CHROMOSOME.astype(object), "chromStart": START, "chromEnd": END, "score": 1.0}
+    obs = {
+        "chrom": CHROMOSOME.astype(object),
+        "chromStart": START,
+        "chromEnd": END,
+        "score": 1.0,
+    }
     write_anndata(path, index=index, **obs)
     found = read(path)
     assert found["chromosome"].tolist() == CHROMOSOME.tolist()
@@ -439,7 +518,9 @@ def test_places_and_mistakes_in_anndata(tmp_path, refusal):
         'obs, row 0 (from 0), column "chromStart": 500.5 is not a base number'
     )
     write_anndata(path, index=index, **{**obs, "chrom": [*CHROMOSOME[:-1], None]})
-    assert messages_of(refusal, path) == ['obs, row 11 (from 0), column "chrom": nan is not text']
+    assert messages_of(refusal, path) == [
+        'obs, row 11 (from 0), column "chrom": nan is not text'
+    ]
     write_anndata(path, **{"open:k562": pandas.Categorical(["yes"] * P)})
     refused = refusal(read, path)
     assert refused.codes == ["wrong-shape"]

@@ -35,8 +35,12 @@ def arrays():
         "features": random.random((P, M)).astype(np.float32) * 4,
         "motifs": np.array([f"m{k}" for k in range(M)]),
         "chromosome": np.repeat(list(LENGTHS), list(LENGTHS.values())),
-        "start": np.concatenate([np.arange(length) * 1000 for length in LENGTHS.values()]),
-        "end": np.concatenate([np.arange(length) * 1000 + 400 for length in LENGTHS.values()]),
+        "start": np.concatenate(
+            [np.arange(length) * 1000 for length in LENGTHS.values()]
+        ),
+        "end": np.concatenate(
+            [np.arange(length) * 1000 + 400 for length in LENGTHS.values()]
+        ),
         "open": atpm > 0,
         "cells": np.array(CELLS),
         "atpm": atpm,
@@ -56,13 +60,21 @@ class Given(DataSpec):
     without: tuple[str, ...] = ()
 
     def build(self):
-        known = {name: array for name, array in ARRAYS.items() if name not in self.without}
+        known = {
+            name: array for name, array in ARRAYS.items() if name not in self.without
+        }
         return RegionMatrix.of(known, ("chr2",), ("chr1",))
 
 
 def spec(**options):
     return GetRegion(
-        **{"data": Given(), "regions": 6, "stride": 4, "cell_type": ["b", "a"], **options}
+        **{
+            "data": Given(),
+            "regions": 6,
+            "stride": 4,
+            "cell_type": ["b", "a"],
+            **options,
+        }
     )
 
 
@@ -79,11 +91,17 @@ def rows_of(clean):
     names = np.unique(ARRAYS["chromosome"])
     middles = (ARRAYS["start"] + ARRAYS["end"]) // 2
     place = {
-        key: row for row, key in enumerate(zip(ARRAYS["chromosome"], middles.tolist(), strict=True))
+        key: row
+        for row, key in enumerate(
+            zip(ARRAYS["chromosome"], middles.tolist(), strict=True)
+        )
     }
     labels, centres = clean.cond["chromosome"].tolist(), clean.cond["centre"].tolist()
     return np.array(
-        [[place[names[label], c] for c in row] for label, row in zip(labels, centres, strict=True)]
+        [
+            [place[names[label], c] for c in row]
+            for label, row in zip(labels, centres, strict=True)
+        ]
     )
 
 
@@ -92,11 +110,17 @@ def test_windows_in_several_cell_types():
     clean = every(task)
     one = spec(cell_type="b").build()
     assert task.size("train") == 2 * one.size("train")
-    assert torch.equal(clean.cond["cell"], torch.arange(2).repeat_interleave(one.size("train")))
+    assert torch.equal(
+        clean.cond["cell"], torch.arange(2).repeat_interleave(one.size("train"))
+    )
     rows = rows_of(clean)
-    numbers = np.array([CELLS.index(name) for name in ("b", "a")])[clean.cond["cell"].numpy()]
+    numbers = np.array([CELLS.index(name) for name in ("b", "a")])[
+        clean.cond["cell"].numpy()
+    ]
     np.testing.assert_array_equal(clean.x0[..., :M].numpy(), ARRAYS["features"][rows])
-    np.testing.assert_array_equal(clean.x0[..., M].numpy(), ARRAYS["open"][rows, numbers[:, None]])
+    np.testing.assert_array_equal(
+        clean.x0[..., M].numpy(), ARRAYS["open"][rows, numbers[:, None]]
+    )
     np.testing.assert_array_equal(
         clean.cond["tss"].numpy(), ARRAYS["tss"][rows, numbers[:, None]].any(-1)
     )
@@ -112,13 +136,22 @@ def test_windows_in_several_cell_types():
 
 def test_held_out_regions_are_not_in_training_windows():
     task = spec(
-        valid_cells=["c"], test_cells=["d"], jitter=3, accessibility="quantitative", expression=True
+        valid_cells=["c"],
+        test_cells=["d"],
+        jitter=3,
+        accessibility="quantitative",
+        expression=True,
     ).build()
     seen = {split: every(task, split) for split in ("train", "valid", "test")}
-    chromosomes = {split: {*clean.cond["chromosome"].tolist()} for split, clean in seen.items()}
+    chromosomes = {
+        split: {*clean.cond["chromosome"].tolist()} for split, clean in seen.items()
+    }
     assert chromosomes == {"train": {2, 3, 4}, "valid": {1}, "test": {0}}
     samples = task.samples
-    cells = {split: {samples.cells[cell] for cell in samples.windows[split].cell} for split in seen}
+    cells = {
+        split: {samples.cells[cell] for cell in samples.windows[split].cell}
+        for split in seen
+    }
     assert cells == {"train": {"b", "a"}, "valid": {"c"}, "test": {"d"}}
     assert "cell" in seen["train"].cond
     assert (
@@ -127,11 +160,14 @@ def test_held_out_regions_are_not_in_training_windows():
     truth = (ARRAYS["expression"][:, 2] * (ARRAYS["atpm"][:, [2]] >= 0.05))[
         ARRAYS["chromosome"] == "chr2"
     ]
-    np.testing.assert_array_equal(seen["valid"].x0[seen["valid"].valid][:, M + 1 :].numpy(), truth)
+    np.testing.assert_array_equal(
+        seen["valid"].x0[seen["valid"].valid][:, M + 1 :].numpy(), truth
+    )
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"standardise": True}, {"drop_closed": True, "accessibility": "quantitative"}]
+    "options",
+    [{}, {"standardise": True}, {"drop_closed": True, "accessibility": "quantitative"}],
 )
 def test_held_out_values_do_not_affect_training(options, monkeypatch):
     """Samples and metrics do not depend on the values of held-out chromosomes and cell types."""
@@ -142,7 +178,11 @@ def test_held_out_values_do_not_affect_training(options, monkeypatch):
         ).build()
 
     task = built()
-    before, measured, reference = every(task), task.samples.measured, task.samples.training()
+    before, measured, reference = (
+        every(task),
+        task.samples.measured,
+        task.samples.training(),
+    )
     for name, array in ARRAYS.items():
         monkeypatch.setitem(ARRAYS, name, array.copy())
     away = np.isin(ARRAYS["chromosome"], ("chr1", "chr2"))
@@ -170,10 +210,14 @@ def test_kinds_of_accessibility():
     rows, numbers = rows_of(clean), np.array([1, 0])[clean.cond["cell"].numpy()]
     atpm = ARRAYS["atpm"][rows, numbers[:, None]]
     train = ~np.isin(ARRAYS["chromosome"], ("chr1", "chr2"))
-    np.testing.assert_allclose(found, atpm / ARRAYS["atpm"][train][:, :2].max(), rtol=1e-6)
+    np.testing.assert_allclose(
+        found, atpm / ARRAYS["atpm"][train][:, :2].max(), rtol=1e-6
+    )
     _, found = column(accessibility="quantitative", largest="window")
     np.testing.assert_allclose(found, atpm / atpm.max(1, keepdims=True), rtol=1e-6)
-    clean = every(spec(accessibility="quantitative", largest="window", regions=8).build(), "valid")
+    clean = every(
+        spec(accessibility="quantitative", largest="window", regions=8).build(), "valid"
+    )
     assert clean.valid.sum() == 2 * LENGTHS["chr2"]
     assert (clean.x0[..., M].amax(1) == 1).all(), "padding is ignored"
     assert not clean.x0[~clean.valid].any()
@@ -189,13 +233,21 @@ def test_kinds_of_accessibility():
 
 def test_closed_regions_are_dropped_before_windows_are_cut():
     task = spec(
-        drop_closed=True, accessibility="quantitative", expression=True, regions=4, stride=2
+        drop_closed=True,
+        accessibility="quantitative",
+        expression=True,
+        regions=4,
+        stride=2,
     ).build()
     for number, cell in enumerate((1, 0)):
         expected = []
         for name in ("chr3", "chr4", "chr5"):
-            rows = np.flatnonzero((ARRAYS["chromosome"] == name) & (ARRAYS["atpm"][:, cell] > 0))
-            expected += [rows[first : first + 4].tolist() for first in range(0, len(rows) - 3, 2)]
+            rows = np.flatnonzero(
+                (ARRAYS["chromosome"] == name) & (ARRAYS["atpm"][:, cell] > 0)
+            )
+            expected += [
+                rows[first : first + 4].tolist() for first in range(0, len(rows) - 3, 2)
+            ]
         clean = every(task)
         mine = clean.cond["cell"] == number
         assert rows_of(clean)[mine.numpy()].tolist() == expected
@@ -208,7 +260,11 @@ def test_standardised_columns_are_measured_over_regions_and_cell_types():
     closed = ARRAYS["atpm"] < 0.05
     behind = [
         np.concatenate(
-            [ARRAYS["open"][:, [c]], np.where(closed[:, [c]], 0, ARRAYS["expression"][:, c])], 1
+            [
+                ARRAYS["open"][:, [c]],
+                np.where(closed[:, [c]], 0, ARRAYS["expression"][:, c]),
+            ],
+            1,
         )[train]
         for c in (1, 0)
     ]
@@ -225,16 +281,23 @@ def test_standardised_columns_are_measured_over_regions_and_cell_types():
     assert starts[0]
     x0 = task.batch("train", [0]).x0[0].numpy()
     plain = spec(expression=True).build().batch("train", [0]).x0[0].numpy()
-    np.testing.assert_allclose(x0 * task.standard.std + task.standard.mean, plain, atol=1e-6)
+    np.testing.assert_allclose(
+        x0 * task.standard.std + task.standard.mean, plain, atol=1e-6
+    )
 
 
 def misfits(**options):
-    return {misfit.path: f"{misfit.message} {misfit.help}" for misfit in spec(**options).check()}
+    return {
+        misfit.path: f"{misfit.message} {misfit.help}"
+        for misfit in spec(**options).check()
+    }
 
 
 def test_values_that_the_data_do_not_have(refusal):
     assert misfits() == {}
-    found = misfits(cell_type=["b", "e"], valid_cells=["A"], test_cells=["zz"], motifs=7)
+    found = misfits(
+        cell_type=["b", "e"], valid_cells=["A"], test_cells=["zz"], motifs=7
+    )
     assert 'the data have no cell type "e"' in found["cell_type",]
     assert (
         'the data have no cell type "A" did you mean "a"? available: a, b, c, d'
@@ -277,7 +340,9 @@ def test_options_that_contradict_or_leave_no_windows(refusal):
 
 def test_dropped_windows_are_reported(monkeypatch):
     assert (
-        list(spec(span=5400).build().data_warnings()) == list(spec().build().data_warnings()) == []
+        list(spec(span=5400).build().data_warnings())
+        == list(spec().build().data_warnings())
+        == []
     )
     monkeypatch.setitem(ARRAYS, "end", ARRAYS["end"].copy())
     ARRAYS["end"][[-1, LENGTHS["chr1"] + 5]] += (
@@ -302,7 +367,9 @@ def test_options_without_effect_are_reported():
 
     assert warned() == warned(accessibility="quantitative", largest="window") == []
     assert warned(expression=True, expressed=0.3) == []
-    assert warned(largest="window") == [(("largest",), 'set accessibility = "quantitative"')]
+    assert warned(largest="window") == [
+        (("largest",), 'set accessibility = "quantitative"')
+    ]
     assert warned(expressed=0.3) == [(("expressed",), "set expression = true")]
     no_atpm = Given(without=("atpm",))
     assert warned(expression=True, expressed=0.3, data=no_atpm) == [
@@ -320,55 +387,91 @@ def test_the_space_has_given_columns_and_standardisation(standardise):
     for given, names in expected.items():
         chosen = spec(given=given, expression=True, standardise=standardise)
         assert chosen.space() == chosen.build().space
-        assert (chosen.space().given, chosen.space().standardised) == (names, standardise)
+        assert (chosen.space().given, chosen.space().standardised) == (
+            names,
+            standardise,
+        )
     bare = spec(given="motifs-and-accessibility", expression=True, accessibility=False)
     assert bare.space().given == bare.build().space.given == ("motifs",)
 
 
 def test_closed_chromosomes_are_refused(refusal, monkeypatch):
     few = refusal(
-        spec(regions=25, stride=1, drop_closed=True, accessibility="constant", cell_type="a").build
+        spec(
+            regions=25,
+            stride=1,
+            drop_closed=True,
+            accessibility="constant",
+            cell_type="a",
+        ).build
     )
     assert (few.codes, "chr3 has 18" in str(few)) == (["no-samples"], True)
-    monkeypatch.setitem(ARRAYS, "atpm", ARRAYS["atpm"] * (ARRAYS["chromosome"] != "chr2")[:, None])
-    (problem,) = refusal(spec(drop_closed=True, accessibility="constant").build).problems
+    monkeypatch.setitem(
+        ARRAYS, "atpm", ARRAYS["atpm"] * (ARRAYS["chromosome"] != "chr2")[:, None]
+    )
+    (problem,) = refusal(
+        spec(drop_closed=True, accessibility="constant").build
+    ).problems
     assert (problem.code, problem.path) == ("no-samples", ("task", "drop_closed"))
 
 
 def test_held_out_cell_types_on_trained_chromosomes_are_evaluated_apart():
     options = {"valid_cells": ["c"], "given": "motifs", "fill": 1.0, "rivals": False}
-    strict, both = (spec(trained_chromosomes=on, **options).build() for on in (False, True))
+    strict, both = (
+        spec(trained_chromosomes=on, **options).build() for on in (False, True)
+    )
     found, windows = [], [every(task, "valid") for task in (strict, both)]
     for task, clean in zip((strict, both), windows, strict=True):
         noise = Noise(torch.ones(len(clean.x0)), torch.ones(len(clean.x0)))
         target = ~clean.fixed
-        noised = Noised(clean.x0, State(clean.x0, target), noise, target, clean.valid, clean.fixed)
+        noised = Noised(
+            clean.x0, State(clean.x0, target), noise, target, clean.valid, clean.fixed
+        )
         halves = task.metrics(), task.metrics()
-        for half, rows in zip(halves, (slice(0, None, 2), slice(1, None, 2)), strict=True):
+        for half, rows in zip(
+            halves, (slice(0, None, 2), slice(1, None, 2)), strict=True
+        ):
             guess = SimpleNamespace(x0=(0.3 * clean.x0 + 0.1)[rows])
-            half.update(clean[rows], noised[rows], guess, Measured(torch.zeros(1), torch.zeros(1)))
+            half.update(
+                clean[rows],
+                noised[rows],
+                guess,
+                Measured(torch.zeros(1), torch.zeros(1)),
+            )
         halves[0].merge(halves[1])
         task._latest = halves[0]
         found.append(halves[0].compute() | task.baselines())
     assert {
-        name: value for name, value in found[1].items() if not name.startswith("trained")
+        name: value
+        for name, value in found[1].items()
+        if not name.startswith("trained")
     } == found[0]
     assert int(windows[1].valid.sum()) == P - LENGTHS["chr1"]
     assert {*windows[1].cond["chromosome"].tolist()} == {1, 2, 3, 4}
     opened = ARRAYS["open"][~np.isin(ARRAYS["chromosome"], ("chr1", "chr2")), 2]
     error = np.square(0.7 * opened - 0.1).mean()
-    assert found[1]["trained_chromosomes_accessibility_mse"] == pytest.approx(error, rel=1e-5)
+    assert found[1]["trained_chromosomes_accessibility_mse"] == pytest.approx(
+        error, rel=1e-5
+    )
     assert "trained_chromosomes_accessibility_auc/logistic" in found[1]
     assert {*both.like(40, 0).cond["chromosome"].tolist()} == {1}
-    assert [misfit.code for misfit in spec(trained_chromosomes=True).warn()] == ["no-effect"]
+    assert [misfit.code for misfit in spec(trained_chromosomes=True).warn()] == [
+        "no-effect"
+    ]
 
 
 def test_the_default_size_fits_the_default_data():
     chosen = GetRegion(data=HumanDHS())
     assert list(chosen.check()) == []
     groups = (Group("motifs", 0, 282), Group("accessibility", 282, 283))
-    conditions = (Condition("chromosome", 24), Condition("centre"), Condition("cell", 1, ("K562",)))
-    assert chosen.space() == FeatureSpace(900, 283, groups, conditions, standardised=False)
+    conditions = (
+        Condition("chromosome", 24),
+        Condition("centre"),
+        Condition("cell", 1, ("K562",)),
+    )
+    assert chosen.space() == FeatureSpace(
+        900, 283, groups, conditions, standardised=False
+    )
     task = chosen.build()
     assert {split: task.size(split) for split in ("train", "valid", "test")} == {
         "train": 218,
@@ -405,14 +508,17 @@ def test_sampling_imputes_a_share_of_the_elements():
     drawn = (like.valid[..., None] & ~like.known).flatten(1).sum(1)
     assert (drawn == (0.3 * 283 * like.valid.sum(1)).round()).all()
     assert torch.equal(like.known[::2], like.known[1::2])
-    share = (~like.known).double().mean(2)[like.valid]  # no region is drawn whole, none is left out
+    share = (
+        (~like.known).double().mean(2)[like.valid]
+    )  # no region is drawn whole, none is left out
     assert ((share > 0.15) & (share < 0.5)).all()
     assert not like.known[~like.valid].any()
     like = (
         small(fill=0.02, fill_unit="element", given="motifs").build().like(16, 0)
     )  # elements that are not given
     assert (
-        (~like.fixed).flatten(1).sum(1) == (0.02 * like.valid.sum(1)).round().clamp(min=1)
+        (~like.fixed).flatten(1).sum(1)
+        == (0.02 * like.valid.sum(1)).round().clamp(min=1)
     ).all()
 
 
@@ -421,14 +527,16 @@ def test_sample_metrics_count_only_sampled_values():
     like = task.like(4, 0)
     close = task.sample_metrics(like.x0 + torch.where(like.fixed, 5.0, 1e-4), like)
     assert close["masked_mse"] == pytest.approx(1e-8, rel=0.01)
-    assert task.sample_metrics(like.x0 + 0.5, like)["masked_mse"] == pytest.approx(0.25, rel=1e-5)
+    assert task.sample_metrics(like.x0 + 0.5, like)["masked_mse"] == pytest.approx(
+        0.25, rel=1e-5
+    )
     assert task.sample_metrics(like.x0 + 0.5, like)["accessibility_auc"] == 1
     half = (
         torch.arange(6)[:, None] % 2 == 0
     )  # what a process left in sight does not halve the error
-    assert task.sample_metrics(like.x0 + 0.5 * half, like)["masked_mse"] == pytest.approx(
-        0.25, rel=1e-5
-    )
+    assert task.sample_metrics(like.x0 + 0.5 * half, like)[
+        "masked_mse"
+    ] == pytest.approx(0.25, rel=1e-5)
     assert task.sample_metrics(like.x0, like) == {}
 
 
@@ -444,8 +552,12 @@ def test_incompatible_options_are_found_by_check(tmp_path):
     assert (path, "859" in message) == (("regions",), True)
     assert found_by_check(data=HumanDHS(), cell_type="k562")[0][0] == ("cell_type",)
     assert found_by_check(data=HumanDHS(), stride=901)[0][0] == ("stride",)
-    assert found_by_check(data=HumanDHS(), given="motifs", accessibility=False)[0][0] == ("given",)
-    ((path, message),) = found_by_check(data=RegionFile(path=str(tmp_path / "none.csv")))
+    assert found_by_check(data=HumanDHS(), given="motifs", accessibility=False)[0][
+        0
+    ] == ("given",)
+    ((path, message),) = found_by_check(
+        data=RegionFile(path=str(tmp_path / "none.csv"))
+    )
     assert path == ("data",)
     assert "none.csv: No such file" in message
 
@@ -474,9 +586,9 @@ def test_windows_that_occur_again_are_other_imputations(draws):
     for seed in range(9):
         like = task.like(11, seed)
         groups = draw_groups(like)
-        assert [rows.stop - rows.start for rows in groups] == [draws] * (11 // draws) + [
-            11 % draws
-        ] * (11 % draws > 0)
+        assert [rows.stop - rows.start for rows in groups] == [draws] * (
+            11 // draws
+        ) + [11 % draws] * (11 % draws > 0)
         assert all(len(set(like.cond["window"][rows].tolist())) == 1 for rows in groups)
 
 
@@ -486,7 +598,9 @@ def test_baselines_predict_the_elements_of_the_latest_evaluation():
     g = torch.Generator().manual_seed(0)
     chosen = (torch.rand(clean.x0.shape, generator=g) < 0.3) & clean.valid[..., None]
     noise = Noise(torch.ones(len(chosen)), torch.ones(len(chosen)))
-    noised = Noised(clean.x0, State(clean.x0, chosen), noise, chosen, clean.valid, ~chosen)
+    noised = Noised(
+        clean.x0, State(clean.x0, chosen), noise, chosen, clean.valid, ~chosen
+    )
     metrics = task.metrics()
     metrics.update(clean, noised, SimpleNamespace(x0=torch.zeros_like(clean.x0)), None)
     model, baselines = metrics.compute(), task.baselines()
@@ -502,7 +616,9 @@ def test_baselines_predict_the_elements_of_the_latest_evaluation():
 def test_baselines_of_sampled_values():
     task = spec(cell_type="a", draws=2).build()
     like = task.like(6, 0)
-    samples = torch.where(like.fixed, like.x0, torch.from_numpy(task.samples.measured.mean))
+    samples = torch.where(
+        like.fixed, like.x0, torch.from_numpy(task.samples.measured.mean)
+    )
     found, baselines = task.sample_metrics(samples, like), task.baselines()
     for figure in ("masked_mse", "motif_mse", "accessibility_mse"):
         assert baselines[f"sample {figure}/mean"] == pytest.approx(found[figure])
@@ -525,7 +641,9 @@ def coarse(monkeypatch):
 
 def noisy(like, seed=0):
     g = torch.Generator().manual_seed(seed)
-    return like.x0 + torch.where(like.fixed, 0.0, 0.2 * torch.randn(like.x0.shape, generator=g))
+    return like.x0 + torch.where(
+        like.fixed, 0.0, 0.2 * torch.randn(like.x0.shape, generator=g)
+    )
 
 
 def drawn(**options):
@@ -581,14 +699,20 @@ def test_curves_of_accessibility_have_the_area_of_the_evaluation(monkeypatch):
     )
     values = metrics.compute()
     list(task.plots(noisy(like), like))
-    sampled, evaluated = (title for shown in titles for title in shown if title.startswith("ROC"))
-    area = f"{values['accessibility_auc']:.3f} +- {values['accessibility_auc_ci95']:.3f}"
+    sampled, evaluated = (
+        title for shown in titles for title in shown if title.startswith("ROC")
+    )
+    area = (
+        f"{values['accessibility_auc']:.3f} +- {values['accessibility_auc_ci95']:.3f}"
+    )
     assert evaluated == f"ROC: area {area}, random .5" != sampled
 
 
 def test_heat_maps_show_sampled_values(monkeypatch):
     seen = []
-    monkeypatch.setattr(plots, "_draw_window", lambda **parts: seen.append(parts) or b"png")
+    monkeypatch.setattr(
+        plots, "_draw_window", lambda **parts: seen.append(parts) or b"png"
+    )
     task = drawn(standardise=True)
     like = task.like(2, 0)
     samples = noisy(like)

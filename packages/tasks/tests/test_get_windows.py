@@ -59,12 +59,16 @@ def cut(table, split, kept=None, cells=(0,), **options):
 @pytest.mark.parametrize("regions", [1, 4, 9])
 @pytest.mark.parametrize(("stride", "jitter"), [(1, 0), (2, 1), (3, 7)])
 @pytest.mark.parametrize("drop", [False, True])
-def test_windows_are_within_one_chromosome_of_their_split(regions, stride, jitter, drop):
+def test_windows_are_within_one_chromosome_of_their_split(
+    regions, stride, jitter, drop
+):
     table = matrix()
     kept = [table.open[:, 0], table.open[:, 1]] if drop else None
     for split in ("train", "valid", "test"):
         inside = table.rows(split)
-        windows = cut(table, split, kept, (0, 1), regions=regions, stride=stride, jitter=jitter)
+        windows = cut(
+            table, split, kept, (0, 1), regions=regions, stride=stride, jitter=jitter
+        )
         assert {*windows.cell.tolist()} == {0, 1} or regions > 4
         times = np.zeros((2, len(table)), int)
         for number in range(len(windows)):
@@ -72,7 +76,9 @@ def test_windows_are_within_one_chromosome_of_their_split(regions, stride, jitte
             times[windows.cell[number], rows] += 1
             assert len(set(table.chromosome[rows])) == 1
             assert inside[rows].all()
-            assert len(rows) == regions if split == "train" else 1 <= len(rows) <= regions
+            assert (
+                len(rows) == regions if split == "train" else 1 <= len(rows) <= regions
+            )
             possible = np.flatnonzero(
                 kept[windows.cell[number]] if drop else np.ones(len(table), bool)
             )
@@ -82,7 +88,9 @@ def test_windows_are_within_one_chromosome_of_their_split(regions, stride, jitte
             )  # neighbours among what is kept
         if split != "train":  # each region is covered once
             np.testing.assert_array_equal(
-                times, inside & (np.stack(kept) if drop else True) | np.zeros_like(times, bool)
+                times,
+                inside & (np.stack(kept) if drop else True)
+                | np.zeros_like(times, bool),
             )
 
 
@@ -107,12 +115,15 @@ def test_wide_windows_are_dropped_and_counted():
     windows = cut(table, "train", regions=4, stride=1, span=100)
     every = cut(table, "train", regions=4, stride=1)
     wide = [
-        number for number in range(len(every)) if {39, 40} <= {*rows_of(every, number).tolist()}
+        number
+        for number in range(len(every))
+        if {39, 40} <= {*rows_of(every, number).tolist()}
     ]
     assert windows.wide == len(wide) == 3
     assert len(windows) == len(every) - 3
     assert not any(
-        {39, 40} <= {*rows_of(windows, number).tolist()} for number in range(len(windows))
+        {39, 40} <= {*rows_of(windows, number).tolist()}
+        for number in range(len(windows))
     )
     assert len(cut(table, "train", regions=4, stride=1, span=34)) == 0
     assert cut(table, "train", regions=4, stride=1, span=35).wide == 3
@@ -127,7 +138,9 @@ def test_window_numbers_out_of_range():
 
 def test_the_human_split_is_that_of_the_authors():
     table, part = read_human("whole"), read_human("chr21-22")
-    sizes = {split: int(table.rows(split).sum()) for split in ("train", "valid", "test")}
+    sizes = {
+        split: int(table.rows(split).sum()) for split in ("train", "valid", "test")
+    }
     assert sizes == {"train": 39_254, "valid": 4_053, "test": 4_565}
     assert {*table.chromosome[table.rows("valid")]} == {"chr2"}
     assert {*table.chromosome[table.rows("test")]} == {"chr1"}
@@ -149,7 +162,9 @@ def test_the_packaged_bytes_are_steps_of_1_255():
     assert np.isin(table.features, every).all()
     np.testing.assert_array_equal(table.scaled(slice(9)), table.scores(slice(9)))
     divided = replace(table, divisor=np.full(282, 0.5, np.float32))
-    np.testing.assert_array_equal(divided.scaled([3, 4]), np.minimum(table.scores([3, 4]) / 0.5, 1))
+    np.testing.assert_array_equal(
+        divided.scaled([3, 4]), np.minimum(table.scores([3, 4]) / 0.5, 1)
+    )
 
 
 def test_statistics_of_blocks_are_combined():
@@ -158,7 +173,9 @@ def test_statistics_of_blocks_are_combined():
     columns[:, 1] = 1 / 3
     times = random.integers(0, 4, 50).astype(float)
     times[:7] = 0
-    standard = ColumnStats.over((columns[i : i + 7], times[i : i + 7]) for i in range(0, 50, 7))
+    standard = ColumnStats.over(
+        (columns[i : i + 7], times[i : i + 7]) for i in range(0, 50, 7)
+    )
     repeated = np.repeat(columns, times.astype(int), 0).astype(np.float64)
     np.testing.assert_allclose(standard.mean, repeated.mean(0), rtol=1e-7)
     np.testing.assert_allclose(standard.std[[0, 2]], repeated.std(0)[[0, 2]], rtol=1e-5)
@@ -167,7 +184,10 @@ def test_statistics_of_blocks_are_combined():
 
 torch.set_num_threads(1)
 RANDOM = np.random.default_rng(0)
-COUNTS = {f"MA{i:04d}": RANDOM.integers(0, 20, (4 + i % 3, 4)).astype(float) + 1 for i in range(8)}
+COUNTS = {
+    f"MA{i:04d}": RANDOM.integers(0, 20, (4 + i % 3, 4)).astype(float) + 1
+    for i in range(8)
+}
 
 SEQUENCES = ["".join(RANDOM.choice(list("ACGT"), 30)) for _ in range(120)][
     60:
@@ -183,7 +203,13 @@ def region_wheel(tmp_path):
         open_in = ["1" if i % 5 == k else "0" for k in range(4)]
         lines.append(
             "\t".join(
-                [chromosome, str(9_000 - 100 * i), str(9_050 - 100 * i), SEQUENCES[i], *open_in]
+                [
+                    chromosome,
+                    str(9_000 - 100 * i),
+                    str(9_050 - 100 * i),
+                    SEQUENCES[i],
+                    *open_in,
+                ]
             )
         )
     path = tmp_path / "regions.whl"
@@ -198,7 +224,9 @@ def motif_wheel(tmp_path):
     database.execute("CREATE TABLE MATRIX (ID, COLLECTION, BASE_ID, VERSION, NAME)")
     database.execute("CREATE TABLE MATRIX_ANNOTATION (ID, TAG, VAL)")
     database.execute("CREATE TABLE MATRIX_DATA (ID, row, col, val)")
-    entries = [(motif, 2, "CORE", "vertebrates", table) for motif, table in COUNTS.items()]
+    entries = [
+        (motif, 2, "CORE", "vertebrates", table) for motif, table in COUNTS.items()
+    ]
     others = (("MA0000", 1, "CORE", "vertebrates"), ("MA0000", 3, "UNVALIDATED", "vertebrates"),  # older; not core
               ("MA0001", 2, "UNVALIDATED", "vertebrates"), ("MA9999", 1, "CORE", "fungi"))  # fmt: skip
     entries += [(*other, np.ones((9, 4))) for other in others]
@@ -210,7 +238,9 @@ def motif_wheel(tmp_path):
         database.execute(
             "INSERT INTO MATRIX_ANNOTATION VALUES (?, 'tax_group', ?)", (number, group)
         )
-        database.execute("INSERT INTO MATRIX_ANNOTATION VALUES (?, 'class', 'x')", (number,))
+        database.execute(
+            "INSERT INTO MATRIX_ANNOTATION VALUES (?, 'class', 'x')", (number,)
+        )
         rows = [
             (number, "ACGT"[base], column + 1, value)
             for (column, base), value in np.ndenumerate(table)
@@ -250,7 +280,8 @@ def test_the_matrix_follows_the_recipe(region_wheel, motif_wheel):
     regions, counts = read_sequences(region_wheel), read_counts(motif_wheel)
     arrays = prepare.build_matrix(regions, counts, 5)
     found = scan(
-        encode(regions.sequence), [Motif.of(name, table) for name, table in counts.values()]
+        encode(regions.sequence),
+        [Motif.of(name, table) for name, table in counts.values()],
     )
     labels = cluster(correlation(found), 5)
     train = [name not in ("chr1", "chr2") for name in regions.chromosome]
@@ -276,7 +307,9 @@ def test_a_stop_leaves_nothing_behind(region_wheel, motif_wheel, tmp_path, monke
         raise KeyboardInterrupt
 
     wheels = {REGION_WHEEL[0]: region_wheel, MOTIF_WHEEL[0]: motif_wheel}
-    monkeypatch.setattr(prepare, "fetch_wheel", lambda name, version, sha256: wheels[name])
+    monkeypatch.setattr(
+        prepare, "fetch_wheel", lambda name, version, sha256: wheels[name]
+    )
     monkeypatch.setattr(prepare, "ARCHETYPES", 5)
     with monkeypatch.context() as stopped:
         stopped.setattr(
@@ -303,7 +336,9 @@ def average_linkage(r, number):
     groups = [[i] for i in range(len(r))]
     while len(groups) > number:
         pairs = [(a, b) for a in range(len(groups)) for b in range(a)]
-        a, b = max(pairs, key=lambda pair: r[np.ix_(groups[pair[0]], groups[pair[1]])].mean())
+        a, b = max(
+            pairs, key=lambda pair: r[np.ix_(groups[pair[0]], groups[pair[1]])].mean()
+        )
         groups[b] += groups.pop(a)
     return {frozenset(group) for group in groups}
 
@@ -319,7 +354,9 @@ def test_clusters_are_those_of_average_linkage(number):
     random = np.random.default_rng(number)
     hidden = random.random((80, 4))
     r = correlation(
-        (hidden[:, random.integers(0, 4, 12)] + 0.4 * random.random((80, 12))).astype(np.float32)
+        (hidden[:, random.integers(0, 4, 12)] + 0.4 * random.random((80, 12))).astype(
+            np.float32
+        )
     )
     labels = cluster(r, number)
     assert {
@@ -335,4 +372,8 @@ def test_an_archetype_is_named_after_its_most_typical_motif():
         r[a, b] = r[b, a] = value
     labels = np.array([0, 0, 0, 1, 2])
     assert archetype_names(["A", "B", "C", "D", "E"], r, labels) == ["B+2", "D", "E"]
-    assert archetype_names(["A", "B", "C", "D", "D"], r, labels) == ["B+2", "D (1)", "D (2)"]
+    assert archetype_names(["A", "B", "C", "D", "D"], r, labels) == [
+        "B+2",
+        "D (1)",
+        "D (2)",
+    ]

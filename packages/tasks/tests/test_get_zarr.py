@@ -26,7 +26,11 @@ def refusal(folder):
 
 def create(folder, values, version=2, **options):
     array = zarr.create_array(
-        str(folder), shape=values.shape, dtype=values.dtype, zarr_format=version, **options
+        str(folder),
+        shape=values.shape,
+        dtype=values.dtype,
+        zarr_format=version,
+        **options,
     )
     array[:] = values
     return folder
@@ -35,12 +39,23 @@ def create(folder, values, version=2, **options):
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize(
     "values",
-    [NUMBERS, NUMBERS[:, 0], TEXTS, NUMBERS > 0.5, np.zeros((6, 2)), np.full((9, 2), -5, np.int8)],
+    [
+        NUMBERS,
+        NUMBERS[:, 0],
+        TEXTS,
+        NUMBERS > 0.5,
+        np.zeros((6, 2)),
+        np.full((9, 2), -5, np.int8),
+    ],
 )
 def test_round_trip(tmp_path, write_array, version, values):
     write_array(tmp_path / "x", values, 4, version)
     array = ZarrArray(tmp_path / "x")
-    assert (array.shape, len(array), array.ndim) == (values.shape, len(values), values.ndim)
+    assert (array.shape, len(array), array.ndim) == (
+        values.shape,
+        len(values),
+        values.ndim,
+    )
     for part in (slice(None), slice(3, 5), slice(4, 4), slice(0, 1), slice(2, 99)):
         np.testing.assert_array_equal(array[part], values[part])
     assert array[:].dtype.kind == values.dtype.kind
@@ -75,7 +90,9 @@ def test_arrays_of_other_writers(tmp_path, name):
 def test_packed_bits_and_shards_in_shards(tmp_path):
     values = RANDOM.random((101, 12)) > 0.5
     packed = {"filters": numcodecs.PackBits(), "compressors": numcodecs.Zlib()}
-    inner = zarr.codecs.ShardingCodec(chunk_shape=(5, 3), codecs=[zarr.codecs.BytesCodec(), *BYTES])
+    inner = zarr.codecs.ShardingCodec(
+        chunk_shape=(5, 3), codecs=[zarr.codecs.BytesCodec(), *BYTES]
+    )
     nested = {
         "version": 3,
         "compressors": None,
@@ -107,7 +124,9 @@ def test_texts_of_any_length(tmp_path, version):
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_damaged_chunks_are_named_with_their_rows(tmp_path, name):
-    values = np.arange(40, dtype="<f8" if name.startswith("3") else ">f8").reshape(10, 4)
+    values = np.arange(40, dtype="<f8" if name.startswith("3") else ">f8").reshape(
+        10, 4
+    )
     options = {**WRITTEN[name]}
     if "shards" in options:
         options["shards"] = (
@@ -117,17 +136,24 @@ def test_damaged_chunks_are_named_with_their_rows(tmp_path, name):
         )
     array = ZarrArray(create(tmp_path / "x", values, chunks=(2, 4), **options))
     path = tmp_path / "x" / array.file_name((1, 0))
-    content, rows = path.read_bytes(), "rows 4 to 7" if "shards" in options else "rows 2 to 3"
+    content, rows = (
+        path.read_bytes(),
+        "rows 4 to 7" if "shards" in options else "rows 2 to 3",
+    )
     for damaged in (content[:-9], b"", b"nonsense" * 9, content[: len(content) // 2]):
         path.write_bytes(damaged)
         refused = refusal(tmp_path / "x")
         assert refused.codes == ["damaged-file"]
         assert refused.problems[0].message.startswith(f"{path}: {rows} ")
-        np.testing.assert_array_equal(array[0:2], values[0:2])  # other chunks can be read
+        np.testing.assert_array_equal(
+            array[0:2], values[0:2]
+        )  # other chunks can be read
 
 
 def test_a_flipped_byte_in_a_shard_is_found(tmp_path):
-    folder = create(tmp_path / "x", NUMBERS, 3, chunks=(5, 7), shards=(25, 7), compressors=BYTES)
+    folder = create(
+        tmp_path / "x", NUMBERS, 3, chunks=(5, 7), shards=(25, 7), compressors=BYTES
+    )
     path = folder / "c" / "0" / "0"
     content = path.read_bytes()
     for at in range(0, len(content), 37):
@@ -196,7 +222,9 @@ class Touch:
 @pytest.mark.parametrize(
     "changes", [{"compressor": {"id": "pickle"}}, {"filters": [{"id": "pickle"}]}]
 )
-def test_codecs_that_execute_code_are_refused_unread(tmp_path, monkeypatch, write_array, changes):
+def test_codecs_that_execute_code_are_refused_unread(
+    tmp_path, monkeypatch, write_array, changes
+):
     monkeypatch.setitem(numcodecs.registry.codec_registry, "pickle", Pickle)
     opened = []
     monkeypatch.setattr(
@@ -220,16 +248,28 @@ def test_codecs_that_execute_code_are_refused_unread(tmp_path, monkeypatch, writ
     ]  # also where the other header is good
 
 
-@pytest.mark.parametrize("place", ["codecs", "codecs of a shard", "index codecs", "a name"])
+@pytest.mark.parametrize(
+    "place", ["codecs", "codecs of a shard", "index codecs", "a name"]
+)
 def test_unknown_codecs_of_format_3_are_refused(tmp_path, place):
     path = (
-        create(tmp_path / "x", NUMBERS, 3, chunks=(5, 7), shards=(25, 7), compressors=BYTES)
+        create(
+            tmp_path / "x", NUMBERS, 3, chunks=(5, 7), shards=(25, 7), compressors=BYTES
+        )
         / "zarr.json"
     )
-    header, codec = json.loads(path.read_text()), {"name": "numcodecs.pickle", "configuration": {}}
+    header, codec = (
+        json.loads(path.read_text()),
+        {"name": "numcodecs.pickle", "configuration": {}},
+    )
     shard = header["codecs"][0]["configuration"]
-    lists = {"codecs of a shard": shard["codecs"], "index codecs": shard["index_codecs"]}
-    lists.get(place, header["codecs"]).append("numcodecs.pickle" if place == "a name" else codec)
+    lists = {
+        "codecs of a shard": shard["codecs"],
+        "index codecs": shard["index_codecs"],
+    }
+    lists.get(place, header["codecs"]).append(
+        "numcodecs.pickle" if place == "a name" else codec
+    )
     path.write_text(json.dumps(header))
     refused = refusal(tmp_path / "x")
     assert refused.codes == ["unknown-format"]
@@ -240,7 +280,9 @@ def test_unknown_codecs_of_format_3_are_refused(tmp_path, place):
 def test_files_above_the_limit_are_not_decoded(tmp_path, monkeypatch, limit):
     shards = (10, 7) if limit == "MAX_ARRAY" else None
     array = ZarrArray(
-        create(tmp_path / "x", NUMBERS, 3, chunks=(5, 7), shards=shards, compressors=BYTES)
+        create(
+            tmp_path / "x", NUMBERS, 3, chunks=(5, 7), shards=shards, compressors=BYTES
+        )
     )
     monkeypatch.setattr(zarr_array, limit, 50)
     with pytest.raises(Refused, match="the limit is 50") as refused:

@@ -9,7 +9,9 @@ import pytest
 from dither.tasks.missing_library import MODULES
 
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"
-HEAVY = {module for extra in ("language", "plans", "regions") for module in MODULES[extra]}
+HEAVY = {
+    module for extra in ("language", "plans", "regions") for module in MODULES[extra]
+}
 TASKS = {
     "bubble-diagram": ("bubble_diagram/quick", "plans"),
     "dna-sequence": ("dna_sequence/quick", "regions"),
@@ -33,7 +35,9 @@ def run_without(modules, code, **options):
     """Run Python code in a process in which these modules are not installed."""
     block = f"import sys\nsys.modules |= dict.fromkeys({sorted(modules)!r})\n"
     command = [sys.executable, "-c", block + code]
-    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, **options
+    )
 
 
 def dither(*arguments):
@@ -47,7 +51,9 @@ def test_a_task_without_its_libraries_is_valid_and_names_the_extra(name):
     assert done.returncode == 0, done.stdout + done.stderr
     missing = MODULES[extra][0]
     done = run_without([missing], f"NAME = {name!r}\n" + BUILD)
-    assert done.stdout.startswith("missing-dependency ('task',)"), done.stdout + done.stderr
+    assert done.stdout.startswith("missing-dependency ('task',)"), (
+        done.stdout + done.stderr
+    )
     assert missing in done.stdout
     assert f"extra {extra}" in done.stdout
 

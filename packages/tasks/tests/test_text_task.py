@@ -38,10 +38,13 @@ LETTERS = Characters("\nabcdefghijklmnopqrstuvwxyz")
 
 def task(*train, length=8, tokenizer=None, valid="over the lazy dog", **options):
     texts = [
-        Document.of(str(n), text) for n, text in enumerate(train or ["the quick brown fox jumps"])
+        Document.of(str(n), text)
+        for n, text in enumerate(train or ["the quick brown fox jumps"])
     ]
     splits = {"train": texts, "valid": [Document.of("v", valid)], "test": []}
-    return LanguageModelling(Corpus("mine", splits), tokenizer or Bytes(), length=length, **options)
+    return LanguageModelling(
+        Corpus("mine", splits), tokenizer or Bytes(), length=length, **options
+    )
 
 
 def test_windows_cover_the_split():
@@ -56,7 +59,9 @@ def test_windows_cover_the_split():
 
 
 def streams():
-    return st.tuples(st.lists(st.integers(1, 12), min_size=1, max_size=8), st.integers(1, 9))
+    return st.tuples(
+        st.lists(st.integers(1, 12), min_size=1, max_size=8), st.integers(1, 9)
+    )
 
 
 @given(streams(), st.sampled_from(["stream", "separate"]), st.integers(0, 2))
@@ -69,9 +74,14 @@ def test_windows_equal_slices(shape, documents, gap):
         expected = [ids[at : at + length].tolist() for at in range(0, len(ids), length)]
     else:
         texts = [
-            ids[start : start + size].tolist() for start, size in zip(starts, sizes, strict=True)
+            ids[start : start + size].tolist()
+            for start, size in zip(starts, sizes, strict=True)
         ]
-        expected = [text[at : at + length] for text in texts for at in range(0, len(text), length)]
+        expected = [
+            text[at : at + length]
+            for text in texts
+            for at in range(0, len(text), length)
+        ]
     assert len(windows) == len(expected)
     x0, valid = windows.take(range(len(windows)))
     assert [row[keep].tolist() for row, keep in zip(x0, valid, strict=True)] == expected
@@ -92,7 +102,13 @@ def test_samples_begin_with_the_prompt_and_are_as_long_as_documents():
     assert bytes(like.x0[0, :5].tolist()) == b"To be"
     assert not task().like(2, seed=0).known.any()
     made = task(
-        "one", "three!", "x", tokenizer=Ended(Bytes()), length=4, documents="separate", prompt="a"
+        "one",
+        "three!",
+        "x",
+        tokenizer=Ended(Bytes()),
+        length=4,
+        documents="separate",
+        prompt="a",
     )
     lengths = made.like(400, seed=1).valid.sum(1)
     assert set(lengths.tolist()) == {2, 3, 4}
@@ -103,7 +119,9 @@ def test_samples_begin_with_the_prompt_and_are_as_long_as_documents():
 
 @pytest.fixture(scope="module")
 def ended() -> LanguageModelling:
-    return task("one", "three!", "x", tokenizer=Ended(Bytes()), length=4, documents="ended")
+    return task(
+        "one", "three!", "x", tokenizer=Ended(Bytes()), length=4, documents="ended"
+    )
 
 
 def test_ended_documents_fill_their_window(ended):
@@ -118,7 +136,10 @@ def test_ended_documents_fill_their_window(ended):
     assert ended.like(3, seed=0).valid.all()
     rows = torch.tensor([[97, 256, 256, 256], [97, 98, 99, 256]])
     assert ended.sample_metrics(rows, ended.like(2, seed=0))["distinct_1"] == 1
-    assert [picture.text for picture in ended.plots(rows, ended.like(2, seed=0))] == ["a", "abc"]
+    assert [picture.text for picture in ended.plots(rows, ended.like(2, seed=0))] == [
+        "a",
+        "abc",
+    ]
 
 
 def test_fill_counts_nats_but_no_tokens(ended):
@@ -134,12 +155,16 @@ def test_fill_counts_nats_but_no_tokens(ended):
     nats, count = metrics.per_sample(clean, measured)["nats_per_token"]
     assert (nats.tolist(), count.tolist()) == ([8.0] * 4, [4.0, 4.0, 3.0, 2.0])
     bits, characters = metrics.per_sample(clean, measured)["bits_per_char"]
-    assert bits.sum() / characters.sum() == pytest.approx(metrics.compute()["bits_per_char"])
+    assert bits.sum() / characters.sum() == pytest.approx(
+        metrics.compute()["bits_per_char"]
+    )
 
 
 def test_ended_documents_require_an_end_of_text(refusal):
     assert refusal(task, documents="ended").codes == ["misfit"]
-    (misfit,) = LanguageModel(data=StdlibText(), tokenizer="bytes", documents="ended").check()
+    (misfit,) = LanguageModel(
+        data=StdlibText(), tokenizer="bytes", documents="ended"
+    ).check()
     assert misfit.path == ("documents",)
     assert not [
         *LanguageModel(
@@ -163,7 +188,9 @@ def test_invalid_options_and_prompts(refusal):
         ("123456789", "misfit"),
         ("aZ!Z", "unknown-value"),
     ):
-        refused = refusal(task, prompt=prompt, tokenizer=LETTERS if "Z" in prompt else Bytes())
+        refused = refusal(
+            task, prompt=prompt, tokenizer=LETTERS if "Z" in prompt else Bytes()
+        )
         assert (refused.codes, refused.problems[0].path) == ([code], ("task", "prompt"))
 
 
@@ -179,7 +206,9 @@ def windows(texts, known=0):
     rows = [list(text.encode()) for text in texts]
     longest = max(map(len, rows))
     x0 = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
-    valid = torch.tensor([[place < len(row) for place in range(longest)] for row in rows])
+    valid = torch.tensor(
+        [[place < len(row) for place in range(longest)] for row in rows]
+    )
     given = torch.zeros_like(valid)
     given[:, :known] = True
     return Clean.of(x0, valid, given & valid)
@@ -189,7 +218,12 @@ def noised(clean, sigma):
     """A clean state at given noise levels per row."""
     level = torch.as_tensor(sigma, dtype=torch.float32).expand(len(clean.x0))
     return Noised(
-        clean.x0, State.of(clean.x0), Noise(level, level), ~clean.fixed, clean.valid, clean.fixed
+        clean.x0,
+        State.of(clean.x0),
+        Noise(level, level),
+        ~clean.fixed,
+        clean.valid,
+        clean.fixed,
     )
 
 
@@ -216,13 +250,21 @@ def test_parts_of_the_bound():
     metrics = TextMetrics(Bytes(), SPACE)
     whole = torch.full((2, 4), 3.0)
     for rows in (slice(0, 1), slice(1, 2)):
-        parts = {"prior": torch.tensor([[1.0, 2, 3, 4]] * 2) * free, "reconstruction": 0.5 * free}
+        parts = {
+            "prior": torch.tensor([[1.0, 2, 3, 4]] * 2) * free,
+            "reconstruction": 0.5 * free,
+        }
         metrics.update(
-            clean[rows], noised(clean[rows], 1.0), None, Measured(whole, free, parts=parts)[rows]
+            clean[rows],
+            noised(clean[rows], 1.0),
+            None,
+            Measured(whole, free, parts=parts)[rows],
         )
     found = metrics.compute()
     assert found["nats_per_token"] == pytest.approx(3)
-    assert found["nats_per_token_prior"] == pytest.approx((1 + 2 + 3 + 1 + 2 + 3 + 4) / 7)
+    assert found["nats_per_token_prior"] == pytest.approx(
+        (1 + 2 + 3 + 1 + 2 + 3 + 4) / 7
+    )
     assert found["nats_per_token_reconstruction"] == pytest.approx(0.5)
 
 
@@ -255,7 +297,10 @@ def test_no_measurements_are_nan_and_perplexity_does_not_overflow():
     metrics = TextMetrics(Bytes(), SPACE)
     clean = Clean.of(torch.zeros(1, 1, dtype=torch.int64))
     metrics.update(
-        clean, noised(clean, 0.0), None, Measured(torch.full((1, 1), 1e5), torch.ones(1, 1))
+        clean,
+        noised(clean, 0.0),
+        None,
+        Measured(torch.full((1, 1), 1e5), torch.ones(1, 1)),
     )
     assert metrics.compute()["perplexity"] == float("inf")
 
@@ -264,10 +309,14 @@ def test_no_measurements_are_nan_and_perplexity_does_not_overflow():
 def test_distribution_sums_to_one_with_its_entropy(states, order):
     chain = MarkovChain(states, order=order, concentration=0.5, seed=3)
     for length in range(1, 6):
-        texts = ["".join(letters) for letters in product(ALPHABET[:states], repeat=length)]
+        texts = [
+            "".join(letters) for letters in product(ALPHABET[:states], repeat=length)
+        ]
         nats = np.array([chain.nats(text) for text in texts])
         assert np.exp(-nats).sum() == pytest.approx(1, abs=1e-12)
-        assert chain.entropy(length) == pytest.approx((np.exp(-nats) * nats).sum(), abs=1e-12)
+        assert chain.entropy(length) == pytest.approx(
+            (np.exp(-nats) * nats).sum(), abs=1e-12
+        )
 
 
 def test_text_follows_the_distribution():
@@ -275,7 +324,9 @@ def test_text_follows_the_distribution():
     text = chain.text(40_000)
     counts = np.zeros((4, 4))
     np.add.at(
-        counts, ([ALPHABET.index(a) for a in text[:-1]], [ALPHABET.index(b) for b in text[1:]]), 1
+        counts,
+        ([ALPHABET.index(a) for a in text[:-1]], [ALPHABET.index(b) for b in text[1:]]),
+        1,
     )
     expected = chain.stationary[:, None] * chain.transitions * counts.sum()
     seen = expected > 5
@@ -289,14 +340,19 @@ def test_texts_are_a_function_of_seed_and_stream(monkeypatch):
     text = one.text(200)
     assert text[:100] == one.text(100) != one.text(100, stream=1)
     assert MarkovChain(8, seed=3).text(200) != text
-    for stretch, stretches in ((7, 1), (3, 5), (16, 4)):  # how it is cut makes no difference
+    for stretch, stretches in (
+        (7, 1),
+        (3, 5),
+        (16, 4),
+    ):  # how it is cut makes no difference
         monkeypatch.setattr(markov, "STRETCH", stretch)
         monkeypatch.setattr(markov, "STRETCHES", stretches)
         assert one.text(200) == text
 
 
 @pytest.mark.parametrize(
-    ("states", "order", "concentration"), [(2, 1, 0.01), (3, 4, 0.05), (4, 8, 0.1), (62, 1, 1e3)]
+    ("states", "order", "concentration"),
+    [(2, 1, 0.01), (3, 4, 0.05), (4, 8, 0.1), (62, 1, 1e3)],
 )
 def test_text_is_drawn_symbol_by_symbol(states, order, concentration, monkeypatch):
     """Stretches that start from guessed contexts end up as the chain that draws one symbol after the other."""
@@ -340,12 +396,16 @@ def test_encoded_text_of_a_chain_is_not_drawn_again(monkeypatch):
 @pytest.mark.parametrize("tokenizer", ["bytes", "chars"])
 def test_entropy_baselines(tokenizer):
     spec = LanguageModel(
-        data=MarkovText(states=5, length=2_000, held=1_003, seed=4), tokenizer=tokenizer, length=10
+        data=MarkovText(states=5, length=2_000, held=1_003, seed=4),
+        tokenizer=tokenizer,
+        length=10,
     )
     found, chain = spec.build().baselines(), MarkovChain(5, seed=4)
     exact = (100 * chain.entropy(10) + chain.entropy(3)) / 1_003
     assert found["nats_per_token/source-entropy"] == pytest.approx(exact, rel=1e-12)
-    assert found["bits_per_char/source-entropy"] == pytest.approx(exact / log(2), rel=1e-12)
+    assert found["bits_per_char/source-entropy"] == pytest.approx(
+        exact / log(2), rel=1e-12
+    )
     text = chain.text(1_003, stream=1)
     windows = sum(chain.nats(text[start : start + 10]) for start in range(0, 1_003, 10))
     assert found["nats_per_token/source"] == pytest.approx(windows / 1_003, rel=1e-12)

@@ -102,7 +102,11 @@ def test_correct_components_pass_every_check(case):
             "unknown-value",
             "no check",
         ),
-        ({"expected_failures": {("block:mix", "summary"): " "}}, "missing-argument", "reason"),
+        (
+            {"expected_failures": {("block:mix", "summary"): " "}},
+            "missing-argument",
+            "reason",
+        ),
         ({"examples": {"block:mux": [{}]}}, "unknown-component", '"block:mix"'),
     ],
 )
@@ -119,7 +123,11 @@ def case_of(spec: type[Spec], check: str, *others: type[Spec], **options) -> Cas
 
 
 def derived(base: type[Spec], name: str, **attributes: Any) -> type[Spec]:
-    attributes = {"__module__": base.__module__, "__doc__": "Derived.", "name": name} | attributes
+    attributes = {
+        "__module__": base.__module__,
+        "__doc__": "Derived.",
+        "name": name,
+    } | attributes
     return type(name.title(), (base,), attributes)
 
 
@@ -140,10 +148,14 @@ def test_checks_follow_from_traits():
 
 def test_a_trait_that_is_never_checked_is_a_failure():
     keeping = derived(Mix, "keeping", traits=lambda self: frozenset({"cache"}))
-    with pytest.raises(AssertionError, match="declares cache, but the check never applied"):
+    with pytest.raises(
+        AssertionError, match="declares cache, but the check never applied"
+    ):
         case_of(keeping, "cached_equals_full").run()
     misspelt = derived(Mix, "misspelt", traits=lambda self: frozenset({"zero-int"}))
-    with pytest.raises(AssertionError, match='unknown trait "zero-int"; did you mean "zero-init"'):
+    with pytest.raises(
+        AssertionError, match='unknown trait "zero-int"; did you mean "zero-init"'
+    ):
         case_of(misspelt, "traits_known").run()
 
 
@@ -231,7 +243,9 @@ def test_expected_failures_of_a_third_party_are_strict(tmp_path, monkeypatch, ca
     }
     Path("test_theirs.py").write_text(TEST.format(expected=expected))
     plugins = [
-        word for name in ("cacheprovider", "xdist", "faulthandler") for word in ("-p", f"no:{name}")
+        word
+        for name in ("cacheprovider", "xdist", "faulthandler")
+        for word in ("-p", f"no:{name}")
     ]
     pytest.main(
         [
@@ -258,7 +272,9 @@ def test_expected_failures_of_a_third_party_are_strict(tmp_path, monkeypatch, ca
 
 def test_imports_are_lazy(monkeypatch):
     code = "import sys, dither.testing; print([m for m in ('pytest', 'torch', 'hypothesis') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"
     for name in kit.__all__:
         assert getattr(kit, name) is not None

@@ -16,7 +16,13 @@ from torch import nn
 from dither.registry import Catalog, Misfit, Spec, default_catalog
 from dither.registry.contracts.protocols import Picture
 from dither.registry.contracts.records import Clean, Measured, Noise, State, over
-from dither.registry.kinds import FEATURES, LossSpec, LRScheduleSpec, MetricSpec, TrackerSpec
+from dither.registry.kinds import (
+    FEATURES,
+    LossSpec,
+    LRScheduleSpec,
+    MetricSpec,
+    TrackerSpec,
+)
 from dither.testing.checks import CHECKS
 from dither.testing.conformance import Case, cases
 
@@ -42,7 +48,9 @@ class Wrapped(nn.Module):
             return getattr(self.inner, name)
 
     def forward(self, *args, **options):
-        return self.changes.get("forward", type(self.inner).__call__)(self.inner, *args, **options)
+        return self.changes.get("forward", type(self.inner).__call__)(
+            self.inner, *args, **options
+        )
 
 
 class Function:
@@ -148,7 +156,9 @@ def sampled(change: Callable) -> Change:
 
 def loss(change: Callable) -> Change:
     """A loss with a changed result: change(measured, pred, noised)."""
-    return function(call=lambda inner, pred, noised: change(inner(pred, noised), pred, noised))
+    return function(
+        call=lambda inner, pred, noised: change(inner(pred, noised), pred, noised)
+    )
 
 
 def writes(inner, clean: Clean, t):
@@ -157,12 +167,18 @@ def writes(inner, clean: Clean, t):
     return noised
 
 
-UNUSED = after(lambda module: module.register_parameter("unused", nn.Parameter(torch.ones(2))))
-UNSAVED = after(lambda module: module.register_buffer("unsaved", torch.rand(3), persistent=False))
+UNUSED = after(
+    lambda module: module.register_parameter("unused", nn.Parameter(torch.ones(2)))
+)
+UNSAVED = after(
+    lambda module: module.register_buffer("unsaved", torch.rand(3), persistent=False)
+)
 UNSEEDED = after(
     lambda module: module.register_buffer("drawn", torch.full((1,), float(next(count))))
 )
-HELD = after(lambda module: module.register_buffer("held", torch.zeros(3, device="cpu")))
+HELD = after(
+    lambda module: module.register_buffer("held", torch.zeros(3, device="cpu"))
+)
 
 
 def undoes(optimizer):
@@ -170,7 +186,11 @@ def undoes(optimizer):
     step, before = optimizer.step, []
 
     def restoring():
-        weights = [weight.data for group in optimizer.param_groups for weight in group["params"]]
+        weights = [
+            weight.data
+            for group in optimizer.param_groups
+            for weight in group["params"]
+        ]
         if before:
             torch._foreach_copy_(weights, before)
             before.clear()
@@ -197,7 +217,10 @@ def wrong_with_cache(inner, x, c, cache=None, **options):
 
 
 def in_order(inner, x, c, positions=None, **options):
-    return inner(x, c, positions=positions, **options) + 0.1 * torch.arange(x.shape[1])[:, None]
+    return (
+        inner(x, c, positions=positions, **options)
+        + 0.1 * torch.arange(x.shape[1])[:, None]
+    )
 
 
 SHARED: list = []
@@ -552,12 +575,13 @@ class GaussianBound(LossSpec):
 
 def half_square(pred, noised):
     sigma, rate = (
-        over(value, noised.x0).double() for value in (noised.noise.sigma, noised.noise.rate)
+        over(value, noised.x0).double()
+        for value in (noised.noise.sigma, noised.noise.rate)
     )
     slope = rate * sigma.exp() / sigma.expm1().square()
-    values = torch.where(noised.target_mask, slope * (pred.x0 - noised.x0).square() / 2, 0.0).sum(
-        -1
-    )
+    values = torch.where(
+        noised.target_mask, slope * (pred.x0 - noised.x0).square() / 2, 0.0
+    ).sum(-1)
     return Measured(values.float(), noised.valid.float())
 
 
@@ -609,12 +633,16 @@ def greedy(inner, state, pred, like):
 def in_pairs(inner, state, pred, like):
     """All positions of a sample share one uniform number."""
     ids = (pred.log_clean().exp().cumsum(-1) < torch.rand(len(like.x0), 1, 1)).sum(-1)
-    return torch.where(like.fixed, like.x0, ids.clamp_max(pred.log_clean().shape[-1] - 1))
+    return torch.where(
+        like.fixed, like.x0, ids.clamp_max(pred.log_clean().shape[-1] - 1)
+    )
 
 
 def moved_in_pairs(inner, clean, t):
     noised = inner.corrupt(clean, t)
-    x = torch.where(noised.state.masked | clean.fixed, noised.state.x, noised.state.x[:, :1])
+    x = torch.where(
+        noised.state.masked | clean.fixed, noised.state.x, noised.state.x[:, :1]
+    )
     return altered(
         noised,
         state=lambda n: State.of(x),
@@ -636,7 +664,10 @@ def wide_prior(inner, like):
 def shared_noise(inner, clean, t):
     noised = inner.corrupt(clean, t)
     eps = torch.where(noised.target_mask, noised.eps[..., :1], 0.0)
-    a, b = (part.sqrt() for part in (noised.noise.alpha(eps), noised.noise.one_minus_alpha(eps)))
+    a, b = (
+        part.sqrt()
+        for part in (noised.noise.alpha(eps), noised.noise.one_minus_alpha(eps))
+    )
     x = torch.where(noised.target_mask, a * clean.x0 + b * eps, noised.state.x)
     return replace(noised, eps=eps, state=replace(noised.state, x=x))
 
@@ -690,7 +721,11 @@ def half_gradient(inner, x, *a, **o):
 
 
 def long_truncated(inner, x, c, **o):
-    return inner(x, c, **o) if x.shape[1] <= 64 else torch.cat([inner(x[:, :64], c), x[:, 64:]], 1)
+    return (
+        inner(x, c, **o)
+        if x.shape[1] <= 64
+        else torch.cat([inner(x[:, :64], c), x[:, 64:]], 1)
+    )
 
 
 def climbs(inner):
@@ -708,7 +743,14 @@ def first_keys(inner, x, c, mask=None, **o):
     """Only the first 128 positions of a long input are attended to."""
     seen = (torch.arange(x.shape[1]) < 128).expand(x.shape[1], -1)
     return inner(
-        x, c, mask=seen if mask is None else mask & seen if mask.dtype == torch.bool else mask, **o
+        x,
+        c,
+        mask=seen
+        if mask is None
+        else mask & seen
+        if mask.dtype == torch.bool
+        else mask,
+        **o,
     )
 
 
@@ -723,7 +765,11 @@ MCE, ENTROPY, ABSORBING, UNIFORM = (
 GAUSSIAN, BLOCK, TASK = "process:gaussian", "block:adaln-zero", "task:bubble-diagram"
 LOG_LINEAR, LEVEL = "schedule:log-linear", "condition:level"
 ROWS: dict[str, tuple[str, str, Any]] = {
-    "loose bound of own jumps": ("bound_of_own_jumps", "loss:flow-kl", times(lambda n: 0.5)),
+    "loose bound of own jumps": (
+        "bound_of_own_jumps",
+        "loss:flow-kl",
+        times(lambda n: 0.5),
+    ),
     "double": (BOUND, MCE, times(lambda n: 2)),
     "bits": (BOUND, ENTROPY, times(lambda n: 1 / 0.6931)),
     "no rate": (BOUND, MCE, times(lambda n: 1 / over(n.noise.rate, n.x0))),
@@ -732,15 +778,27 @@ ROWS: dict[str, tuple[str, str, Any]] = {
         MCE,
         loss(lambda m, pred, n: Measured(m.values, n.target_mask.float())),
     ),
-    "ignored field": (BOUND, ENTROPY, times(lambda n: (torch.arange(n.x0.shape[1]) < 1).float())),
+    "ignored field": (
+        BOUND,
+        ENTROPY,
+        times(lambda n: (torch.arange(n.x0.shape[1]) < 1).float()),
+    ),
     "squared error without half": (BOUND, "loss:gaussian-bound", times(lambda n: 2)),
     "rate per sigma": (
         BOUND,
         MCE,
         times(lambda n: over(n.noise.sigma.expm1() / n.noise.sigma, n.x0)),
     ),
-    "changed tokens only": (BOUND, ENTROPY, times(lambda n: (n.x0 != n.state.x).float())),
-    "unweighted": (BOUND, MCE, times(lambda n: over(n.noise.sigma.expm1() / n.noise.rate, n.x0))),
+    "changed tokens only": (
+        BOUND,
+        ENTROPY,
+        times(lambda n: (n.x0 != n.state.x).float()),
+    ),
+    "unweighted": (
+        BOUND,
+        MCE,
+        times(lambda n: over(n.noise.sigma.expm1() / n.noise.rate, n.x0)),
+    ),
     "half the gradient of a loss": (
         "gradcheck",
         MCE,
@@ -759,13 +817,21 @@ ROWS: dict[str, tuple[str, str, Any]] = {
         UNIFORM,
         function(read=lambda i, raw, *a: i.read(raw * 1.03, *a)),
     ),
-    "scaled features": (NORMAL, GAUSSIAN, function(read=lambda i, raw, *a: i.read(raw * 1.03, *a))),
+    "scaled features": (
+        NORMAL,
+        GAUSSIAN,
+        function(read=lambda i, raw, *a: i.read(raw * 1.03, *a)),
+    ),
     "prior off by 2 %": (JOINT, UNIFORM, function(prior=prior_off)),
     "wide prior": (NORMAL, GAUSSIAN, function(prior=wide_prior)),
     "early step": (JOINT, ABSORBING, step(0.97)),
     "early step, uniform": (JOINT, UNIFORM, step(0.97)),
     "early step, gaussian": (NORMAL, GAUSSIAN, step(0.97)),
-    "step without noise": (NORMAL, GAUSSIAN, function(step=lambda i, *a, **o: i.step(*a, eta=0.0))),
+    "step without noise": (
+        NORMAL,
+        GAUSSIAN,
+        function(step=lambda i, *a, **o: i.step(*a, eta=0.0)),
+    ),
     "shared noise": (NORMAL, GAUSSIAN, function(corrupt=shared_noise)),
     "constant level": (
         "time_per_position",
@@ -785,7 +851,9 @@ ROWS: dict[str, tuple[str, str, Any]] = {
     "renoise too much": (
         JOINT,
         UNIFORM,
-        function(renoise=lambda i, state, gap, like: i.renoise(state, scaled(gap, 1.1), like)),
+        function(
+            renoise=lambda i, state, gap, like: i.renoise(state, scaled(gap, 1.1), like)
+        ),
     ),
     "hidden state": ("time_per_position", ABSORBING, drifting("corrupt")),
     "noise is left": (
@@ -812,7 +880,11 @@ ROWS: dict[str, tuple[str, str, Any]] = {
         lambda base: spec(sigma_end=lambda s: 1.02 * base.sigma_end(s))(base),
     ),
     "long inputs truncated": ("padding_inert", BLOCK, module(forward=long_truncated)),
-    "keys of long inputs": ("permutation_equivariant", BLOCK, module(forward=first_keys)),
+    "keys of long inputs": (
+        "permutation_equivariant",
+        BLOCK,
+        module(forward=first_keys),
+    ),
     "half the gradient of the input": (GRADIENTS, BLOCK, module(forward=half_gradient)),
     "half the gradient of a block": (
         GRADIENTS,
@@ -824,7 +896,11 @@ ROWS: dict[str, tuple[str, str, Any]] = {
         "model:denoiser",
         module(forward=lambda i, *a, **o: halved(i(*a, **o).nan_to_num(neginf=0.0))),
     ),
-    "half the gradient of a head": (GRADIENTS, "head:features", module(forward=half_gradient)),
+    "half the gradient of a head": (
+        GRADIENTS,
+        "head:features",
+        module(forward=half_gradient),
+    ),
     "clipped head": (
         "head_unbounded",
         "head:tokens",
@@ -861,7 +937,11 @@ ROWS: dict[str, tuple[str, str, Any]] = {
         TASK,
         function(
             batch=lambda i, split, rows: i.batch(
-                *(("train", [39 - r for r in rows]) if split == "valid" else (split, rows))
+                *(
+                    ("train", [39 - r for r in rows])
+                    if split == "valid"
+                    else (split, rows)
+                )
             )
         ),
     ),
@@ -881,7 +961,13 @@ TOYS = {"metric:largest": Largest, "tracker:memory": Memory}
 TOYS |= {"loss:gaussian-bound": GaussianBound, "metric:mean-loss": MeanLoss}
 """Components of kinds of which few are installed."""
 MUTANTS += [
-    Mutant(check, part, change, PLANS if part == TASK else None, name=name.replace(" ", "-"))
+    Mutant(
+        check,
+        part,
+        change,
+        PLANS if part == TASK else None,
+        name=name.replace(" ", "-"),
+    )
     for name, (check, part, change) in ROWS.items()
 ]
 
@@ -902,14 +988,20 @@ def catalog_with(mutant: Mutant, change: Change, plugin: str) -> Catalog:
     """All installed components, and a changed one with its own name."""
     catalog, everything = Catalog(), default_catalog()
     for name in {part.plugin for part in everything.parts()}:
-        catalog.add(name, [part.spec for part in everything.parts() if part.plugin == name])
+        catalog.add(
+            name, [part.spec for part in everything.parts() if part.plugin == name]
+        )
     good = TOYS.get(mutant.part) or everything.find(*mutant.part.split(":")).spec
     changed = change(good)
     changed.name = f"{plugin}-{mutant.check.replace('_', '-')}"
-    if changed.__doc__ is None and not (mutant.check == "summary" and plugin == "broken"):
+    if changed.__doc__ is None and not (
+        mutant.check == "summary" and plugin == "broken"
+    ):
         changed.__doc__ = good.__doc__
     imports_torch = mutant.check == "spec_without_torch" and plugin == "broken"
-    changed.__module__ = "dither.registry.contracts.records" if imports_torch else good.__module__
+    changed.__module__ = (
+        "dither.registry.contracts.records" if imports_torch else good.__module__
+    )
     catalog.add(plugin, [changed])
     return catalog
 
@@ -927,20 +1019,26 @@ def case_of(mutant: Mutant, change: Change, plugin: str) -> Case:
 
 
 def unchanged(base: type[Spec]) -> type[Spec]:
-    return type(base.__name__, (base,), {"__module__": base.__module__, "__doc__": base.__doc__})
+    return type(
+        base.__name__, (base,), {"__module__": base.__module__, "__doc__": base.__doc__}
+    )
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.id)
 def test_a_mutant_fails_its_check(mutant):
     case = case_of(mutant, mutant.change, "broken")
-    with pytest.raises((AssertionError, ZeroDivisionError, ValueError, IndexError)) as caught:
+    with pytest.raises(
+        (AssertionError, ZeroDivisionError, ValueError, IndexError)
+    ) as caught:
         case.run()
     torch.set_grad_enabled(True)
     assert "fits nowhere" not in str(caught.value), "the mutant was never tried"
     assert "never applied" not in str(caught.value), "the mutant was never tried"
 
 
-TWINS = {(mutant.part, repr(mutant.options), mutant.sound): mutant for mutant in MUTANTS}
+TWINS = {
+    (mutant.part, repr(mutant.options), mutant.sound): mutant for mutant in MUTANTS
+}
 """One of each component; the conformance tests of the packages run the other checks."""
 
 
@@ -954,7 +1052,12 @@ def test_another_plugin_cannot_fail_a_sound_one():
     catalog = catalog_with(Mutant(JOINT, GAUSSIAN, step(0.5)), step(0.5), "broken")
     sampler = default_catalog().find("sampler", "ddim").spec
     catalog.add(
-        "sound", [type("Sound", (sampler,), {"name": "sound", "__module__": sampler.__module__})]
+        "sound",
+        [
+            type(
+                "Sound", (sampler,), {"name": "sound", "__module__": sampler.__module__}
+            )
+        ],
     )
     (case,) = (case for case in cases("sound", catalog) if case.check.name == EXACT)
     case.run()
@@ -966,4 +1069,6 @@ def test_every_check_has_a_mutant():
     seen = {(m.part.partition(":")[0], m.check) for m in MUTANTS}
     for check in CHECKS:
         kinds = {kind for kind, name in seen if name == check.name}
-        assert check.kind in kinds or (check.kind == "any" and kinds), f"{check.kind} {check.name}"
+        assert check.kind in kinds or (check.kind == "any" and kinds), (
+            f"{check.kind} {check.name}"
+        )

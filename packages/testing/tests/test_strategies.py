@@ -16,7 +16,11 @@ PARTS = CATALOG.parts()
 DRAWS = 25
 QUIET = list(HealthCheck)
 SETTINGS = settings(
-    max_examples=200, database=None, derandomize=True, deadline=None, suppress_health_check=QUIET
+    max_examples=200,
+    database=None,
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=QUIET,
 )
 
 
@@ -35,13 +39,18 @@ def test_drawn_options_are_valid(part):
     assert len(seen) == DRAWS or len({repr(spec) for spec in seen}) <= 12
     assert len(tries) <= 4 * len(seen)
     for spec in seen[:: max(1, len(seen) // 20)]:
-        assert CATALOG.parse(part.kind, {"use": part.pinned, **dump(spec, CATALOG)}) == spec
+        assert (
+            CATALOG.parse(part.kind, {"use": part.pinned, **dump(spec, CATALOG)})
+            == spec
+        )
     options = [
         key
         for key, field in part.spec.model_fields.items()
         if get_origin(field.annotation) is not dict
     ]
-    varying = [key for key in options if len({repr(getattr(spec, key)) for spec in seen}) > 1]
+    varying = [
+        key for key in options if len({repr(getattr(spec, key)) for spec in seen}) > 1
+    ]
     assert len(varying) * 2 >= len(options) or part.kind in ("data", "task", "tracker")
 
 
@@ -84,13 +93,31 @@ def test_batches_are_valid():
         assert length == space.length
         assert clean.known.shape == clean.x0.shape
         if isinstance(space, TokenSpace):
-            allowed = space.clean().expand(rows, length, -1).gather(-1, clean.x0[..., None])[..., 0]
+            allowed = (
+                space.clean()
+                .expand(rows, length, -1)
+                .gather(-1, clean.x0[..., None])[..., 0]
+            )
             assert allowed[clean.valid].all()
             for valid in space.split(clean.valid).values():
                 assert (valid.int().diff() <= 0).all()
                 assert valid[:, 0].all()
         assert not clean.known[~clean.valid].any()
-        seen.update([("known", bool(clean.known.any())), ("padded", not clean.valid.all()), rows])
+        seen.update(
+            [
+                ("known", bool(clean.known.any())),
+                ("padded", not clean.valid.all()),
+                rows,
+            ]
+        )
 
     draw()
-    assert seen == {("known", True), ("known", False), ("padded", True), ("padded", False), 1, 2, 3}
+    assert seen == {
+        ("known", True),
+        ("known", False),
+        ("padded", True),
+        ("padded", False),
+        1,
+        2,
+        3,
+    }

@@ -32,7 +32,9 @@ class Modulation(nn.Module):
         nn.init.zeros_(self.linear.weight)
         nn.init.zeros_(self.linear.bias)
 
-    def forward(self, c: Float[Tensor, "B *L C"]) -> tuple[Float[Tensor, "B #L D"], ...]:
+    def forward(
+        self, c: Float[Tensor, "B *L C"]
+    ) -> tuple[Float[Tensor, "B #L D"], ...]:
         """Return the vectors per sample, or per position if `c` has a length axis."""
         if c.ndim == 3:
             return self.linear(c).chunk(self.parts, -1)  # type: ignore[no-any-return]

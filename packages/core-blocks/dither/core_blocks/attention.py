@@ -37,7 +37,9 @@ class Attention(nn.Module):
         self.kv_heads = options.kv_heads or options.heads
         self.kernel = options.attention
         self.weight_dropout = (
-            options.dropout if options.attention_dropout is None else options.attention_dropout
+            options.dropout
+            if options.attention_dropout is None
+            else options.attention_dropout
         )
         self.dropout = nn.Dropout(options.dropout)
 
@@ -47,7 +49,9 @@ class Attention(nn.Module):
         if qkv_bias == "qv":
             self.qkv: nn.Linear = QVBiasedLinear(width)
         else:
-            self.qkv = nn.Linear(width, width + 2 * self.kv_heads * head_width, qkv_bias)
+            self.qkv = nn.Linear(
+                width, width + 2 * self.kv_heads * head_width, qkv_bias
+            )
         self.out = nn.Linear(width, width, out_bias)
         self.rotary = None
         if options.rope:
@@ -70,7 +74,11 @@ class Attention(nn.Module):
             layer: Index of this layer in the cache.
             positions: Coordinates for RoPE; indices by default.
         """
-        qkv = self.qkv(x).view(*x.shape[:2], self.heads + 2 * self.kv_heads, -1).transpose(1, 2)
+        qkv = (
+            self.qkv(x)
+            .view(*x.shape[:2], self.heads + 2 * self.kv_heads, -1)
+            .transpose(1, 2)
+        )
         q, k, v = qkv.split_with_sizes([self.heads, self.kv_heads, self.kv_heads], 1)
 
         # Keys are cached after RoPE, so that a cached key is never rotated again.
@@ -86,7 +94,9 @@ class Attention(nn.Module):
             k = k.repeat_interleave(self.heads // self.kv_heads, 1)
             v = v.repeat_interleave(self.heads // self.kv_heads, 1)
 
-        y = attend(q, k, v, mask, self.weight_dropout if self.training else 0.0, self.kernel)
+        y = attend(
+            q, k, v, mask, self.weight_dropout if self.training else 0.0, self.kernel
+        )
         out: Tensor = self.dropout(self.out(y.transpose(1, 2).flatten(2)))
         return out
 

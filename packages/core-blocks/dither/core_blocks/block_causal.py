@@ -90,7 +90,9 @@ class CleanAndNoised:
             keep=True,
             **options,
         )
-        h = block(h, self.c, mask=self.mask, cache=keys, layer=number, keep=False, **options)
+        h = block(
+            h, self.c, mask=self.mask, cache=keys, layer=number, keep=False, **options
+        )
         return h, clean
 
 

@@ -27,9 +27,13 @@ class AdaLNZeroBlock(nn.Module):
 
     def __init__(self, width: int, cond: int, options: TransformerBlock) -> None:
         super().__init__()
-        self.norm1 = make_norm(options.norm, width, affine=options.affine, eps=options.eps)
+        self.norm1 = make_norm(
+            options.norm, width, affine=options.affine, eps=options.eps
+        )
         self.attention = Attention(width, options)
-        self.norm2 = make_norm(options.norm, width, affine=options.affine, eps=options.eps)
+        self.norm2 = make_norm(
+            options.norm, width, affine=options.affine, eps=options.eps
+        )
         self.mlp = make_mlp(width, options)
         self.modulation = Modulation(cond, width, 6)
 
@@ -77,9 +81,13 @@ class PreNormBlock(nn.Module):
 
     def __init__(self, width: int, options: TransformerBlock, drop_path: float) -> None:
         super().__init__()
-        self.norm1 = make_norm(options.norm, width, affine=options.affine, eps=options.eps)
+        self.norm1 = make_norm(
+            options.norm, width, affine=options.affine, eps=options.eps
+        )
         self.attention = Attention(width, options)
-        self.norm2 = make_norm(options.norm, width, affine=options.affine, eps=options.eps)
+        self.norm2 = make_norm(
+            options.norm, width, affine=options.affine, eps=options.eps
+        )
         self.mlp = make_mlp(width, options)
         self.drop_path = DropPath(drop_path)
 
@@ -95,7 +103,9 @@ class PreNormBlock(nn.Module):
         positions: Shaped[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "B L D"]:
         """Apply the block; `c` is ignored, the other arguments are those of `AdaLNZeroBlock`."""
-        x = x + self.drop_path(self.attention(self.norm1(x), mask, cache, layer, positions))
+        x = x + self.drop_path(
+            self.attention(self.norm1(x), mask, cache, layer, positions)
+        )
         x = x + self.drop_path(self.mlp(self.norm2(x)))
         return x
 

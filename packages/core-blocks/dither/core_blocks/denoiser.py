@@ -121,7 +121,9 @@ class Denoiser(nn.Module):
         Raises:
             ValueError: A context is given to a model without blocks, or together with a cache.
         """
-        h = self.trunk(state, level, valid, cond, context=context, cache=cache, keep=keep)
+        h = self.trunk(
+            state, level, valid, cond, context=context, cache=cache, keep=keep
+        )
         out: Tensor = self.head(h)
         return out
 
@@ -216,12 +218,16 @@ class Denoiser(nn.Module):
 
         return self._run_blocks(tokens, self._mask(tokens))
 
-    def _with_merged(self, tokens: _Tokens, merged: MergedPositions) -> Float[Tensor, "B T D"]:
+    def _with_merged(
+        self, tokens: _Tokens, merged: MergedPositions
+    ) -> Float[Tensor, "B T D"]:
         """Compute one token for each set of identical ones, which counts as that many keys."""
         remaining = replace(tokens, h=merged.take(tokens.h))
         return merged.spread(self._run_blocks(remaining, merged.weight))
 
-    def _with_some(self, tokens: _Tokens, used: Int[Tensor, " K"]) -> Float[Tensor, "B T D"]:
+    def _with_some(
+        self, tokens: _Tokens, used: Int[Tensor, " K"]
+    ) -> Float[Tensor, "B T D"]:
         """Compute only some tokens; the others, padding in every sample, become zeros."""
         selected = replace(
             tokens,
@@ -233,7 +239,9 @@ class Denoiser(nn.Module):
         h = self._run_blocks(selected, self._mask(selected))
         return torch.zeros_like(tokens.h).index_copy(1, used, h.to(tokens.h.dtype))
 
-    def _with_cache(self, tokens: _Tokens, cache: KVCache, keep: bool) -> Float[Tensor, "B T D"]:
+    def _with_cache(
+        self, tokens: _Tokens, cache: KVCache, keep: bool
+    ) -> Float[Tensor, "B T D"]:
         """Attend to the cached tokens as well, and add these tokens to the cache if `keep`."""
         h = self._run_blocks(tokens, self._mask(tokens, cache), cache=cache, keep=keep)
         if keep:
@@ -241,7 +249,11 @@ class Denoiser(nn.Module):
         return h
 
     def _with_context(
-        self, tokens: _Tokens, context: Context, cond: Mapping[str, Tensor], cache: KVCache | None
+        self,
+        tokens: _Tokens,
+        context: Context,
+        cond: Mapping[str, Tensor],
+        cache: KVCache | None,
     ) -> Float[Tensor, "B T D"]:
         """Run [x_t | x_0] through the blocks: a noised block attends to earlier clean ones."""
         if self.block_size is None or cache is not None:
@@ -270,7 +282,14 @@ class Denoiser(nn.Module):
         h = tokens.h
         for layer, block in enumerate(self.blocks):
             h = self._run(
-                block, h, tokens.c, mask=mask, cache=cache, layer=layer, keep=keep, **options
+                block,
+                h,
+                tokens.c,
+                mask=mask,
+                cache=cache,
+                layer=layer,
+                keep=keep,
+                **options,
             )
         return h
 
@@ -280,14 +299,18 @@ class Denoiser(nn.Module):
             return checkpoint(block, *args, use_reentrant=False, **options)
         return block(*args, **options)
 
-    def _mask(self, tokens: _Tokens, cache: KVCache | None = None) -> Bool[Tensor, "B 1 #T K"]:
+    def _mask(
+        self, tokens: _Tokens, cache: KVCache | None = None
+    ) -> Bool[Tensor, "B 1 #T K"]:
         """Return which keys each token attends to: valid ones of its document.
 
         With block-causal attention these are the keys of its own block and of earlier ones, extra
         tokens included.
         """
         if tokens.documents is not None:
-            return tokens.documents[:, None, :, None] == tokens.documents[:, None, None, :]
+            return (
+                tokens.documents[:, None, :, None] == tokens.documents[:, None, None, :]
+            )
 
         keys = tokens.valid if cache is None else cache.with_finished(tokens.valid)
         mask = keys[:, None, None, :]
@@ -320,7 +343,11 @@ def init_trunc_normal(*modules: nn.Module) -> None:
     """
     for module in modules:
         for layer in module.modules():
-            if isinstance(layer, nn.Linear) and not layer.weight.is_meta and layer.weight.any():
+            if (
+                isinstance(layer, nn.Linear)
+                and not layer.weight.is_meta
+                and layer.weight.any()
+            ):
                 nn.init.trunc_normal_(layer.weight, std=0.02)
                 if layer.bias is not None:
                     nn.init.zeros_(layer.bias)
@@ -346,7 +373,9 @@ def relative_coordinates(
     if CENTRE not in cond:
         raise ValueError(f'the blocks require the condition "{CENTRE}"')
     coordinates = cond[CENTRE]
-    return functional.pad(coordinates[:, start : start + length] - coordinates[:, :1], (extra, 0))
+    return functional.pad(
+        coordinates[:, start : start + length] - coordinates[:, :1], (extra, 0)
+    )
 
 
 def tie_embeddings(embedding: Any, head: Any) -> None:
@@ -362,5 +391,7 @@ def tie_embeddings(embedding: Any, head: Any) -> None:
     for table, linear in zip(embedding.tables, head.maps, strict=True):
         if table.weight.shape != linear.weight.shape:
             shapes = f"{tuple(table.weight.shape)} and {tuple(linear.weight.shape)}"
-            raise ValueError(f"embedding and head of shapes {shapes} cannot share weights")
+            raise ValueError(
+                f"embedding and head of shapes {shapes} cannot share weights"
+            )
         linear.weight = table.weight

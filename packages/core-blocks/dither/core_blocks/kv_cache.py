@@ -72,7 +72,9 @@ class KVCache:
         if self.valid is None:
             return valid
         start = self.num_tokens
-        return torch.cat([self.valid[:, :start], valid, self.valid[:, start + valid.shape[1] :]], 1)
+        return torch.cat(
+            [self.valid[:, :start], valid, self.valid[:, start + valid.shape[1] :]], 1
+        )
 
     def _buffer(
         self, layer: int, like: Float[Tensor, "B H L E"], stop: int
@@ -80,7 +82,9 @@ class KVCache:
         """Return the buffer of a layer, grown to a power of two of at least `stop` tokens."""
         old = self._buffers.get(layer)
         if old is not None and old.shape[1] != len(like):
-            raise ValueError(f"the cache has batch size {old.shape[1]}, the input {len(like)}")
+            raise ValueError(
+                f"the cache has batch size {old.shape[1]}, the input {len(like)}"
+            )
         # Powers of two, so that a sequence of n tokens is copied at most log n times.
         if old is None or old.shape[3] < stop:
             batch, heads, _, width = like.shape

@@ -32,7 +32,10 @@ class MergedPositions:
 
     @classmethod
     def of(
-        cls, tokens: Bool[Tensor, "B L"], identical: Bool[Tensor, "B L"], dtype: torch.dtype
+        cls,
+        tokens: Bool[Tensor, "B L"],
+        identical: Bool[Tensor, "B L"],
+        dtype: torch.dtype,
     ) -> MergedPositions | None:
         """Remove padding and all but the first of the `identical` tokens; None if every token remains.
 
@@ -52,8 +55,12 @@ class MergedPositions:
             return None
 
         # A stable sort puts the remaining tokens first, in order.
-        remaining = remains.int().argsort(dim=1, descending=True, stable=True)[:, :longest]
-        represented = torch.where(first, identical.sum(1, keepdim=True), 1).gather(1, remaining)
+        remaining = remains.int().argsort(dim=1, descending=True, stable=True)[
+            :, :longest
+        ]
+        represented = torch.where(first, identical.sum(1, keepdim=True), 1).gather(
+            1, remaining
+        )
         filling = torch.arange(longest, device=tokens.device) >= counts
         exact = torch.promote_types(dtype, torch.float32)
         weight = represented.to(exact).log().masked_fill(filling, -torch.inf)
@@ -72,7 +79,9 @@ class MergedPositions:
         return _gather(h, self.index)
 
 
-def _gather(h: Float[Tensor, "B K D"], index: Int[Tensor, "B J"]) -> Float[Tensor, "B J D"]:
+def _gather(
+    h: Float[Tensor, "B K D"], index: Int[Tensor, "B J"]
+) -> Float[Tensor, "B J D"]:
     # index_select of rows, whose backward is faster than that of gather.
     starts = torch.arange(len(index), device=index.device)[:, None] * h.shape[1]
     rows = (starts + index).flatten()

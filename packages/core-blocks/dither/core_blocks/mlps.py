@@ -82,5 +82,9 @@ def make_mlp(width: int, options: TransformerBlock) -> nn.Module:
     if options.mlp == "swiglu":
         return SwiGLU(width, hidden, bias=bias, dropout=options.dropout)
 
-    approximate: Literal["none", "tanh"] = "tanh" if options.mlp == "gelu-tanh" else "none"
-    return GELUMLP(width, hidden, bias=bias, approximate=approximate, dropout=options.dropout)
+    approximate: Literal["none", "tanh"] = (
+        "tanh" if options.mlp == "gelu-tanh" else "none"
+    )
+    return GELUMLP(
+        width, hidden, bias=bias, approximate=approximate, dropout=options.dropout
+    )

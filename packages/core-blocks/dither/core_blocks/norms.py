@@ -24,13 +24,16 @@ class RMSNorm(nn.RMSNorm):
     """`nn.RMSNorm` whose weight may have a lower precision than the input."""
 
     def forward(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L D"]:
-        return functional.rms_norm(x, self.normalized_shape, _promote(self.weight, x), self.eps)
+        return functional.rms_norm(
+            x, self.normalized_shape, _promote(self.weight, x), self.eps
+        )
 
 
 def _promote(
     weight: Float[Tensor, " D"] | None, x: Float[Tensor, "*B L D"]
 ) -> Float[Tensor, " D"] | None:
-    # Without a cast the kernels would refuse two dtypes; a downcast would lose the stream's precision.
+    # Without a cast the kernels would refuse two dtypes; a downcast would lose the stream's
+    # precision.
     if weight is None or weight.dtype == x.dtype:
         return weight
     return weight.to(promote_types(weight.dtype, x.dtype))
@@ -59,7 +62,9 @@ def make_norm(
 
 
 def modulate(
-    x: Float[Tensor, "B L D"], shift: Float[Tensor, "B #L D"], scale: Float[Tensor, "B #L D"]
+    x: Float[Tensor, "B L D"],
+    shift: Float[Tensor, "B #L D"],
+    scale: Float[Tensor, "B #L D"],
 ) -> Float[Tensor, "B L D"]:
     """Return x * (1 + scale) + shift."""
     # Not addcmul: it saves one pass in the forward but costs two more in the backward, which

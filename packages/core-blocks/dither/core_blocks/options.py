@@ -98,12 +98,16 @@ class TransformerBlock(BlockSpec):
         """Yield incompatibilities of heads and hidden width with the width."""
         yield from self._check_heads(width)
         if self.kv_heads is not None and self.heads % self.kv_heads:
-            message = f"heads = {self.heads} cannot share kv_heads = {self.kv_heads} equally"
+            message = (
+                f"heads = {self.heads} cannot share kv_heads = {self.kv_heads} equally"
+            )
             yield Misfit(message, ("kv_heads",), ("model", "block", "heads"))
         qkv_bias = self.bias if self.qkv_bias is None else self.qkv_bias
         if self.kv_heads not in (None, self.heads) and qkv_bias == "qv":
             yield Misfit(
-                'kv_heads excludes qkv_bias = "qv"', ("kv_heads",), ("model", "block", "qkv_bias")
+                'kv_heads excludes qkv_bias = "qv"',
+                ("kv_heads",),
+                ("model", "block", "qkv_bias"),
             )
         if int(self.ratio * width) < 1:
             yield Misfit(
@@ -117,14 +121,18 @@ class TransformerBlock(BlockSpec):
         if width % heads == 0 and not (rope and width // heads % 2):
             return
         if rope and width % 2:
-            yield Misfit(f"RoPE rotates pairs of features, but width {width} is odd", ("rope",))
+            yield Misfit(
+                f"RoPE rotates pairs of features, but width {width} is odd", ("rope",)
+            )
             return
         counts = range(1, min(width, MAX_LISTED_HEADS) + 1)
         allowed = ", ".join(
             str(n) for n in counts if width % n == 0 and not (rope and width // n % 2)
         )
-        even = " of an even width, which RoPE requires" if rope and width % heads == 0 else ""
-        message = (
-            f"width {width} is not divisible into {heads} equal heads{even}; heads may be {allowed}"
+        even = (
+            " of an even width, which RoPE requires"
+            if rope and width % heads == 0
+            else ""
         )
+        message = f"width {width} is not divisible into {heads} equal heads{even}; heads may be {allowed}"
         yield Misfit(message, ("heads",))

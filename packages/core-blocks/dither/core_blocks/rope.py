@@ -23,7 +23,9 @@ class Rotary(nn.Module):
         theta: Base of the frequencies.
     """
 
-    def __init__(self, head_width: int, unit: float = 1.0, theta: float = 10_000.0) -> None:
+    def __init__(
+        self, head_width: int, unit: float = 1.0, theta: float = 10_000.0
+    ) -> None:
         super().__init__()
         self.head_width = head_width
         self.unit = unit
@@ -43,27 +45,39 @@ class Rotary(nn.Module):
         else:
             # float32 would round coordinates of a chromosome to 16 bases; mps has no float64.
             exact = torch.float32 if x.device.type == "mps" else torch.float64
-            cos, sin = self._cos_sin(positions[:, None].to(exact) / self.unit).to(torch.float32)
+            cos, sin = self._cos_sin(positions[:, None].to(exact) / self.unit).to(
+                torch.float32
+            )
 
         a, b = rearrange(x, "B H L (two half) -> two B H L half", two=2).unbind()
         return torch.cat([a * cos - b * sin, a * sin + b * cos], -1).to(x.dtype)
 
-    def _indexed(self, start: int, stop: int, device: torch.device) -> Float[Tensor, "2 L half"]:
+    def _indexed(
+        self, start: int, stop: int, device: torch.device
+    ) -> Float[Tensor, "2 L half"]:
         """Return cosine and sine for indices, from a table except in a compiled graph."""
         # A compiled graph fuses the sinusoids, and must not depend on a table that grows.
         if torch.compiler.is_compiling():
-            return self._cos_sin(torch.arange(start, stop, device=device, dtype=torch.float32))
+            return self._cos_sin(
+                torch.arange(start, stop, device=device, dtype=torch.float32)
+            )
 
         table = self._table
         if table is None or table.shape[1] < stop or table.device != device:
             # Made under inference_mode, the table could not be used in training.
             with torch.no_grad(), torch.inference_mode(False):
-                positions = torch.arange(1 << (stop - 1).bit_length(), dtype=torch.float64)
+                positions = torch.arange(
+                    1 << (stop - 1).bit_length(), dtype=torch.float64
+                )
                 table = self._cos_sin(positions).to(device, torch.float32)
             self._table = table
         return table[:, start:stop]
 
-    def _cos_sin(self, positions: Float[Tensor, "*B1 L"]) -> Float[Tensor, "2 *B1 L half"]:
-        j = torch.arange(0, self.head_width, 2, device=positions.device, dtype=positions.dtype)
+    def _cos_sin(
+        self, positions: Float[Tensor, "*B1 L"]
+    ) -> Float[Tensor, "2 *B1 L half"]:
+        j = torch.arange(
+            0, self.head_width, 2, device=positions.device, dtype=positions.dtype
+        )
         angle = positions[..., None] * self.theta ** -(j / self.head_width)
         return torch.stack([angle.cos(), angle.sin()])

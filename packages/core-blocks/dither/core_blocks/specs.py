@@ -65,7 +65,9 @@ class PreNorm(TransformerBlock):
 
     def at(self, layer: int, depth: int) -> Self:
         """Return the options of one layer, with its own `drop_path`."""
-        return self.model_copy(update={"drop_path": self.drop_path * layer / max(depth - 1, 1)})
+        return self.model_copy(
+            update={"drop_path": self.drop_path * layer / max(depth - 1, 1)}
+        )
 
     def build(self, width: int, cond: int) -> PreNormBlock:
         from .blocks import PreNormBlock
@@ -141,13 +143,19 @@ class DenoiserModel(ModelSpec):
         if self.tie_embeddings:
             yield from self._check_tied()
         reads_condition = self.final == "adaln" or self.block.reads_condition
-        if not reads_condition and not of_condition and "constant" not in condition.traits():
+        if (
+            not reads_condition
+            and not of_condition
+            and "constant" not in condition.traits()
+        ):
             message = (
                 f'neither block "{self.block.name}" nor final = "norm" uses condition '
                 f'"{condition.name}"'
             )
             fix = 'set condition = "none", or final = "adaln"'
-            yield Misfit(message, ("condition",), ("model", "block"), fix, code="no-effect")
+            yield Misfit(
+                message, ("condition",), ("model", "block"), fix, code="no-effect"
+            )
 
     def _check_tied(self) -> Iterator[Misfit]:
         path = ("tie_embeddings",)
@@ -161,15 +169,23 @@ class DenoiserModel(ModelSpec):
         if "maps" not in self.head.traits():
             message = f'head "{self.head.name}" has no weights that can be shared with an embedding'
             yield Misfit(
-                message, path, ("model", "head"), 'set head = "tokens", or tie_embeddings = false'
+                message,
+                path,
+                ("model", "head"),
+                'set head = "tokens", or tie_embeddings = false',
             )
 
     def _check_blocks(self, space: Space) -> Iterator[Misfit]:
         size = self.block_size
         if size is not None and size > space.length:
-            message = f"block_size = {size} exceeds the {space.length} positions of a sample"
+            message = (
+                f"block_size = {size} exceeds the {space.length} positions of a sample"
+            )
             yield Misfit(message, ("block_size",), ("task",), code="out-of-range")
-        if self.facts().trained_blocks(space) is not None and "cache" not in self.block.traits():
+        if (
+            self.facts().trained_blocks(space) is not None
+            and "cache" not in self.block.traits()
+        ):
             message = (
                 f'block "{self.block.name}" does not support a key-value cache, which block_size '
                 "requires"
@@ -179,7 +195,10 @@ class DenoiserModel(ModelSpec):
         if packed and (size is not None or self.embedding.extra()):
             message = "documents that are packed into one window require full attention"
             yield Misfit(
-                message, ("block_size",), ("task",), "remove block_size, or set task.documents"
+                message,
+                ("block_size",),
+                ("task",),
+                "remove block_size, or set task.documents",
             )
         if "positions" in self.block.traits():
             yield from missing_condition(space.conditions, CENTRE, ("block",))
@@ -192,7 +211,9 @@ class DenoiserModel(ModelSpec):
         """Return the block size, the conditions that support guidance, and whether the embedding marks known tokens."""
         known = "known" in self.embedding.traits()
         return ModelFacts(
-            self.block_size, dropped_conditions=self.condition.dropped(), reads_known=known
+            self.block_size,
+            dropped_conditions=self.condition.dropped(),
+            reads_known=known,
         )
 
     def rename(self, layout: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -241,7 +262,9 @@ class DenoiserModel(ModelSpec):
                 self.block.at(n, self.depth).build(self.width, self._cond)
                 for n in range(self.depth)
             ],
-            final=Final(self.width, cond, norm=self.norm, affine=self.affine, eps=self.eps),
+            final=Final(
+                self.width, cond, norm=self.norm, affine=self.affine, eps=self.eps
+            ),
             head=self.head.build(space, self.width),
             block_size=self.block_size,
             checkpointing=self.checkpointing,

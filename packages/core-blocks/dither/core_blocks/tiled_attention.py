@@ -28,7 +28,9 @@ MAX_WEIGHTS = 1 << 24
 """Largest number of attention weights, over all heads and samples, that is kept in memory."""
 
 
-def prefers_tiles(q: Float[Tensor, "B H L E"], k: Float[Tensor, "B H K E"], dropout: float) -> bool:
+def prefers_tiles(
+    q: Float[Tensor, "B H L E"], k: Float[Tensor, "B H K E"], dropout: float
+) -> bool:
     """Whether tiles are faster: in bfloat16 on a CPU, where a backward follows."""
     if q.device.type != "cpu" or q.dtype != torch.bfloat16 or dropout:
         return False
@@ -75,7 +77,10 @@ class _Tiled(torch.autograd.Function):
         with _products_in_bfloat16(q.dtype == torch.bfloat16):
             for tile in _tiles(weights):
                 logits = torch.baddbmm(
-                    added[tile].float(), q[tile].float(), k[tile].float().mT, alpha=scale
+                    added[tile].float(),
+                    q[tile].float(),
+                    k[tile].float().mT,
+                    alpha=scale,
                 )
                 weights[tile] = torch.softmax(logits, -1, out=logits)
         ctx.save_for_backward(q, k, v, weights)
@@ -83,7 +88,9 @@ class _Tiled(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Float[Tensor, "B H L E"]) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(
+        ctx: Any, *grads: Float[Tensor, "B H L E"]
+    ) -> tuple[Tensor, Tensor, Tensor, None]:
         q, k, v, weights = ctx.saved_tensors
         grad = grads[0].contiguous()
         grad_q = torch.empty_like(q)

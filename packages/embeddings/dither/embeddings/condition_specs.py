@@ -14,7 +14,12 @@ from dither.registry.spec.misfit import raise_misfits
 from .options import Layout
 
 if TYPE_CHECKING:
-    from .conditions import ConditionSum, LabelEmbedding, OutlineEmbedding, Unconditional
+    from .conditions import (
+        ConditionSum,
+        LabelEmbedding,
+        OutlineEmbedding,
+        Unconditional,
+    )
     from .timestep import TimestepEmbedding
 
 __all__ = ["Label", "Level", "NoCondition", "Outline", "Sum"]
@@ -79,7 +84,8 @@ class Label(ConditionSpec):
         """Yield if the task has no such label, or not for all samples and the vector for no label is untrained."""
         yield from missing_condition(self.conditions, self.of, ("of",), labels=True)
         if not self.dropout and any(
-            condition.name == self.of and condition.partial for condition in self.conditions
+            condition.name == self.of and condition.partial
+            for condition in self.conditions
         ):
             message = (
                 f'held-out samples have no "{self.of}", and dropout = 0 never trains the vector '
@@ -92,7 +98,9 @@ class Label(ConditionSpec):
 
         raise_misfits(self.check(0))
         size = next(
-            condition.size or 0 for condition in self.conditions if condition.name == self.of
+            condition.size or 0
+            for condition in self.conditions
+            if condition.name == self.of
         )
         return LabelEmbedding(self.of, size, width, dropout=self.dropout, std=self.std)
 

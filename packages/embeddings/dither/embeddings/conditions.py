@@ -63,18 +63,25 @@ class LabelEmbedding(nn.Module):
         return _per_position(c, level)
 
 
-def _per_position(c: Float[Tensor, "B C"], level: Float[Tensor, "B *L"]) -> Float[Tensor, "B *L C"]:
+def _per_position(
+    c: Float[Tensor, "B C"], level: Float[Tensor, "B *L"]
+) -> Float[Tensor, "B *L C"]:
     """Repeat a vector per sample at each position if the level is per position."""
     return c if level.ndim == 1 else c[:, None].expand(*level.shape, -1)
 
 
-def _drop(cond: Mapping[str, Tensor], name: str, dropout: float) -> Mapping[str, Tensor]:
+def _drop(
+    cond: Mapping[str, Tensor], name: str, dropout: float
+) -> Mapping[str, Tensor]:
     """Replace a condition by -1 in random samples."""
     value = cond.get(name)
     if value is None or not dropout:
         return cond
     dropped = torch.rand(value.shape[:1], device=value.device) < dropout
-    return {**cond, name: value.masked_fill(dropped.view(-1, *[1] * (value.ndim - 1)), -1)}
+    return {
+        **cond,
+        name: value.masked_fill(dropped.view(-1, *[1] * (value.ndim - 1)), -1),
+    }
 
 
 class OutlineEmbedding(nn.Module):
@@ -127,7 +134,9 @@ PIXELS = 64.0
 """Pixels per unit of the coordinates that the model gets."""
 
 
-def _centred(points: Float[Tensor, "B P 2"], known: Bool[Tensor, "B P"]) -> Float[Tensor, "B P 2"]:
+def _centred(
+    points: Float[Tensor, "B P 2"], known: Bool[Tensor, "B P"]
+) -> Float[Tensor, "B P 2"]:
     """Move the centre of the corners' bounding box to 0, so that translations do not matter."""
     corners = points[:, 2:]
     unknown = ~known[:, 2:, None]

@@ -38,7 +38,9 @@ class RegionEmbedding(nn.Module):
         super().__init__()
         self.columns: Tensor | None
         self.register_buffer(
-            "columns", None if columns is None else torch.tensor(columns), persistent=False
+            "columns",
+            None if columns is None else torch.tensor(columns),
+            persistent=False,
         )
         features = features if columns is None else len(columns)
         self.linear = nn.Linear(features, width)

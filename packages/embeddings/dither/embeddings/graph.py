@@ -52,9 +52,13 @@ class GraphEmbedding(nn.Module):
         self.entity = make_embedding_table(len(self.lengths), width, init)
         self.node = make_embedding_table(n, width, init)
         tables = {"shared": 1, "directed": 2, "tied": 0}[endpoint]
-        self.pair = nn.ModuleList(make_embedding_table(n, width, init) for _ in range(tables))
+        self.pair = nn.ModuleList(
+            make_embedding_table(n, width, init) for _ in range(tables)
+        )
         pairs = torch.tensor(list(combinations(range(n), 2)), dtype=torch.int64)
-        self.register_buffer("ends", pairs.reshape(-1, 2).T.contiguous(), persistent=False)
+        self.register_buffer(
+            "ends", pairs.reshape(-1, 2).T.contiguous(), persistent=False
+        )
 
     def forward(
         self, state: State, cond: Mapping[str, Tensor], start: int = 0
@@ -69,7 +73,9 @@ class GraphEmbedding(nn.Module):
         pairs = self._pairs()
         positions = [nodes, pairs]
         for length in self.lengths[2:]:
-            positions.append(nodes if length == len(nodes) else torch.cat([pairs, nodes]))
+            positions.append(
+                nodes if length == len(nodes) else torch.cat([pairs, nodes])
+            )
 
         entities = self.entity.weight.unbind()
         return torch.cat([e + p for e, p in zip(entities, positions, strict=True)])

@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from .heads import SoftplusHead, TokenHead
     from .token_diffusion import TokenDiffusion as Head
 
-__all__ = ["FeatureValues", "Softplus", "TokenDiffusion", "TokenLogits", "check_experiment"]
+__all__ = [
+    "FeatureValues",
+    "Softplus",
+    "TokenDiffusion",
+    "TokenLogits",
+    "check_experiment",
+]
 
 
 class TokenLogits(HeadSpec):
@@ -80,7 +86,9 @@ class Softplus(HeadSpec):
         if isinstance(space, FeatureSpace) and space.standardised:
             message = 'head "softplus" is positive, but standardised samples have negative values'
             yield Misfit(
-                message, related=("task", "standardise"), help="set task.standardise = false"
+                message,
+                related=("task", "standardise"),
+                help="set task.standardise = false",
             )
         if self.group is not None:
             yield from check_groups(space, [self.group], ("group",))
@@ -90,7 +98,9 @@ class Softplus(HeadSpec):
 
         assert isinstance(space, FeatureSpace)
         everything = Group("all", 0, space.width)
-        group = next((group for group in space.groups if group.name == self.group), everything)
+        group = next(
+            (group for group in space.groups if group.name == self.group), everything
+        )
         return SoftplusHead(space.width, width, group, zero=self.zero, bias=self.bias)
 
 
@@ -139,9 +149,7 @@ def check_experiment(experiment: Any) -> Iterator[Misfit]:
         message = f'loss "{experiment.loss.name}" would train only the mean of head "{head.name}"'
         yield Misfit(message, ("loss",), path, 'use loss "mse"')
     if experiment.sample.guidance is not None:
-        message = (
-            f'guidance requires predicted values, but head "{head.name}" predicts distributions'
-        )
+        message = f'guidance requires predicted values, but head "{head.name}" predicts distributions'
         yield Misfit(message, ("sample", "guidance"), path, 'use head "features"')
     if experiment.train.strategy == "fsdp":
         message = f'head "{head.name}" is called outside the model\'s forward, which FSDP does not support'

@@ -49,7 +49,8 @@ class TokenHead(nn.Module):
         super().__init__()
         self.space = space
         self.maps = nn.ModuleList(
-            make_linear(width, field.size, zero=zero, bias=bias) for field in space.fields
+            make_linear(width, field.size, zero=zero, bias=bias)
+            for field in space.fields
         )
 
     @property

@@ -22,7 +22,9 @@ def is_graph(space: TokenSpace) -> bool:
     """Whether the fields are n nodes, their n(n-1)/2 pairs, and others of n, or n(n+1)/2 (pairs, then nodes)."""
     n, *lengths = (field.length for field in space.fields)
     pairs = n * (n - 1) // 2
-    return lengths[:1] == [pairs] and all(length in (n, pairs + n) for length in lengths[1:])
+    return lengths[:1] == [pairs] and all(
+        length in (n, pairs + n) for length in lengths[1:]
+    )
 
 
 def columns_without(space: FeatureSpace, groups: Sequence[str]) -> list[int]:

@@ -74,14 +74,20 @@ class SinusoidPositions(nn.Module):
             ValueError: The condition with the coordinates is missing.
         """
         if self.of is None:
-            values = torch.arange(start, start + length, device=self.anchor.device)[None]
+            values = torch.arange(start, start + length, device=self.anchor.device)[
+                None
+            ]
         elif self.of in cond:
             # Subtracted as integers: float32 would round coordinates of a chromosome to 16 bases.
             coordinates = cond[self.of]
-            values = (coordinates[:, start : start + length] - coordinates[:, :1]) / self.unit
+            values = (
+                coordinates[:, start : start + length] - coordinates[:, :1]
+            ) / self.unit
         else:
             raise ValueError(f'position embedding requires the condition "{self.of}"')
-        waves = sinusoids(values, self.width, max_period=self.max_period, layout=self.layout)
+        waves = sinusoids(
+            values, self.width, max_period=self.max_period, layout=self.layout
+        )
         return waves.to(self.anchor.dtype)
 
 

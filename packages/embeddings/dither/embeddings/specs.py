@@ -19,7 +19,13 @@ from dither.registry import (
 from dither.registry.kinds import FEATURES, TOKENS, EmbeddingSpec, PositionSpec
 
 from .condition_specs import Label, Level, NoCondition, Outline, Sum
-from .head_specs import FeatureValues, Softplus, TokenDiffusion, TokenLogits, check_experiment
+from .head_specs import (
+    FeatureValues,
+    Softplus,
+    TokenDiffusion,
+    TokenLogits,
+    check_experiment,
+)
 from .options import Endpoint, Init, check_groups, columns_without, is_graph
 from .position_specs import GenomicSinusoid, LearnedPosition, NoPosition, Sinusoid
 
@@ -52,7 +58,9 @@ class Tokens(EmbeddingSpec):
     def traits(self) -> frozenset[str]:
         """A head may share the tables if they start small: at 1, logits would start at sqrt(width)."""
         traits = set()
-        if self.init == "kaiming" or (isinstance(self.init, float) and self.init <= MAX_TIED_STD):
+        if self.init == "kaiming" or (
+            isinstance(self.init, float) and self.init <= MAX_TIED_STD
+        ):
             traits.add("tables")
         if self.known:
             traits.add("known")
@@ -160,7 +168,12 @@ class Regions(EmbeddingSpec):
 def register_components() -> list[type[Spec]]:
     """Return the specs of this package."""
     embeddings: list[type[Spec]] = [Tokens, Graph, Regions]
-    positions: list[type[Spec]] = [NoPosition, Sinusoid, GenomicSinusoid, LearnedPosition]
+    positions: list[type[Spec]] = [
+        NoPosition,
+        Sinusoid,
+        GenomicSinusoid,
+        LearnedPosition,
+    ]
     conditions: list[type[Spec]] = [Level, Label, Outline, Sum, NoCondition]
     heads: list[type[Spec]] = [TokenLogits, FeatureValues, Softplus, TokenDiffusion]
     return [*embeddings, *positions, *conditions, *heads]

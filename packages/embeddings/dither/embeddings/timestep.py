@@ -40,7 +40,9 @@ def sinusoids(
     values = values.to(torch.promote_types(values.dtype, torch.float32))
     half = size // 2
     step = math.log(max_period) / max(half - freq_shift, 1)
-    frequency = torch.exp(-step * torch.arange(half, device=values.device, dtype=values.dtype))
+    frequency = torch.exp(
+        -step * torch.arange(half, device=values.device, dtype=values.dtype)
+    )
     angle = values[..., None] * frequency
     cos = angle.cos()
     sin = angle.sin()

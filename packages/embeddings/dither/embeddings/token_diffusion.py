@@ -84,10 +84,15 @@ class TokenDiffusion(nn.Module):
         return TokenDistribution(self, h)
 
     def denoise(
-        self, x: Float[Tensor, "*N M"], angle: Float[Tensor, " *N"], h: Float[Tensor, "*N D"]
+        self,
+        x: Float[Tensor, "*N M"],
+        angle: Float[Tensor, " *N"],
+        h: Float[Tensor, "*N D"],
     ) -> Float[Tensor, "*N M"]:
         """Return the raw prediction for noised values."""
-        level = self.angle(angle.flatten(), {}).view(*angle.shape, self.enter.out_features)
+        level = self.angle(angle.flatten(), {}).view(
+            *angle.shape, self.enter.out_features
+        )
         c = functional.silu(level + self.read(h))
         y = self.enter(x)
         for block in self.blocks:
@@ -97,7 +102,10 @@ class TokenDiffusion(nn.Module):
         return raw
 
     def x0_and_eps(
-        self, x: Float[Tensor, "*N M"], angle: Float[Tensor, " *N"], h: Float[Tensor, "*N D"]
+        self,
+        x: Float[Tensor, "*N M"],
+        angle: Float[Tensor, " *N"],
+        h: Float[Tensor, "*N D"],
     ) -> tuple[Float[Tensor, "*N M"], Float[Tensor, "*N M"]]:
         """Return the predicted x_0 and eps."""
         raw = self.denoise(x, angle, h)
@@ -143,7 +151,10 @@ class TokenDistribution:
             alpha = math.cos(now) ** 2
             earlier = math.cos(then) ** 2
             variance = (1 - earlier) * (1 - alpha / earlier) / (1 - alpha)
-            new = math.sqrt(earlier) * x0 + math.sqrt(max(1 - earlier - variance, 0.0)) * eps
+            new = (
+                math.sqrt(earlier) * x0
+                + math.sqrt(max(1 - earlier - variance, 0.0)) * eps
+            )
             if then:
                 new = new + math.sqrt(variance) * torch.randn_like(new)
 
@@ -161,7 +172,9 @@ class TokenDistribution:
         clean = repeat(x0[rows], "n m -> k n m", k=self.head.repeats)
         target = repeat(target_mask[rows], "n m -> k n m", k=self.head.repeats)
 
-        angle = MAX_ANGLE * torch.rand(clean.shape[:2], device=x0.device, dtype=self.h.dtype)
+        angle = MAX_ANGLE * torch.rand(
+            clean.shape[:2], device=x0.device, dtype=self.h.dtype
+        )
         eps = torch.randn_like(clean)
         a = angle.cos()[..., None]
         b = angle.sin()[..., None]
@@ -181,12 +194,16 @@ class _Block(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width, eps=1e-6, elementwise_affine=False)
-        self.mlp = nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width)
+        )
         self.modulation = nn.Linear(width, 3 * width)
         nn.init.zeros_(self.modulation.weight)
         nn.init.zeros_(self.modulation.bias)
 
-    def forward(self, y: Float[Tensor, "*N H"], c: Float[Tensor, "*N H"]) -> Float[Tensor, "*N H"]:
+    def forward(
+        self, y: Float[Tensor, "*N H"], c: Float[Tensor, "*N H"]
+    ) -> Float[Tensor, "*N H"]:
         shift, scale, gate = self.modulation(c).chunk(3, -1)
         out: Tensor = y + gate * self.mlp(self.norm(y) * (1 + scale) + shift)
         return out

@@ -67,7 +67,9 @@ class TokenEmbedding(nn.Module):
     ) -> tuple[Float[Tensor, "B L D"], int]:
         """Return the vectors and 0 extra tokens."""
         parts = self.space.split(state.x).values()
-        h = torch.cat([table(ids) for table, ids in zip(self.tables, parts, strict=True)], 1)
+        h = torch.cat(
+            [table(ids) for table, ids in zip(self.tables, parts, strict=True)], 1
+        )
         if self.position is not None:
             h = h + self.position(start, h.shape[1], cond)
         if self.known is not None and state.noisy is not None:

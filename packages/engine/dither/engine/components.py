@@ -13,4 +13,16 @@ __all__ = ["register_components"]
 @hookimpl
 def register_components() -> list[type[Spec]]:
     """Register the optimizers, learning-rate schedules and trackers."""
-    return [AdamW, CSV, Constant, Cosine, Linear, MLflow, Muon, TensorBoard, Trackio, WSD, WandB]
+    return [
+        AdamW,
+        CSV,
+        Constant,
+        Cosine,
+        Linear,
+        MLflow,
+        Muon,
+        TensorBoard,
+        Trackio,
+        WSD,
+        WandB,
+    ]

@@ -67,7 +67,14 @@ def begin(experiment_file, tmp_path, console):
     def started(*sweeps, text="", **settings):
         experiment_file.write_text(experiment_file.read_text() + text)
         code = start_sweep(
-            experiment_file, (), (), sweeps, tmp_path / "runs", ["x"], Settings(**settings), console
+            experiment_file,
+            (),
+            (),
+            sweeps,
+            tmp_path / "runs",
+            ["x"],
+            Settings(**settings),
+            console,
         )
         (path,) = (tmp_path / "runs").iterdir()
         return code, SweepDirectory.open(path)

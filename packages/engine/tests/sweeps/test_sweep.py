@@ -60,9 +60,14 @@ def test_grids_are_crossed_and_zipped_lists_advance_together(points):
         train.batch_size = [8, 16, 32]
     """)
     experiments = [loaded.experiment for _, loaded in found]
-    values = [(e.train.optimizer.lr, e.train.ema, e.seed, e.train.batch_size) for e in experiments]
+    values = [
+        (e.train.optimizer.lr, e.train.ema, e.seed, e.train.batch_size)
+        for e in experiments
+    ]
     assert values == [
-        (lr, 0.5, seed, size) for lr in (1e-4, 3e-4) for seed, size in ((1, 8), (2, 16), (3, 32))
+        (lr, 0.5, seed, size)
+        for lr in (1e-4, 3e-4)
+        for seed, size in ((1, 8), (2, 16), (3, 32))
     ]
     assert found[0][0].name == "0-seed=1,ema=0.5,batch_size=8,lr=0.0001"
     assert experiments[0].sweep is None
@@ -102,7 +107,8 @@ def test_every_problem_of_the_table_is_reported_with_its_line(points, experiment
     )
     lines = experiment_file.read_text().splitlines()
     assert {
-        (problem.code, lines[problem.origin.line - 1].partition(" =")[0]) for problem in problems
+        (problem.code, lines[problem.origin.line - 1].partition(" =")[0])
+        for problem in problems
     } == {
         ("wrong-type", "seed"),
         ("invalid-value", "plugins"),
@@ -116,7 +122,9 @@ def test_missing_malformed_and_oversized_sweeps_are_refused(points):
     assert [problem.code for problem in problems_of(points)] == ["missing-key"]
     many = str(list(range(200)))
     assert (
-        problems_of(lambda: points(axes=[f"seed={many}", f"sample.seed={many}"]))[0].code
+        problems_of(lambda: points(axes=[f"seed={many}", f"sample.seed={many}"]))[
+            0
+        ].code
         == "too-large"
     )
     (problem,) = problems_of(lambda: points("\n[sweep.gird]\nseed = [1]\n"))
@@ -124,7 +132,9 @@ def test_missing_malformed_and_oversized_sweeps_are_refused(points):
     assert problem.origin.line
 
 
-def test_every_invalid_point_is_listed_at_the_line_of_its_value(begin, experiment_file, tmp_path):
+def test_every_invalid_point_is_listed_at_the_line_of_its_value(
+    begin, experiment_file, tmp_path
+):
     text = """
         [sweep.grid]
         "train.batch_size" = [8, 7]
@@ -134,11 +144,15 @@ def test_every_invalid_point_is_listed_at_the_line_of_its_value(begin, experimen
         ]
     """
     problems = {
-        problem.path: problem for problem in problems_of(lambda: begin(text=textwrap.dedent(text)))
+        problem.path: problem
+        for problem in problems_of(lambda: begin(text=textwrap.dedent(text)))
     }
     assert len(problems) == 2
     rate = problems["train", "optimizer", "lr"]
-    assert experiment_file.read_text().splitlines()[rate.origin.line - 1].strip() == "-1.0,"
+    assert (
+        experiment_file.read_text().splitlines()[rate.origin.line - 1].strip()
+        == "-1.0,"
+    )
     assert "2 of 4 points" in rate.help
     assert "point 1: train.batch_size = 8, train.optimizer.lr = -1" in rate.help
     assert (
@@ -149,7 +163,8 @@ def test_every_invalid_point_is_listed_at_the_line_of_its_value(begin, experimen
 
 
 @pytest.mark.parametrize(
-    "sweep", ["train.keep_every=[10, 12]", "sample.cond.nothing=[1]", "train.accumulate=[1, 3]"]
+    "sweep",
+    ["train.keep_every=[10, 12]", "sample.cond.nothing=[1]", "train.accumulate=[1, 3]"],
 )
 def test_compatibility_is_checked_at_every_point(points, sweep):
     key = tuple(sweep.partition("=")[0].split("."))
@@ -160,14 +175,21 @@ def test_compatibility_is_checked_at_every_point(points, sweep):
 
 
 def test_run_refuses_a_sweep(experiment_file, cli):
-    experiment_file.write_text(experiment_file.read_text() + "[sweep.grid]\nseed = [1]\n")
-    assert f"dither sweep {experiment_file}" in cli("run", str(experiment_file), code=2).err
+    experiment_file.write_text(
+        experiment_file.read_text() + "[sweep.grid]\nseed = [1]\n"
+    )
+    assert (
+        f"dither sweep {experiment_file}"
+        in cli("run", str(experiment_file), code=2).err
+    )
 
 
 # processes
 
 
-def test_points_run_in_parallel_and_a_failure_stops_no_other(begin, monkeypatch, states):
+def test_points_run_in_parallel_and_a_failure_stops_no_other(
+    begin, monkeypatch, states
+):
     monkeypatch.setenv("CHILD_SECONDS", "0.05")
     code, sweep = begin(f"{LR}=[0.1, 0.5, 0.2, 0.3, 0.4]", jobs=2)
     assert code == 1
@@ -180,7 +202,9 @@ def test_points_run_in_parallel_and_a_failure_stops_no_other(begin, monkeypatch,
     assert sweep.folders()[1].status()["exit_code"] == 9
 
 
-def test_with_stop_a_failure_ends_the_sweep_and_it_can_be_resumed(begin, console, states):
+def test_with_stop_a_failure_ends_the_sweep_and_it_can_be_resumed(
+    begin, console, states
+):
     code, sweep = begin(f"{LR}=[0.5, 0.1, 0.2]", keep_going=False)
     assert (code, states(sweep)) == (1, ["failed", "waiting", "waiting"])
     resume_sweep(sweep.path, Settings(), console)
@@ -191,7 +215,9 @@ def test_a_signal_stops_every_point_and_resume_runs_the_unfinished(
     begin, console, monkeypatch, states
 ):
     monkeypatch.setenv("CHILD_SECONDS", "60")
-    handler = signal.getsignal(signal.SIGINT)  # ignored if the tests run in the background
+    handler = signal.getsignal(
+        signal.SIGINT
+    )  # ignored if the tests run in the background
     threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
     started = time.monotonic()
     code, sweep = begin(f"{LR}=[0.1, 0.2, 0.3]", jobs=2)
@@ -210,11 +236,15 @@ def test_a_signal_stops_every_point_and_resume_runs_the_unfinished(
     assert [line.split("-")[0] for line in begun] == ["begin 1", "begin 2"]
 
 
-def test_a_point_that_ignores_signals_is_killed_by_the_third(begin, child, monkeypatch, states):
+def test_a_point_that_ignores_signals_is_killed_by_the_third(
+    begin, child, monkeypatch, states
+):
     monkeypatch.setattr(
         scheduler, "stop_signals", lambda: SIGNALS
     )  # also if the tests run under nohup
-    child.write_text("import signal, time\nsignal.signal(15, signal.SIG_IGN)\ntime.sleep(60)\n")
+    child.write_text(
+        "import signal, time\nsignal.signal(15, signal.SIG_IGN)\ntime.sleep(60)\n"
+    )
     closed = signal.SIGHUP, signal.SIGHUP  # of a closed terminal, which count once
     for number, name in enumerate((*closed, signal.SIGUSR2, signal.SIGTERM)):
         threading.Timer(0.4 + 0.2 * number, os.kill, (os.getpid(), name)).start()
@@ -223,7 +253,9 @@ def test_a_point_that_ignores_signals_is_killed_by_the_third(begin, child, monke
     assert sweep.folders()[0].status()["reason"] == "ended by SIGKILL"
 
 
-def test_a_sweep_is_unfinished_while_another_process_runs_a_point(begin, child, console, output):
+def test_a_sweep_is_unfinished_while_another_process_runs_a_point(
+    begin, child, console, output
+):
     _, sweep = begin("seed=[1, 2]")
     first, second = sweep.folders()
     second.write_status("waiting")
@@ -301,7 +333,9 @@ def test_the_summary_lists_the_best_point_first(begin, cli):
     assert json.loads(cli("sweep", "status", str(sweep.path), "--json").out) == rows
     lines = [
         line.split()[:4]
-        for line in cli("sweep", "status", str(sweep.path), "--sort", LR).out.splitlines()[:3]
+        for line in cli(
+            "sweep", "status", str(sweep.path), "--sort", LR
+        ).out.splitlines()[:3]
     ]
     assert lines == [
         ["point", "state", "step", "lr"],
@@ -314,7 +348,9 @@ def test_the_summary_lists_the_best_point_first(begin, cli):
     )
 
 
-def test_the_command_writes_a_report_and_runs_are_listed(experiment_file, tmp_path, capsys, cli):
+def test_the_command_writes_a_report_and_runs_are_listed(
+    experiment_file, tmp_path, capsys, cli
+):
     assert (
         main(
             [
@@ -331,7 +367,10 @@ def test_the_command_writes_a_report_and_runs_are_listed(experiment_file, tmp_pa
     (path,) = (tmp_path / "runs").iterdir()
     assert "2 done" in (path / "report.html").read_text()
     capsys.readouterr()
-    assert "0-lr=0.1/20260101T000000Z-000000  experiment" in cli("runs", "list", str(path)).out
+    assert (
+        "0-lr=0.1/20260101T000000Z-000000  experiment"
+        in cli("runs", "list", str(path)).out
+    )
 
 
 @pytest.mark.parametrize("text", ["[]", '{"points": [{"name": "../x", "values": {}}]}'])
@@ -357,7 +396,9 @@ def test_a_damaged_sweep_directory_is_refused(tmp_path, text, cli):
 def test_invalid_executors_and_options_are_refused_before_anything_is_written(
     begin, tmp_path, executor, options, code
 ):
-    (problem,) = problems_of(lambda: begin("seed=[1, 2]", executor=executor, options=options))
+    (problem,) = problems_of(
+        lambda: begin("seed=[1, 2]", executor=executor, options=options)
+    )
     assert problem.code == code
     assert not (tmp_path / "runs").exists()
 
@@ -377,8 +418,12 @@ def test_a_missing_library_is_reported(begin, monkeypatch, module, arguments):
 
 
 def test_a_signal_of_the_cluster_stops_a_job_which_then_fails(tmp_path, monkeypatch):
-    monkeypatch.setattr(point_process, "_run", lambda *_: signal.raise_signal(signal.SIGUSR2))
-    previous = signal.signal(signal.SIGUSR2, lambda *_: pytest.fail("submitit's handler is called"))
+    monkeypatch.setattr(
+        point_process, "_run", lambda *_: signal.raise_signal(signal.SIGUSR2)
+    )
+    previous = signal.signal(
+        signal.SIGUSR2, lambda *_: pytest.fail("submitit's handler is called")
+    )
     try:
         with pytest.raises(RuntimeError, match="stopped"):
             point_process.run_job(str(tmp_path), [])
@@ -427,7 +472,9 @@ def test_stopped_and_resumed_runs_end_with_the_same_weights(
         .replace("every = 7", "every = 200")
     )
     text = text.replace("checkpoint_every = 5", "checkpoint_every = 20")
-    experiment_file.write_text(text + '\n[sweep.grid]\n"train.optimizer.lr" = [0.01, 0.02]\n')
+    experiment_file.write_text(
+        text + '\n[sweep.grid]\n"train.optimizer.lr" = [0.01, 0.02]\n'
+    )
     command = [
         sys.executable,
         "-c",
@@ -438,7 +485,9 @@ def test_stopped_and_resumed_runs_end_with_the_same_weights(
 
     def sweep(*arguments):
         with log.open("ab") as file:
-            return subprocess.Popen([*command, *arguments, "--jobs", "2"], stdout=file, stderr=file)
+            return subprocess.Popen(
+                [*command, *arguments, "--jobs", "2"], stdout=file, stderr=file
+            )
 
     first = sweep(str(experiment_file), "--runs", str(tmp_path / "runs"))
     deadline = time.monotonic() + 120
@@ -470,7 +519,9 @@ def test_stopped_and_resumed_runs_end_with_the_same_weights(
 @pytest.mark.usefixtures("_real_processes")
 def test_points_run_as_jobs_of_submitit(begin, monkeypatch, states):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    code, sweep = begin(f"{LR}=[0.01, 0.02]", executor="local", options=("timeout_min=5",))
+    code, sweep = begin(
+        f"{LR}=[0.01, 0.02]", executor="local", options=("timeout_min=5",)
+    )
     assert code == 0
     deadline = time.monotonic() + 120
     while set(states(sweep)) != {"done"} and time.monotonic() < deadline:
@@ -482,7 +533,10 @@ def test_points_run_as_jobs_of_submitit(begin, monkeypatch, states):
 def test_points_run_no_code_of_the_working_folder(tmp_path):
     (tmp_path / "tomlkit.py").write_text("raise SystemExit(99)")
     done = subprocess.run(
-        [*scheduler.POINT_COMMAND, "missing"], cwd=tmp_path, capture_output=True, check=False
+        [*scheduler.POINT_COMMAND, "missing"],
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
     )
     assert done.returncode == 1
     assert b"missing" in done.stderr

@@ -48,7 +48,9 @@ def searched(begin):
 
 def complete(sweep, console):
     """Whether the study counts every trial as complete."""
-    return {trial.state.name for trial in Trials(sweep, console).study.trials} == {"COMPLETE"}
+    return {trial.state.name for trial in Trials(sweep, console).study.trials} == {
+        "COMPLETE"
+    }
 
 
 def more_trials(sweep, number):
@@ -69,7 +71,9 @@ def test_a_search_runs_its_trials_and_lists_the_best_first(begin):
     assert (sweep.path / "journal.log").is_file()
 
 
-def test_a_stopped_search_is_resumed_to_its_number_of_trials(begin, console, monkeypatch, states):
+def test_a_stopped_search_is_resumed_to_its_number_of_trials(
+    begin, console, monkeypatch, states
+):
     monkeypatch.setenv("CHILD_SECONDS", "60")
     threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
     code, sweep = begin(text=SPACE, jobs=2)
@@ -136,7 +140,9 @@ def test_the_lock_of_a_dead_process_is_taken_over(searched, console, monkeypatch
 
     real = optuna.storages.journal.JournalFileOpenLock
     monkeypatch.setattr(
-        optuna.storages.journal, "JournalFileOpenLock", lambda path: real(path, grace_period=1)
+        optuna.storages.journal,
+        "JournalFileOpenLock",
+        lambda path: real(path, grace_period=1),
     )
     monkeypatch.setattr("optuna.storages.journal._file.optuna_warn", lambda text: None)
     monkeypatch.chdir(searched.path.parent)
@@ -159,7 +165,9 @@ def test_a_point_that_ends_after_its_search_was_killed_counts(searched, console)
     again = Trials(searched, console)
     assert again.study.best_value == -0.125
     assert list(again.points()) == []
-    assert trials.finish(folder, "done") == "done", "the first process may report it as well"
+    assert trials.finish(folder, "done") == "done", (
+        "the first process may report it as well"
+    )
 
 
 def test_points_without_disk_space_are_resumed_and_crashed_ones_count(
@@ -185,7 +193,9 @@ def test_points_without_disk_space_are_resumed_and_crashed_ones_count(
     assert states(searched) == ["done"] * 5 + ["failed"]
 
 
-def test_a_search_without_disk_space_ends_with_5(searched, console, monkeypatch, output):
+def test_a_search_without_disk_space_ends_with_5(
+    searched, console, monkeypatch, output
+):
     more_trials(searched, 4)
 
     def full(*_):
@@ -196,14 +206,20 @@ def test_a_search_without_disk_space_ends_with_5(searched, console, monkeypatch,
 
     monkeypatch.setattr(SweepDirectory, "add", full)
     assert resume_sweep(searched.path, Settings(write_page=no_page), console) == 5
-    for text in ("some/journal.log", "report.html cannot be written", "dither sweep --resume"):
+    for text in (
+        "some/journal.log",
+        "report.html cannot be written",
+        "dither sweep --resume",
+    ):
         assert text in output()
 
 
 def test_a_misspelled_metric_ends_a_search_after_its_first_point(
     begin, tmp_path, console, states, refusal
 ):
-    info = refusal(begin, text=SMALL.replace("trials = 3", 'trials = 3\nmetric = "valid/los"'))
+    info = refusal(
+        begin, text=SMALL.replace("trials = 3", 'trials = 3\nmetric = "valid/los"')
+    )
     (path,) = (tmp_path / "runs").iterdir()
     sweep, base = SweepDirectory.open(path), path / "base" / "experiment.toml"
     (problem,) = info.problems
@@ -228,5 +244,7 @@ def test_a_damaged_point_has_no_values(tmp_path, text):
     (tmp_path / "001/point.json").write_text(text)
     assert [
         folder.values
-        for folder in SweepDirectory(tmp_path, {"search": SMALL, "points": []}).folders()
+        for folder in SweepDirectory(
+            tmp_path, {"search": SMALL, "points": []}
+        ).folders()
     ] == [{}]

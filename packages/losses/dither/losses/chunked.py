@@ -111,7 +111,11 @@ class ChunkedLoss:
         # Only the total carries a gradient: backward through single values would need the logits.
         values = torch.cat(losses) * scale.to(head.h.dtype)
         total = head.attach_gradients(values.sum())
-        every = values.new_zeros(active.numel()).index_copy_(0, rows, values).view_as(active)
+        every = (
+            values.new_zeros(active.numel())
+            .index_copy_(0, rows, values)
+            .view_as(active)
+        )
         return Measured(every, self.weights(noised).to(every.dtype), total)
 
     @torch.enable_grad()
@@ -141,12 +145,16 @@ class ChunkedScoreEntropy(ChunkedLoss):
         return noised.target_mask
 
     def closed_form(self, process: Process) -> LogitLoss | None:
-        if not (isinstance(process, LiteralProcess) and isinstance(process, TokenProcess)):
+        if not (
+            isinstance(process, LiteralProcess) and isinstance(process, TokenProcess)
+        ):
             return None
         simple = simple_prior(process.prior_probs("cpu"), process.support("cpu"))
         if process.predict != "score" or not simple:
             return None
-        return partial(logit_score_entropy, support=process.support, absorbing=process.absorbing)
+        return partial(
+            logit_score_entropy, support=process.support, absorbing=process.absorbing
+        )
 
 
 class ChunkedMaskedCE(ChunkedLoss):
@@ -194,7 +202,9 @@ class _ChunkedHead:
     which dominate loss and gradient.
     """
 
-    def __init__(self, h: Float[Tensor, "N D"], linear: nn.Linear, *, half: bool) -> None:
+    def __init__(
+        self, h: Float[Tensor, "N D"], linear: nn.Linear, *, half: bool
+    ) -> None:
         self.source = h
         self.linear = linear
         dtype = torch.promote_types(h.dtype, linear.weight.dtype)
@@ -207,7 +217,9 @@ class _ChunkedHead:
 
         self.grad_h = _gradient_of(h, self.h)
         self.grad_weight = _gradient_of(linear.weight, self.weight)
-        self.grad_bias = None if linear.bias is None else _gradient_of(linear.bias, self.bias)
+        self.grad_bias = (
+            None if linear.bias is None else _gradient_of(linear.bias, self.bias)
+        )
 
     def chunks(self) -> Iterator[slice]:
         size = max(CHUNK // len(self.weight), 1)
@@ -264,7 +276,10 @@ class _WithGradients(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, total: Float[Tensor, ""], grads: list[Tensor | None], *inputs: Tensor | None
+        ctx: Any,
+        total: Float[Tensor, ""],
+        grads: list[Tensor | None],
+        *inputs: Tensor | None,
     ) -> Float[Tensor, ""]:
         ctx.grads = grads
         ctx.dtypes = [None if x is None else x.dtype for x in inputs]
@@ -282,7 +297,11 @@ class _WithGradients(torch.autograd.Function):
             if grad is not None:
                 grad.mul_(upstream[0])
         typed = zip(grads, ctx.dtypes, strict=True)
-        return None, None, *(None if grad is None else grad.to(dtype) for grad, dtype in typed)
+        return (
+            None,
+            None,
+            *(None if grad is None else grad.to(dtype) for grad, dtype in typed),
+        )
 
 
 def _gradient_of(tensor: Tensor, like: Tensor) -> Tensor | None:
@@ -314,6 +333,10 @@ def _select_rows(noised: Noised, rows: Int[Tensor, " N"]) -> Noised:
     )
 
 
-def _noise_of_rows(noise: Noise, x0: Int[Tensor, "B L"], rows: Int[Tensor, " N"]) -> Noise:
+def _noise_of_rows(
+    noise: Noise, x0: Int[Tensor, "B L"], rows: Int[Tensor, " N"]
+) -> Noise:
     """Return the noise of chosen positions, `N 1`."""
-    return noise.apply(lambda value: over(value, x0).expand_as(x0).flatten()[rows][:, None])
+    return noise.apply(
+        lambda value: over(value, x0).expand_as(x0).flatten()[rows][:, None]
+    )

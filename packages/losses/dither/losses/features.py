@@ -47,7 +47,9 @@ def squared_error(
     if target == "x0" and isinstance(pred, DistributionPrediction):
         squares = pred.squared_errors(noised.x0, noised.target_mask)
     else:
-        squares = torch.where(noised.target_mask, feature_error(pred, noised, target), 0.0).square()
+        squares = torch.where(
+            noised.target_mask, feature_error(pred, noised, target), 0.0
+        ).square()
     squares = torch.where(noised.target_mask, squares, 0.0)
     if min_snr is not None:
         squares = squares * _snr_weight(noised, target, min_snr).to(squares.dtype)
@@ -60,7 +62,10 @@ def _snr_weight(noised: Noised, target: str, min_snr: float) -> Float[Tensor, ".
         return noise_to_signal.reciprocal().clamp_max(min_snr)
     if target == "flow-velocity":
         # Its error is that of x_0 divided by u.
-        return noise_to_signal.reciprocal().clamp_max(min_snr) * (1 + noise_to_signal.rsqrt()) ** -2
+        return (
+            noise_to_signal.reciprocal().clamp_max(min_snr)
+            * (1 + noise_to_signal.rsqrt()) ** -2
+        )
     bounded = (min_snr * noise_to_signal).clamp_max(1)
     return bounded if target == "eps" else bounded / (1 + noise_to_signal)
 
@@ -105,10 +110,14 @@ def poisson_nll(
     else:
         rate = x.clamp_min(0) if link == "none" else softplus(x)
         value = rate - count * (rate + TINY_RATE).log()
-    return reduce_features(torch.where(noised.target_mask, value, 0.0), noised, reduction)
+    return reduce_features(
+        torch.where(noised.target_mask, value, 0.0), noised, reduction
+    )
 
 
-def feature_error(pred: FeaturePrediction, noised: Noised, target: str) -> Float[Tensor, "B L M"]:
+def feature_error(
+    pred: FeaturePrediction, noised: Noised, target: str
+) -> Float[Tensor, "B L M"]:
     """Return the error of a prediction of x0, eps, velocity or flow-velocity (eps - x_0).
 
     Raises:

@@ -113,10 +113,14 @@ def logit_score_entropy(
     return values[:, 0], grad
 
 
-def simple_prior(prior: Float[Tensor, "rows V"], support: Bool[Tensor, "rows V"]) -> bool:
+def simple_prior(
+    prior: Float[Tensor, "rows V"], support: Bool[Tensor, "rows V"]
+) -> bool:
     """Whether the prior is uniform over all reachable ids, or all on one."""
     if len(prior) != 1 or len(support) != 1:
         return False
     inside = prior[0] > 0
-    uniform = torch.equal(inside, support[0]) and bool((prior[0][inside] == prior.max()).all())
+    uniform = torch.equal(inside, support[0]) and bool(
+        (prior[0][inside] == prior.max()).all()
+    )
     return uniform or int(inside.sum()) == 1

@@ -40,10 +40,14 @@ class PerSample:
         share: Float[Tensor, "B #L"] | None = None,
     ) -> Measured:
         """Compute the loss from hidden states; arguments as of `FusedLoss`."""
-        measured = chunked(self.loss).fused(h, linear, process, noised, t, half=half, share=share)
+        measured = chunked(self.loss).fused(
+            h, linear, process, noised, t, half=half, share=share
+        )
         return _per_sample(measured)
 
 
 def _per_sample(measured: Measured) -> Measured:
     tokens = measured.weights.sum(1, keepdim=True).clamp_min(1)
-    return replace(measured, values=measured.values * tokens, weights=measured.weights / tokens)
+    return replace(
+        measured, values=measured.values * tokens, weights=measured.weights / tokens
+    )

@@ -16,7 +16,15 @@ from .options import Link, Reduction
 if TYPE_CHECKING:
     from dither.registry.contracts.protocols import Loss
 
-__all__ = ["MSE", "FlowKL", "Huber", "MaskedCE", "Poisson", "ScoreEntropy", "register_components"]
+__all__ = [
+    "MSE",
+    "FlowKL",
+    "Huber",
+    "MaskedCE",
+    "Poisson",
+    "ScoreEntropy",
+    "register_components",
+]
 
 
 class _TokenLoss(LossSpec):
@@ -34,9 +42,15 @@ class _TokenLoss(LossSpec):
         """Yield unless the training loss trains the whole prediction."""
         yield from super().check(process)
         if self.training == "plain" and process.predict == "score":
-            message = 'training = "plain" leaves the scale of predicted scores untrained'
+            message = (
+                'training = "plain" leaves the scale of predicted scores untrained'
+            )
             yield Misfit(
-                message, ("training",), ("process",), "set another predict", "process-mismatch"
+                message,
+                ("training",),
+                ("process",),
+                "set another predict",
+                "process-mismatch",
             )
 
     def build_training(self, process: ProcessFacts) -> Loss | None:
@@ -64,20 +78,26 @@ class MaskedCE(_TokenLoss):
     def check(self, process: ProcessFacts) -> Iterable[Misfit]:
         """Yield why the closed form does not hold for the process."""
         yield from super().check(process)
-        fix = 'use loss "score-entropy", the bound of every token process and prediction'
+        fix = (
+            'use loss "score-entropy", the bound of every token process and prediction'
+        )
         if process.space.data != "tokens":
             return
         if process.prior != "mask":
-            message = (
-                f'loss "{self.name}" requires a process that masks tokens, not "{process.name}"'
+            message = f'loss "{self.name}" requires a process that masks tokens, not "{process.name}"'
+            yield Misfit(
+                message, related=("process",), help=fix, code="process-mismatch"
             )
-            yield Misfit(message, related=("process",), help=fix, code="process-mismatch")
         elif process.predict == "score":
             # Cross-entropy normalises scores: it is that of "plug-in", and constant in the scale,
             # which "euler" reads.
-            message = f'loss "{self.name}" leaves the scale of predicted scores untrained'
+            message = (
+                f'loss "{self.name}" leaves the scale of predicted scores untrained'
+            )
             fix = 'set predict = "plug-in", whose loss is the same; or use loss "score-entropy"'
-            yield Misfit(message, related=("process",), help=fix, code="process-mismatch")
+            yield Misfit(
+                message, related=("process",), help=fix, code="process-mismatch"
+            )
 
     def build(self, process: ProcessFacts) -> Loss:
         from .chunked import ChunkedMaskedCE
@@ -178,7 +198,10 @@ class Huber(_ErrorLoss):
         from .features import huber
 
         return partial(
-            huber, delta=self.delta, target=self.compared(process), reduction=self.reduction
+            huber,
+            delta=self.delta,
+            target=self.compared(process),
+            reduction=self.reduction,
         )
 
 
@@ -200,14 +223,17 @@ class Poisson(_FeatureLoss):
         if process.space.data == "features" and process.predict != "x0":
             message = f'loss "poisson" requires predict = "x0", not predict = "{process.predict}"'
             yield Misfit(
-                message, related=("process",), help='set predict = "x0"', code="process-mismatch"
+                message,
+                related=("process",),
+                help='set predict = "x0"',
+                code="process-mismatch",
             )
         if isinstance(process.space, FeatureSpace) and process.space.standardised:
-            message = (
-                'loss "poisson" requires samples that are never negative; standardised ones are'
-            )
+            message = 'loss "poisson" requires samples that are never negative; standardised ones are'
             yield Misfit(
-                message, related=("task", "standardise"), help="set task.standardise = false"
+                message,
+                related=("task", "standardise"),
+                help="set task.standardise = false",
             )
 
     def warn(self, process: ProcessFacts) -> Iterable[Misfit]:

@@ -94,7 +94,9 @@ def score_entropy(pred: TokenPrediction, noised: Noised) -> Measured:
     return Measured(values, (~noised.fixed).to(values.dtype))
 
 
-def _at(table: Shaped[Tensor, "rows V"], x: Int[Tensor, "B L"]) -> Shaped[Tensor, "B L"]:
+def _at(
+    table: Shaped[Tensor, "rows V"], x: Int[Tensor, "B L"]
+) -> Shaped[Tensor, "B L"]:
     return table.expand(x.shape[1], -1)[torch.arange(x.shape[1], device=x.device), x]
 
 
@@ -120,7 +122,9 @@ def _log_ratios(
     log_prior_prob_0 = log_one_minus_alpha + _at(noised.prior, x0).log()
 
     # An unmoved token is as likely as one that stayed or was drawn again.
-    stayed = torch.logaddexp(log_alpha - log_prior_prob, torch.zeros_like(log_prior_prob))
+    stayed = torch.logaddexp(
+        log_alpha - log_prior_prob, torch.zeros_like(log_prior_prob)
+    )
     apart = torch.where(x == x0, stayed, 0.0)
     base = -apart - _at(log_prior, x)
     own = torch.logaddexp(log_alpha, log_prior_prob_0) - log_prior_prob - apart
@@ -200,6 +204,8 @@ def _compare(
     own = own[..., None]
     x = x[..., None]
     x0 = x0[..., None]
-    gap.scatter_(-1, x0, (log_score.gather(-1, x0) - own).to(dtype)).scatter_(-1, x, 0.0)
+    gap.scatter_(-1, x0, (log_score.gather(-1, x0) - own).to(dtype)).scatter_(
+        -1, x, 0.0
+    )
     ratio.scatter_(-1, x0, own.exp().to(dtype)).scatter_(-1, x, 0.0)
     return gap, ratio

@@ -71,20 +71,26 @@ class TimestepSampling:
         return sigma if self.kind == "sigma" else sigma.clamp_min(TINY_SIGMA).log()
 
 
-def time_of(schedule: Schedule, one_minus_alpha: Float[Tensor, " *B"]) -> Float[Tensor, " *B"]:
+def time_of(
+    schedule: Schedule, one_minus_alpha: Float[Tensor, " *B"]
+) -> Float[Tensor, " *B"]:
     """Return the time in [0, 1] at which 1 - alpha has the given value; else the nearer end.
 
     Each search step divides the interval by 64, with one call of the schedule: few kernels, no
     synchronisation.
     """
     inner = (
-        torch.arange(1, PARTS, dtype=one_minus_alpha.dtype, device=one_minus_alpha.device) / PARTS
+        torch.arange(
+            1, PARTS, dtype=one_minus_alpha.dtype, device=one_minus_alpha.device
+        )
+        / PARTS
     )
     low = torch.zeros_like(one_minus_alpha)
     width = 1.0
     for _ in range(SEARCH_STEPS):
         early = (
-            -(-schedule(low[..., None] + width * inner).sigma).expm1() < one_minus_alpha[..., None]
+            -(-schedule(low[..., None] + width * inner).sigma).expm1()
+            < one_minus_alpha[..., None]
         )
         width /= PARTS
         low = low + width * early.sum(-1)
@@ -123,16 +129,24 @@ def even_times(steps: int, t_min: float, device: torch.device) -> Float[Tensor, 
 
 def time_rows(steps: int, t_min: float, like: Clean) -> Float[Tensor, "K B"]:
     """Return K = steps + 1 times from 1 down to t_min, for each sample."""
-    return even_times(steps, t_min, like.valid.device)[:, None].expand(-1, len(like.valid))
+    return even_times(steps, t_min, like.valid.device)[:, None].expand(
+        -1, len(like.valid)
+    )
 
 
 def reveal_counts(
     process: Process, total: Int[Tensor, " B"], steps: int
 ) -> Iterator[tuple[Int[Tensor, " B"], Float[Tensor, " B"]]]:
     """Yield, for each step that reveals any of `total` units, how many it reveals and the share still masked before."""
-    targets = -(-process.schedule(wide(even_times(steps, 0.0, total.device))).sigma).expm1()
+    targets = -(
+        -process.schedule(wide(even_times(steps, 0.0, total.device))).sigma
+    ).expm1()
     targets[-1] = 0.0  # some schedules have noise at t = 0
-    masked = torch.cat([total[None], (total * targets[1:, None]).round().long()]).cummin(0).values
+    masked = (
+        torch.cat([total[None], (total * targets[1:, None]).round().long()])
+        .cummin(0)
+        .values
+    )
     counts = -masked.diff(dim=0)
     for due, left, reveals in zip(
         counts, masked, counts.any(1).tolist(), strict=False
@@ -176,5 +190,8 @@ def spaced_times(
     sigma = schedule(ends).sigma
     low, high = (-sigma - (-(-sigma).expm1()).log()).clamp_min(MIN_LOG_SNR)
     times = time_of(schedule, (low + share * (high - low)).neg().sigmoid())
-    times[0], times[1:] = 1.0, times[1:].clamp(t_min, 1.0)  # 1 - alpha may be 1 before t is
+    times[0], times[1:] = (
+        1.0,
+        times[1:].clamp(t_min, 1.0),
+    )  # 1 - alpha may be 1 before t is
     return times

@@ -57,7 +57,10 @@ class ScheduledProcess(ProcessSpec):
                 path = ("process", "schedule")
                 raise Refused(
                     Problem(
-                        f"{message} is left at t = 1", path, help=fix, code="signal-left-at-end"
+                        f"{message} is left at t = 1",
+                        path,
+                        help=fix,
+                        code="signal-left-at-end",
                     )
                 )
         return TimestepSampling(schedule, self.level, self.t_min, self.stratified)
@@ -68,7 +71,10 @@ class ScheduledProcess(ProcessSpec):
         if end is None or math.exp(-end) <= MAX_SIGNAL_AT_END:
             return
         options = type(self.schedule).model_fields
-        fixes = {"sigma_max": "set schedule.sigma_max = 20", "eps": "set schedule.eps = 1e-3"}
+        fixes = {
+            "sigma_max": "set schedule.sigma_max = 20",
+            "eps": "set schedule.eps = 1e-3",
+        }
         fix = next(
             (text for option, text in fixes.items() if option in options),
             'use schedule = "log-linear"',

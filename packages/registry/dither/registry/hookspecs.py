@@ -17,13 +17,28 @@ from .spec.misfit import Misfit
 if TYPE_CHECKING:
     from .contracts.commands import Engine
 
-__all__ = ["CHECK", "PROJECT", "REGISTRATION", "RUN_HOOKS", "Hooks", "hookimpl", "hookspec"]
+__all__ = [
+    "CHECK",
+    "PROJECT",
+    "REGISTRATION",
+    "RUN_HOOKS",
+    "Hooks",
+    "hookimpl",
+    "hookspec",
+]
 
 PROJECT = "dither"
 REGISTRATION = "register_components"
 CHECK = "check_experiment"
 RUN_HOOKS = frozenset(
-    {"before_run", "after_step", "after_eval", "after_checkpoint", "after_run", "on_run_error"}
+    {
+        "before_run",
+        "after_step",
+        "after_eval",
+        "after_checkpoint",
+        "after_run",
+        "on_run_error",
+    }
 )
 hookspec = pluggy.HookspecMarker(PROJECT)
 """Marks a hook."""

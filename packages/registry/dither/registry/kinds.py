@@ -112,7 +112,9 @@ def missing_condition(
             required = "one label per sample"
         elif integers:
             required = "integers per sample"
-        message = f'condition "{name}" of the task is {condition}; {required} is required'
+        message = (
+            f'condition "{name}" of the task is {condition}; {required} is required'
+        )
         yield Misfit(message, path, ("task",))
 
 
@@ -193,7 +195,9 @@ class DataSpec(Spec):
     def check_built(self, built: Any) -> None:
         """Raise WrongReturnError for what no task can use."""
         if built is None or isinstance(built, str | int | float):
-            raise WrongReturnError(f"build returned {shown(built)}, which holds no samples")
+            raise WrongReturnError(
+                f"build returned {shown(built)}, which holds no samples"
+            )
 
     @abstractmethod
     def build(self) -> Any:
@@ -259,7 +263,13 @@ class ProcessSpec(OverSpace):
 
     kind: ClassVar[str] = "process"
     space_of: ClassVar[str] = "task"
-    built_attributes: ClassVar[tuple[str, ...]] = ("space", "schedule", "times", "corrupt", "read")
+    built_attributes: ClassVar[tuple[str, ...]] = (
+        "space",
+        "schedule",
+        "times",
+        "corrupt",
+        "read",
+    )
 
     @abstractmethod
     def facts(self, space: Space) -> ProcessFacts:
@@ -508,5 +518,7 @@ def known_kind(kind: str) -> str:
     """Return a kind; `Refused` if there is none of this name."""
     if kind not in KINDS:
         hint = did_you_mean(kind, KINDS, f"known: {', '.join(KINDS)}")
-        raise Refused(Problem(f'unknown kind "{kind}"', help=hint, code="unknown-value"))
+        raise Refused(
+            Problem(f'unknown kind "{kind}"', help=hint, code="unknown-value")
+        )
     return kind

@@ -27,20 +27,27 @@ __all__ = [
     "split_words",
 ]
 
-RunDirectory = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
+RunDirectory = Annotated[
+    Path, typer.Argument(help="A run directory.", show_default=False)
+]
 Settings = Annotated[
     list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Overrides, as with --set.", show_default=False),
+    typer.Argument(
+        metavar="KEY=VALUE", help="Overrides, as with --set.", show_default=False
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a value (repeatable)."),
 ]
 Count = Annotated[
-    int, typer.Option("--count", "-n", metavar="NUMBER", min=1, help="Number of samples.")
+    int,
+    typer.Option("--count", "-n", metavar="NUMBER", min=1, help="Number of samples."),
 ]
 Seed = Annotated[int, typer.Option("--seed", metavar="NUMBER", min=0, help="Seed.")]
-Out = Annotated[Path | None, typer.Option("--out", help="New folder; by default inside the run.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", help="New folder; by default inside the run.")
+]
 ExportFormats = Annotated[
     list[str] | None,
     typer.Option("--export", metavar="FORMAT", help="Export format (repeatable)."),
@@ -48,14 +55,18 @@ ExportFormats = Annotated[
 SampleMetrics = Annotated[
     bool, typer.Option("--metrics/--no-metrics", help="Compare the samples with data.")
 ]
-Pictures = Annotated[bool, typer.Option("--pictures/--no-pictures", help="Draw the samples.")]
+Pictures = Annotated[
+    bool, typer.Option("--pictures/--no-pictures", help="Draw the samples.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Checkpoint = Annotated[
     str, typer.Option("--checkpoint", metavar="WHICH", help="newest, best, or a step.")
 ]
 PluginNames = Annotated[
     list[str] | None,
-    typer.Option("-p", metavar="NAME", help="Load a plugin by name or file (repeatable)."),
+    typer.Option(
+        "-p", metavar="NAME", help="Load a plugin by name or file (repeatable)."
+    ),
 ]
 
 

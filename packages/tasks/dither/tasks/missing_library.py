@@ -31,9 +31,13 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
 
 def missing_libraries(extra: str, user: str, path: Path = ()) -> Iterator[Problem]:
     """Yield a problem if libraries of an extra that `user` requires are not installed."""
-    missing = [module for module in MODULES[extra] if importlib.util.find_spec(module) is None]
+    missing = [
+        module for module in MODULES[extra] if importlib.util.find_spec(module) is None
+    ]
     if missing:
-        message = f"{user} requires {', '.join(missing)} (extra {extra} of dither-tasks)"
+        message = (
+            f"{user} requires {', '.join(missing)} (extra {extra} of dither-tasks)"
+        )
         fix = install_command("dither-tasks", extra)
         yield Problem(message, path, help=fix, code="missing-dependency")
 

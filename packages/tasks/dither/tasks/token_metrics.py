@@ -29,11 +29,15 @@ class NatSums:
         self._sums: dict[str, Any] = {}
         self._weight: Any = 0.0
 
-    def update(self, measured: Measured, counted: Bool[Tensor, "B L"] | float = 1.0) -> None:
+    def update(
+        self, measured: Measured, counted: Bool[Tensor, "B L"] | float = 1.0
+    ) -> None:
         weights = measured.weights.double()
         self._weight = self._weight + (weights * counted).sum()
         for name, values in {"": measured.values, **measured.parts}.items():
-            self._sums[name] = self._sums.get(name, 0.0) + (values.double() * weights).sum()
+            self._sums[name] = (
+                self._sums.get(name, 0.0) + (values.double() * weights).sum()
+            )
 
     def compute(self, name: str) -> dict[str, float]:
         """Return `NAME` per counted token, its parts as `NAME_PART`, and perplexity; NaN if empty."""

@@ -90,7 +90,9 @@ def assert_output(space: Space, out: Tensor, shape: torch.Size) -> None:
     actual = tuple(out.shape)
     if isinstance(space, TokenSpace):
         usable = space.usable().expand(*shape, -1)
-        assert out.shape == usable.shape, f"shape {actual} instead of {tuple(usable.shape)}"
+        assert out.shape == usable.shape, (
+            f"shape {actual} instead of {tuple(usable.shape)}"
+        )
         marked = (out == -torch.inf) == ~usable
         assert marked.all(), "-inf does not mark the ids outside the vocabulary"
         assert out[usable].isfinite().all(), "a logit is not finite"
@@ -117,7 +119,9 @@ def perturb_parameters(module: M, seed: int = 0) -> M:
     return module
 
 
-def check_gradients(module: nn.Module, run: Callable[..., Tensor], *inputs: Tensor) -> None:
+def check_gradients(
+    module: nn.Module, run: Callable[..., Tensor], *inputs: Tensor
+) -> None:
     """Assert that parameters affect the output, and that gradients equal finite differences.
 
     `run(*inputs)` calls the module, which is converted to float64; the inputs get gradients, too.
@@ -138,7 +142,9 @@ def check_gradients(module: nn.Module, run: Callable[..., Tensor], *inputs: Tens
     }
     out = run(*arguments)
     weight = random(out)
-    grads = torch.autograd.grad((out * weight).sum(), [*parameters, *arguments], allow_unused=True)
+    grads = torch.autograd.grad(
+        (out * weight).sum(), [*parameters, *arguments], allow_unused=True
+    )
     for name, grad in zip(named, grads, strict=False):
         assert grad is not None, f"{name} does not affect the output"
         assert grad.isfinite().all(), f"the gradient of {name} is not finite"
@@ -154,7 +160,10 @@ def check_gradients(module: nn.Module, run: Callable[..., Tensor], *inputs: Tens
         return (ends[0] - ends[1]) / 2e-6
 
     count = len(parameters)
-    parts = {"parameters": (parameters, grads[:count]), "input": (arguments, grads[count:])}
+    parts = {
+        "parameters": (parameters, grads[:count]),
+        "input": (arguments, grads[count:]),
+    }
     for name, (tensors, gradients) in parts.items():
         along = torch.zeros(()).double()
         for grad, line in zip(gradients, directions[name], strict=True):
@@ -205,7 +214,9 @@ def random_state(space: Space, valid: Bool[Tensor, "B L"], seed: int) -> State:
     return State(x.masked_fill(masked, 0.0), masked)
 
 
-def random_output(space: Space, valid: Bool[Tensor, "B L"], seed: int) -> Float[Tensor, "B L V"]:
+def random_output(
+    space: Space, valid: Bool[Tensor, "B L"], seed: int
+) -> Float[Tensor, "B L V"]:
     """Return random raw output of a model: logits, -inf outside a field's vocabulary, or features."""
     generator = torch.Generator().manual_seed(seed)
     if isinstance(space, TokenSpace):
@@ -237,7 +248,10 @@ def ideal_output(predict: str, noised: Noised, vocab: int) -> Float[Tensor, "B L
     if noised.prior is not None and predict in ("posterior", "plug-in"):
         return 30.0 * one_hot(noised.x0, vocab).float()
     if noised.prior is not None and predict == "score":
-        q = alpha[..., None] * one_hot(noised.x0, vocab) + noise[..., None] * noised.prior
+        q = (
+            alpha[..., None] * one_hot(noised.x0, vocab)
+            + noise[..., None] * noised.prior
+        )
         scores = q.log() - q.gather(-1, noised.state.x[..., None]).log()
         return scores.clamp_min(-30.0).float()
 
@@ -263,7 +277,9 @@ def usable_ids(space: TokenSpace, x: Int[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
     return _allowed(space.usable(), x)
 
 
-def _allowed(table: Bool[Tensor, "rows V"], x: Int[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
+def _allowed(
+    table: Bool[Tensor, "rows V"], x: Int[Tensor, "B L"]
+) -> Bool[Tensor, "B L"]:
     in_range = (x >= 0) & (x < table.shape[-1])
     index = torch.where(in_range, x, 0)[..., None]
     return in_range & table.expand(*x.shape, -1).gather(-1, index)[..., 0]

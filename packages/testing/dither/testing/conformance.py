@@ -124,8 +124,12 @@ class Case:
                     with torch.random.fork_rng(devices=[]):
                         seed_cpu(situation.seed)
                         given = deepcopy((situation.args, situation.clean))
-                        self._run_in(replace(situation, args=given[0], clean=given[1]), tally)
-                except Exception as error:  # hypothesis finds and prints a simpler situation
+                        self._run_in(
+                            replace(situation, args=given[0], clean=given[1]), tally
+                        )
+                except (
+                    Exception
+                ) as error:  # hypothesis finds and prints a simpler situation
                     error.add_note(repr(situation))
                     if self._examples == 1:
                         raise
@@ -166,9 +170,7 @@ class Case:
             if self.everything not in (None, catalog):
                 self._run_drawn(options, tally, self.everything)
             else:
-                message = (
-                    f"{self.part.pinned} fits nowhere: no valid options and surroundings were found"
-                )
+                message = f"{self.part.pinned} fits nowhere: no valid options and surroundings were found"
                 raise AssertionError(message) from None
 
     def _run_in(self, situation: Situation, tally: _Tally) -> bool:
@@ -231,7 +233,9 @@ def cases(
     parts = [part for part in installed if part.plugin == plugin]
     if not parts:
         hint = _hint(plugin, {part.plugin for part in installed})
-        raise Refused(Problem(f'plugin "{plugin}" has no components{hint}', code="unknown-plugin"))
+        raise Refused(
+            Problem(f'plugin "{plugin}" has no components{hint}', code="unknown-plugin")
+        )
     trusted = _trusted(plugin, catalog)
     found = [
         Case(
@@ -247,7 +251,11 @@ def cases(
         if check.kind in ("any", part.spec.kind) and may_declare(part.spec, check.needs)
     ]
     names = {case.name for case in found}
-    unknown = [_unknown_component(plugin, name, names) for name in examples if name not in names]
+    unknown = [
+        _unknown_component(plugin, name, names)
+        for name in examples
+        if name not in names
+    ]
     if unknown:
         raise Refused(unknown)
     return found
@@ -259,7 +267,9 @@ def _trusted(plugin: str, catalog: Catalog) -> Catalog:
     parts = catalog.parts()
     kinds = {part.kind for part in parts if part.plugin in (*BUILT_IN, plugin)}
     chosen = [
-        part for part in parts if part.plugin in (*BUILT_IN, plugin) or part.kind not in kinds
+        part
+        for part in parts
+        if part.plugin in (*BUILT_IN, plugin) or part.kind not in kinds
     ]
     for name in {part.plugin for part in chosen}:
         trusted.add(name, [part.spec for part in chosen if part.plugin == name])
@@ -294,7 +304,9 @@ def parametrize(
         marks = [pytest.mark.xfail(reason=reason, strict=True)] if reason else []
         parameters.append(
             pytest.param(
-                replace(case, expected=reason), marks=marks, id=f"{case.name}-{case.check.name}"
+                replace(case, expected=reason),
+                marks=marks,
+                id=f"{case.name}-{case.check.name}",
             )
         )
 
@@ -318,17 +330,20 @@ def _expectation_problems(
             yield _unknown_component(plugin, name, checks)
         elif check not in checks[name]:
             yield Problem(
-                f'{name} has no check "{check}"{_hint(check, checks[name])}', code="unknown-value"
+                f'{name} has no check "{check}"{_hint(check, checks[name])}',
+                code="unknown-value",
             )
         elif not reason.strip():
             yield Problem(
-                f"the expected failure of {name} {check} requires a reason", code="missing-argument"
+                f"the expected failure of {name} {check} requires a reason",
+                code="missing-argument",
             )
 
 
 def _unknown_component(plugin: str, name: str, names: Collection[str]) -> Problem:
     return Problem(
-        f'plugin "{plugin}" has no component {name}{_hint(name, names)}', code="unknown-component"
+        f'plugin "{plugin}" has no component {name}{_hint(name, names)}',
+        code="unknown-component",
     )
 
 

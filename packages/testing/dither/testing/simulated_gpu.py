@@ -100,7 +100,8 @@ class DeviceTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Count a synchronisation at the innermost line of dither that is running."""
         frame: Any = sys._getframe(1)
         while frame is not None and (
-            "/dither/" not in frame.f_code.co_filename or frame.f_code.co_filename == __file__
+            "/dither/" not in frame.f_code.co_filename
+            or frame.f_code.co_filename == __file__
         ):
             frame = frame.f_back
         place = (
@@ -121,7 +122,9 @@ class DeviceTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     )
                     part._parameters[name] = moved.setdefault(id(parameter), value)
             for name, buffer in part._buffers.items():
-                part._buffers[name] = None if buffer is None else _OnDevice(buffer, self)
+                part._buffers[name] = (
+                    None if buffer is None else _OnDevice(buffer, self)
+                )
         return module
 
     def __torch_dispatch__(
@@ -144,11 +147,17 @@ class DeviceTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*tree_map(_plain, args), **tree_map(_plain, kwargs))
         if name == "_local_scalar_dense" or (target is not None and target != DEVICE):
             return out
-        same = {id(x.value): x for x in on_device}  # operations in place return their argument
+        same = {
+            id(x.value): x for x in on_device
+        }  # operations in place return their argument
 
         def wrapped(x: Any) -> Any:
             return (
-                same[id(x)] if id(x) in same else _OnDevice(x, self) if isinstance(x, Tensor) else x
+                same[id(x)]
+                if id(x) in same
+                else _OnDevice(x, self)
+                if isinstance(x, Tensor)
+                else x
             )
 
         return tree_map(wrapped, out)
@@ -166,7 +175,11 @@ class DeviceTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if isinstance(index, Tensor) and (
                 index.dtype == torch.bool or not isinstance(index, _OnDevice)
             ):
-                self.count("boolean index" if index.dtype == torch.bool else "index on the host")
+                self.count(
+                    "boolean index"
+                    if index.dtype == torch.bool
+                    else "index on the host"
+                )
         across = name == "copy_" and isinstance(args[0], _OnDevice) != isinstance(
             args[1], _OnDevice
         )

@@ -12,7 +12,15 @@ import torch
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from dither.registry import Catalog, FeatureSpace, Field, Misfit, Space, Spec, TokenSpace
+from dither.registry import (
+    Catalog,
+    FeatureSpace,
+    Field,
+    Misfit,
+    Space,
+    Spec,
+    TokenSpace,
+)
 from dither.registry.kinds import ModelFacts
 from dither.registry.plugins.catalog import Component
 from dither.registry.plugins.describe import describe
@@ -70,7 +78,9 @@ class Situation:
     runs: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
-        more = "" if self.process in (None, self.spec) else f", process={self.process!r}"
+        more = (
+            "" if self.process in (None, self.spec) else f", process={self.process!r}"
+        )
         more += "" if self.model is None else f", model={self.model!r}"
         return f"{self.part.pinned}: {self.spec!r}{more}, args={self.args}, seed={self.seed}, clean={self.clean}"
 
@@ -81,7 +91,11 @@ class Situation:
     def build(self) -> Any:
         """Return the component, built with the seed of the situation, in evaluation mode."""
         seed_cpu(self.seed)
-        built = self.spec.build() if self.spec.kind == "sampler" else self.spec.build(*self.args)
+        built = (
+            self.spec.build()
+            if self.spec.kind == "sampler"
+            else self.spec.build(*self.args)
+        )
         return built.eval() if isinstance(built, torch.nn.Module) else built
 
 
@@ -156,7 +170,9 @@ def situations(
     fixed = None
     if options is not None:
         fixed = st.just(catalog.parse(kind, {"use": part.pinned, **options}))
-    elif place in ("default", "alone") or (kind in ("task", "data") and place != "options"):
+    elif place in ("default", "alone") or (
+        kind in ("task", "data") and place != "options"
+    ):
         fixed = st.just(default_spec(part, catalog))
 
     def drawn(fits: Fits) -> st.SearchStrategy[Any]:
@@ -237,7 +253,9 @@ def _in_model(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
         return replace(s, spec=block, space=space)
     model_spec, key = draw(st.sampled_from(models))
     fits = _inner_fits(space, "condition", "embedding", "position", "head")
-    model: Any = draw(specs(model_spec, s.catalog, fits=fits)).model_copy(update={key: block})
+    model: Any = draw(specs(model_spec, s.catalog, fits=fits)).model_copy(
+        update={key: block}
+    )
     size = model.facts().block_size
     assume(size is not None and size < space.length and _fits(model.check(space)))
     return replace(s, spec=block, space=space, clean=draw(cleans(space)), model=model)
@@ -284,7 +302,9 @@ def _embedding_or_head(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation
 
 def _model(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     space = _space(draw, s.part.spec, lambda space: True)
-    spec = draw(drawn(_inner_fits(space, "block", "condition", "embedding", "position", "head")))
+    spec = draw(
+        drawn(_inner_fits(space, "block", "condition", "embedding", "position", "head"))
+    )
     assume(_fits(spec.check(space)))
     return replace(
         s,
@@ -329,7 +349,9 @@ def _with_process(
     if not parts:
         raise LookupError("no process is installed to check the component with")
     fitting = [
-        type(process) for process, space in _default_processes(s.catalog) if accepts(process, space)
+        type(process)
+        for process, space in _default_processes(s.catalog)
+        if accepts(process, space)
     ]
     chosen = draw(st.sampled_from(fitting or parts))
     process: Any = draw(specs(chosen, s.catalog))
@@ -341,7 +363,9 @@ def _with_process(
 def _loss(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     spec = draw(drawn(_anything))
     s = _with_process(
-        draw, replace(s, spec=spec), lambda process, space: _fits(spec.check(process.facts(space)))
+        draw,
+        replace(s, spec=spec),
+        lambda process, space: _fits(spec.check(process.facts(space))),
     )
     return replace(s, args=(s.process.facts(s.space),))
 
@@ -368,7 +392,9 @@ def _optimizer(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
 
 def _lr_schedule(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     return replace(
-        s, spec=draw(drawn(_anything)), args=(draw(st.sampled_from([100, 1, 2, 3, 1000])),)
+        s,
+        spec=draw(drawn(_anything)),
+        args=(draw(st.sampled_from([100, 1, 2, 3, 1000])),),
     )
 
 

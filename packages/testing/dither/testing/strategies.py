@@ -47,7 +47,11 @@ __all__ = [
     "token_spaces",
 ]
 
-CONDITIONS = (Condition("cell", 3), Condition("centre"), Condition("boundary", length=12))
+CONDITIONS = (
+    Condition("cell", 3),
+    Condition("centre"),
+    Condition("boundary", length=12),
+)
 """Conditions of every space: a label per sample, and a coordinate per position."""
 
 
@@ -57,7 +61,9 @@ def token_spaces(draw: st.DrawFn, max_fields: int = 3) -> TokenSpace:
     fields = []
     for index in range(draw(st.integers(1, max_fields))):
         ids = draw(st.integers(2, 5))
-        special = draw(st.sampled_from([(), ("mask",), ("pad",), ("mask", "pad"), ("pad", "mask")]))
+        special = draw(
+            st.sampled_from([(), ("mask",), ("pad",), ("mask", "pad"), ("pad", "mask")])
+        )
         tokens = {name: ids + offset for offset, name in enumerate(special)}
         length = draw(st.integers(1, 6))
         fields.append(Field(f"field{index}", length, ids + len(special), **tokens))
@@ -71,7 +77,9 @@ def graph_spaces(draw: st.DrawFn) -> TokenSpace:
     kinds = draw(st.integers(2, 4))
     relations = draw(st.integers(2, 4))
     nodes = Field("nodes", n, kinds + 2, mask=kinds, pad=kinds + 1)
-    edges = Field("edges", n * (n - 1) // 2, relations + 2, mask=relations, pad=relations + 1)
+    edges = Field(
+        "edges", n * (n - 1) // 2, relations + 2, mask=relations, pad=relations + 1
+    )
     return TokenSpace((nodes, edges), CONDITIONS)
 
 
@@ -116,7 +124,10 @@ def cleans(draw: st.DrawFn, space: Space, rows: int | None = None) -> Clean:
         x0 = _draw_ids(space, valid, generator)
         value_shape: tuple[int, ...] = valid.shape
     else:
-        x0 = torch.randn(n, space.length, space.width, generator=generator) * valid[..., None]
+        x0 = (
+            torch.randn(n, space.length, space.width, generator=generator)
+            * valid[..., None]
+        )
         # One draw for all values of a position, or for each.
         value_shape = (*valid.shape, 1)
         if known == "values":
@@ -133,7 +144,9 @@ def _draw_ids(
 ) -> Int[Tensor, "B L"]:
     parts = []
     for field in space.fields:
-        ids = torch.tensor([i for i in range(field.size) if i not in (field.mask, field.pad)])
+        ids = torch.tensor(
+            [i for i in range(field.size) if i not in (field.mask, field.pad)]
+        )
         index = torch.randint(len(ids), (len(valid), field.length), generator=generator)
         parts.append(ids[index])
     padding = space.table(lambda field: torch.tensor(field.pad or 0))
@@ -147,7 +160,9 @@ def _draw_condition(
     if condition.size is not None:
         return torch.randint(-1, condition.size, (len(valid),), generator=generator)
     if condition.length is not None:
-        return torch.randint(-1, 256, (len(valid), condition.length), generator=generator)
+        return torch.randint(
+            -1, 256, (len(valid), condition.length), generator=generator
+        )
     return torch.randint(1, 100_000, valid.shape, generator=generator).cumsum(1) * valid
 
 
@@ -178,10 +193,14 @@ class _SpecStrategy:
         if info.is_required():
             return False
         default = info.get_default(call_default_factory=True, validated_data={})
-        if default is not None and any(isinstance(item, Place) for item in info.metadata):
+        if default is not None and any(
+            isinstance(item, Place) for item in info.metadata
+        ):
             kind: Any = info.annotation
             return self.fits(
-                default if isinstance(default, Spec) else self.catalog.parse(kind.kind, default)
+                default
+                if isinstance(default, Spec)
+                else self.catalog.parse(kind.kind, default)
             )
         return not (self.small and makes_large(default))
 
@@ -193,7 +212,9 @@ class _SpecStrategy:
             return _integers(info.metadata, SIZES)
         return self.values(info.annotation, info.metadata)
 
-    def values(self, annotation: Any, metadata: Iterable[Any] = ()) -> st.SearchStrategy[Any]:
+    def values(
+        self, annotation: Any, metadata: Iterable[Any] = ()
+    ) -> st.SearchStrategy[Any]:
         origin = get_origin(annotation)
         arguments = get_args(annotation)
         metadata = list(metadata)
@@ -216,10 +237,14 @@ class _SpecStrategy:
     def parts(self, kind: str) -> st.SearchStrategy[Spec]:
         """Fitting components of a kind, of any plugin."""
         deeper = _SpecStrategy(self.catalog, self.small, self.fits, self.depth + 1)
-        candidates = [part.spec for part in self.catalog.parts(kind) if self._may_fit(part.spec)]
+        candidates = [
+            part.spec for part in self.catalog.parts(kind) if self._may_fit(part.spec)
+        ]
         if self.depth >= MAX_DEPTH:
             candidates = [
-                spec for spec in candidates if not any(map(_has_place, spec.model_fields.values()))
+                spec
+                for spec in candidates
+                if not any(map(_has_place, spec.model_fields.values()))
             ]
         if not candidates:
             raise LookupError(f"no {kind} is registered")
@@ -235,15 +260,22 @@ class _SpecStrategy:
     def _collection(
         self, origin: type, arguments: tuple[Any, ...], metadata: list[Any]
     ) -> st.SearchStrategy[Any]:
-        least = max((item.min_length for item in metadata if isinstance(item, MinLen)), default=0)
+        least = max(
+            (item.min_length for item in metadata if isinstance(item, MinLen)),
+            default=0,
+        )
         limits = [item.max_length for item in metadata if isinstance(item, MaxLen)]
         most = min([*limits, least + 2])
         if origin is dict:
             keys = st.sampled_from("abcdef")
-            return st.dictionaries(keys, self.values(arguments[1]), min_size=least, max_size=most)
+            return st.dictionaries(
+                keys, self.values(arguments[1]), min_size=least, max_size=most
+            )
         if origin is tuple and Ellipsis not in arguments:
             return st.tuples(*map(self.values, arguments))
-        return st.lists(self.values(arguments[0]), min_size=least, max_size=most).map(origin)
+        return st.lists(self.values(arguments[0]), min_size=least, max_size=most).map(
+            origin
+        )
 
     def _scalar(self, annotation: Any, metadata: list[Any]) -> st.SearchStrategy[Any]:
         if isinstance(annotation, type) and issubclass(annotation, Options):
@@ -255,7 +287,9 @@ class _SpecStrategy:
         if annotation is float:
             return _numbers(metadata, self.small)
         if annotation is str:
-            min_size = max((m.min_length for m in metadata if isinstance(m, MinLen)), default=0)
+            min_size = max(
+                (m.min_length for m in metadata if isinstance(m, MinLen)), default=0
+            )
             return st.text("abcxyz", min_size=min_size, max_size=min_size + 3)
         raise TypeError(f"no strategy for options of type {annotation}")
 
@@ -265,7 +299,9 @@ def _options(draw: st.DrawFn, strategy: _SpecStrategy, model: type[O]) -> O:
     chosen = {}
     for key, info in model.model_fields.items():
         values = strategy.field(info)
-        if values is not None and (not strategy.keeps_default(info) or draw(st.booleans())):
+        if values is not None and (
+            not strategy.keeps_default(info) or draw(st.booleans())
+        ):
             chosen[key] = draw(values)
     try:
         return model.model_validate(chosen, context={"catalog": strategy.catalog})
@@ -309,13 +345,17 @@ def makes_large(default: Any) -> bool:
     return type(default) is int and default > SMALL[-1]
 
 
-def _integers(metadata: list[Any], small: tuple[int, ...] | None) -> st.SearchStrategy[int]:
+def _integers(
+    metadata: list[Any], small: tuple[int, ...] | None
+) -> st.SearchStrategy[int]:
     low, low_excluded, high, high_excluded = _range(metadata)
     if low_excluded:
         low += 1
     if high_excluded:
         high -= 1
-    step: Any = next((item.multiple_of for item in metadata if isinstance(item, MultipleOf)), 1)
+    step: Any = next(
+        (item.multiple_of for item in metadata if isinstance(item, MultipleOf)), 1
+    )
     if small is None:
         return st.integers(low, high).filter(lambda n: bool(n % step == 0))
 

@@ -35,7 +35,9 @@ def lines(stats: dict[str, list[Any]]) -> list[str]:
                 reason = str(report.longrepr[2]).removeprefix("Skipped: ")
                 reasons[f"skipped: {reason}"] += 1
             elif outcome == "xfailed":
-                reasons[f"failed as expected: {match[1]} {match[2]}: {report.wasxfail}"] += 1
+                reasons[
+                    f"failed as expected: {match[1]} {match[2]}: {report.wasxfail}"
+                ] += 1
     if not outcomes:
         return []
     skipped = outcomes["skipped"]

@@ -43,7 +43,9 @@ SPACE = TokenSpace((Field("word", 2, IDS),))
 TWO_FIELDS = TokenSpace((Field("left", 1, IDS), Field("right", 1, IDS)))
 """The same positions as two fields."""
 FEATURES = FeatureSpace(2, 2)
-OUTCOMES: Int[Tensor, "O 2"] = torch.cartesian_prod(torch.arange(IDS), torch.arange(IDS))
+OUTCOMES: Int[Tensor, "O 2"] = torch.cartesian_prod(
+    torch.arange(IDS), torch.arange(IDS)
+)
 PROBABILITIES: Float[Tensor, " O"] = (
     torch.tensor([8.0, 1, 1, 1, 2, 5, 1, 6, 2], dtype=torch.float64) / 27
 )
@@ -94,7 +96,9 @@ def exact_outputs(
     }
 
 
-def forward_table(sigma: Float[Tensor, ""], prior: Float[Tensor, "rows V"]) -> Float[Tensor, "O K"]:
+def forward_table(
+    sigma: Float[Tensor, ""], prior: Float[Tensor, "rows V"]
+) -> Float[Tensor, "O K"]:
     """Return q(x_t | x_0) of every outcome and every state, in the order of `torch.cartesian_prod` of the ids."""
     alpha = (-sigma).exp()
     prior = prior.double().expand(2, -1)
@@ -102,7 +106,9 @@ def forward_table(sigma: Float[Tensor, ""], prior: Float[Tensor, "rows V"]) -> F
     return (q[:, 0, :, None] * q[:, 1, None, :]).flatten(1)
 
 
-def divergences(sigma: Float[Tensor, ""], prior: Float[Tensor, "rows V"]) -> Float[Tensor, " O"]:
+def divergences(
+    sigma: Float[Tensor, ""], prior: Float[Tensor, "rows V"]
+) -> Float[Tensor, " O"]:
     """Return KL(q(x_t | x_0) || p_t) of each outcome; its decrease from t to s is the bound between.
 
     The reverse path of an exact model has p(x_s | x_t) = p_s(x_s) q(x_t | x_s) / p_t(x_t), so that
@@ -126,7 +132,11 @@ def normal_divergence(
     alpha = (-sigma).exp()
     var = -torch.expm1(-sigma)
     total = alpha * std**2 + var
-    return (total / var).log() / 2 + (var + alpha * (x0 - mean).square()) / (2 * total) - 0.5
+    return (
+        (total / var).log() / 2
+        + (var + alpha * (x0 - mean).square()) / (2 * total)
+        - 0.5
+    )
 
 
 class OracleSession:
@@ -143,7 +153,10 @@ class OracleSession:
         self.before: Int[Tensor, "B P"] | None = None
 
     def __call__(
-        self, state: State, t: Float[Tensor, "B *L"], at: Bool[Tensor, "B L"] | None = None
+        self,
+        state: State,
+        t: Float[Tensor, "B *L"],
+        at: Bool[Tensor, "B L"] | None = None,
     ) -> Any:
         noise = self.process.schedule(t)
         raw = exact_outputs(state, noise, self.prior, self.before)[self.predict].float()
@@ -153,7 +166,9 @@ class OracleSession:
         return pred if at is None else pred.at(at)
 
     def append(self, x: Int[Tensor, "B P"]) -> None:
-        self.before = x.clone() if self.before is None else torch.cat([self.before, x], 1)
+        self.before = (
+            x.clone() if self.before is None else torch.cat([self.before, x], 1)
+        )
 
 
 class NormalSession:
@@ -194,7 +209,12 @@ def exact_normal(
     gain = a * std**2 / (a.square() * std**2 + b.square())
     x0 = torch.where(state.masked, mean, mean + gain * (state.x - a * mean))
     eps = (state.x - a * x0) / b.clamp_min(1e-6)
-    return {"x0": x0, "eps": eps, "velocity": a * eps - b * x0, "flow-velocity": eps - x0}[predict]
+    return {
+        "x0": x0,
+        "eps": eps,
+        "velocity": a * eps - b * x0,
+        "flow-velocity": eps - x0,
+    }[predict]
 
 
 def blank_batch(rows: int) -> Clean:
@@ -208,18 +228,24 @@ MIN_EXPECTED = 5.0
 """Outcomes with a lower expected count are pooled, as the chi-square test requires."""
 
 
-def assert_follows(drawn: Int[Tensor, " N"], probabilities: Float[Tensor, " K"], what: str) -> None:
+def assert_follows(
+    drawn: Int[Tensor, " N"], probabilities: Float[Tensor, " K"], what: str
+) -> None:
     """Test outcomes (0 .. K-1) against their probabilities by a chi-square test."""
     size = len(probabilities)
     inside = (drawn >= 0) & (drawn < size)
-    assert inside.all(), f"{what}: outcomes from {drawn.min()} to {drawn.max()} of {size}"
+    assert inside.all(), (
+        f"{what}: outcomes from {drawn.min()} to {drawn.max()} of {size}"
+    )
     probabilities = probabilities.double() / probabilities.double().sum()
     counts = torch.bincount(drawn, minlength=size).double()
     expected = probabilities * len(drawn)
     rounded = [round(number, 1) for number in expected.tolist()]
     text = f"counts {counts.int().tolist()}, expected {rounded}"
     impossible = (probabilities < 1e-12) & (counts > 0)
-    assert not impossible.any(), f"{what}: an outcome of probability 0 was drawn: {text}"
+    assert not impossible.any(), (
+        f"{what}: an outcome of probability 0 was drawn: {text}"
+    )
 
     # Pool rare outcomes, and drop impossible ones.
     rare = expected < MIN_EXPECTED

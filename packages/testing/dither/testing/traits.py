@@ -11,7 +11,13 @@ from typing import Any
 from dither.registry import Space, Spec, TokenSpace
 from dither.registry.config.errors import did_you_mean
 
-__all__ = ["DECLARED_TRAITS", "IMPLIED_TRAITS", "may_declare", "traits_of", "unknown_traits"]
+__all__ = [
+    "DECLARED_TRAITS",
+    "IMPLIED_TRAITS",
+    "may_declare",
+    "traits_of",
+    "unknown_traits",
+]
 
 DECLARED_TRAITS = {
     ("block", "zero-init"): "a new block is the identity",
@@ -20,7 +26,10 @@ DECLARED_TRAITS = {
         "block",
         "weighted-keys",
     ): "adds a float mask to the logits of keys, so that log n makes a key count as n",
-    ("block", "positions"): "accepts positions=, coordinates of which only the distances matter",
+    (
+        "block",
+        "positions",
+    ): "accepts positions=, coordinates of which only the distances matter",
     ("block", "cache"): "in a block-causal model, blocks with a cache equal the whole",
     ("embedding", "tables"): "has `tables`, one per field, that a head may share",
     ("embedding", "known"): "known tokens are marked, from State.noisy",
@@ -28,14 +37,23 @@ DECLARED_TRAITS = {
         "embedding",
         "identical-masked",
     ): "all fully masked positions of a sample have the same vector",
-    ("condition", "constant"): "its output is the same for any noise level and conditions",
+    (
+        "condition",
+        "constant",
+    ): "its output is the same for any noise level and conditions",
     (
         "condition",
         "level-free",
     ): "ignores the noise level; so does a model that has no other condition",
     ("model", "level-free"): "ignores the noise level",
-    ("head", "maps"): "has `maps`, one per field, whose weights may be those of an embedding",
-    ("sampler", "exact-distribution"): "with an exact model, samples are exact for all options",
+    (
+        "head",
+        "maps",
+    ): "has `maps`, one per field, whose weights may be those of an embedding",
+    (
+        "sampler",
+        "exact-distribution",
+    ): "with an exact model, samples are exact for all options",
     (
         "loss",
         "own-jumps",
@@ -83,6 +101,8 @@ def unknown_traits(spec: Spec) -> list[str]:
     known = [trait for kind, trait in DECLARED_TRAITS if kind == spec.kind]
     messages = []
     for trait in sorted(spec.traits() - set(known)):
-        hint = did_you_mean(trait, known, f"traits of a {spec.kind}: {', '.join(known) or 'none'}")
+        hint = did_you_mean(
+            trait, known, f"traits of a {spec.kind}: {', '.join(known) or 'none'}"
+        )
         messages.append(f'unknown trait "{trait}"; {hint}')
     return messages

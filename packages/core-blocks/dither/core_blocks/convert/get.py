@@ -37,7 +37,9 @@ INNER = {
     "mlp.fc2.weight": "mlp.down.weight",
     "mlp.fc2.bias": "mlp.down.bias",
 }
-NORMS = {f"norm{n}.{name}": f"norm{n}.{name}" for n in (1, 2) for name in ("weight", "bias")}
+NORMS = {
+    f"norm{n}.{name}": f"norm{n}.{name}" for n in (1, 2) for name in ("weight", "bias")
+}
 EXPRESSION = {
     "head_exp.head.weight": "head.linear.weight",
     "head_exp.head.bias": "head.linear.bias",
@@ -96,7 +98,9 @@ GET = Layout(
     outer=OUTER | EXPRESSION,
     inner=INNER | NORMS,
     blocks="encoder.blocks",
-    optional=frozenset({"mask_token", "head_mask.weight", "head_mask.bias", *EXPRESSION}),
+    optional=frozenset(
+        {"mask_token", "head_mask.weight", "head_mask.bias", *EXPRESSION}
+    ),
     normalize=_current_names,
     incompatibilities=_unmerged_lora,
 )

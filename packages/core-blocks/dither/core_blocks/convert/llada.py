@@ -27,7 +27,9 @@ BUFFERS = re.compile(r"(.*\.)?rotary_emb\.(inv_freq|cos_cached|sin_cached)$")
 
 def _join_projections(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Join q_proj, k_proj and v_proj of each block; drop tables of RoPE."""
-    weights = {name: weight for name, weight in theirs.items() if not BUFFERS.match(name)}
+    weights = {
+        name: weight for name, weight in theirs.items() if not BUFFERS.match(name)
+    }
     for name in theirs:
         match = PROJECTION.match(name)
         if match is None:
@@ -38,7 +40,9 @@ def _join_projections(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         # An incomplete set keeps its names, which are reported as unknown.
         if all(part in weights for part in names):
             block = prefix.removesuffix("self_attn.")
-            weights[f"{block}attention.qkv.{kind}"] = torch.cat([weights.pop(n) for n in names])
+            weights[f"{block}attention.qkv.{kind}"] = torch.cat(
+                [weights.pop(n) for n in names]
+            )
     return weights
 
 
@@ -148,8 +152,13 @@ def options_of_llada(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def resize_vocabulary(ours: Mapping[str, Tensor], size: int, mask: int) -> dict[str, Tensor]:
+def resize_vocabulary(
+    ours: Mapping[str, Tensor], size: int, mask: int
+) -> dict[str, Tensor]:
     """Return the weights for ids 0 .. size - 1 of a tokenizer followed by MASK, whose id in the file is `mask`."""
     rows = torch.tensor([*range(size), mask])
     tables = ("embedding.tables.0.weight", "head.maps.0.weight")
-    return {name: weight[rows] if name in tables else weight for name, weight in ours.items()}
+    return {
+        name: weight[rows] if name in tables else weight
+        for name, weight in ours.items()
+    }

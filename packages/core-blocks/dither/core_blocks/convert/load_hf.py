@@ -77,7 +77,9 @@ def convert_folder(
         message = f"{folder / 'config.json'} has no mask_token_id"
         raise Refused(Problem(message, help="pass --mask-id", code="missing-key"))
     if out.exists():
-        raise Refused(Problem(f"{out} exists", help="pass another --out", code="file-exists"))
+        raise Refused(
+            Problem(f"{out} exists", help="pass another --out", code="file-exists")
+        )
 
     theirs = read_shards(folder)
     layout = LLADA if any(name.startswith(LLADA.blocks) for name in theirs) else LLAMA
@@ -86,7 +88,9 @@ def convert_folder(
         model = options_of_llada(config)
     except KeyError as error:
         raise Refused(
-            Problem(f"{folder / 'config.json'} has no {error.args[0]}", code="missing-key")
+            Problem(
+                f"{folder / 'config.json'} has no {error.args[0]}", code="missing-key"
+            )
         ) from None
 
     # Embeddings are often padded beyond the tokenizer, to a multiple of 64 rows.
@@ -98,7 +102,9 @@ def convert_folder(
 
     out.mkdir(parents=True)
     resized = resize_vocabulary(ours, size, mask)
-    save_file({name: weight.contiguous() for name, weight in resized.items()}, out / WEIGHTS)
+    save_file(
+        {name: weight.contiguous() for name, weight in resized.items()}, out / WEIGHTS
+    )
     shutil.copyfile(folder / "tokenizer.json", out / "tokenizer.json")
     text = EXPERIMENT.format(
         name=json.dumps(folder.resolve().name.lower()),
@@ -129,11 +135,16 @@ def read_shards(folder: Path) -> dict[str, Tensor]:
         # A name from data is never a path.
         if Path(name).name != name:
             raise Refused(
-                Problem(f"{folder / INDEX}: {name} is not the name of a file", code="damaged-file")
+                Problem(
+                    f"{folder / INDEX}: {name} is not the name of a file",
+                    code="damaged-file",
+                )
             )
         weights |= read_weights(folder / name)
     if len(weights) < len(listed):
-        message = f"{len(listed)} weights are listed, but the shards have {len(weights)}"
+        message = (
+            f"{len(listed)} weights are listed, but the shards have {len(weights)}"
+        )
         raise Refused(Problem(f"{folder / INDEX}: {message}", code="misfit"))
     return weights
 
@@ -146,7 +157,9 @@ def _read_json(path: Path) -> dict[str, Any]:
             Problem(f"{path} cannot be read: {error.strerror}", code="file-not-found")
         ) from None
     except ValueError as error:
-        raise Refused(Problem(f"{path} is not JSON: {error}", code="damaged-file")) from None
+        raise Refused(
+            Problem(f"{path} is not JSON: {error}", code="damaged-file")
+        ) from None
     if not isinstance(content, dict):
         raise Refused(Problem(f"{path} is not a JSON object", code="damaged-file"))
     return content

@@ -41,12 +41,16 @@ class Layout:
     blocks: str = "blocks"
     optional: frozenset[str] = frozenset()
     ignored: frozenset[str] = frozenset()
-    normalize: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = lambda theirs: theirs
+    normalize: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = lambda theirs: (
+        theirs
+    )
     incompatibilities: Callable[[Mapping[str, Tensor]], Iterable[str]] = lambda theirs: ()
 
     def depth(self, theirs: Mapping[str, Tensor]) -> int:
         """Return the number of blocks."""
-        matches = (re.match(rf"{re.escape(self.blocks)}\.(\d+)\.", name) for name in theirs)
+        matches = (
+            re.match(rf"{re.escape(self.blocks)}\.(\d+)\.", name) for name in theirs
+        )
         return max((int(match[1]) + 1 for match in matches if match), default=0)
 
     def names(self, theirs: Mapping[str, Tensor]) -> dict[str, str]:
@@ -84,13 +88,21 @@ class Layout:
         names = self.names(normalized)
         reasons = []
 
-        missing = [name for name in names if name not in normalized and not self._is_optional(name)]
+        missing = [
+            name
+            for name in names
+            if name not in normalized and not self._is_optional(name)
+        ]
         if missing:
             reasons.append(
                 f"{len(missing)} weights of {self.model_name} are missing: {_listed(missing)}"
             )
 
-        unknown = [name for name in normalized if name not in names and name not in self.ignored]
+        unknown = [
+            name
+            for name in normalized
+            if name not in names and name not in self.ignored
+        ]
         if unknown:
             close = nearest(unknown[0], list(names))
             hint = f'; did you mean "{close}"?' if close else ""
@@ -99,7 +111,9 @@ class Layout:
             )
 
         _refuse("misfit", [*reasons, *self.incompatibilities(theirs)])
-        return {ours: normalized[name] for name, ours in names.items() if name in normalized}
+        return {
+            ours: normalized[name] for name, ours in names.items() if name in normalized
+        }
 
     def _is_optional(self, name: str) -> bool:
         inner = re.sub(rf"^{re.escape(self.blocks)}\.\d+\.", "", name)
@@ -120,18 +134,24 @@ class Layout:
         weights = self.weights(theirs)
         expected = model.state_dict()
         # Messages use the names in the file.
-        their_names = {ours: name for name, ours in self.names(self.normalize(theirs)).items()}
+        their_names = {
+            ours: name for name, ours in self.names(self.normalize(theirs)).items()
+        }
 
         mismatches = []
         for key, weight in weights.items():
             if key not in expected:
                 mismatches.append(f"{their_names[key]}: the model has no {key}")
             elif weight.shape != expected[key].shape:
-                shapes = f"shape {_shape(weight)}, the model expects {_shape(expected[key])}"
+                shapes = (
+                    f"shape {_shape(weight)}, the model expects {_shape(expected[key])}"
+                )
                 mismatches.append(f"{their_names[key]} has {shapes}")
         for key in expected:
             if key not in weights:
-                mismatches.append(f"the model has {key}, but {self.model_name} does not")
+                mismatches.append(
+                    f"the model has {key}, but {self.model_name} does not"
+                )
         if mismatches:
             listed = _listed(mismatches, "; ")
             _refuse("shape-mismatch", [f"{path} does not fit the model: {listed}"])
@@ -143,7 +163,9 @@ class Layout:
             if not weights[key].to(value.dtype).isfinite().all()
         ]
         if invalid:
-            _refuse("non-finite", [f"{path}: weights with NaN or inf: {_listed(invalid)}"])
+            _refuse(
+                "non-finite", [f"{path}: weights with NaN or inf: {_listed(invalid)}"]
+            )
         model.load_state_dict(weights)
 
 
@@ -153,7 +175,11 @@ def _refuse(code: str, reasons: list[str]) -> None:
 
 
 def _listed(names: list[str], separator: str = ", ") -> str:
-    more = f"{separator}and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    more = (
+        f"{separator}and {len(names) - MAX_LISTED} more"
+        if len(names) > MAX_LISTED
+        else ""
+    )
     return separator.join(names[:MAX_LISTED]) + more
 
 

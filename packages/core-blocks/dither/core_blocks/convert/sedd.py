@@ -59,14 +59,20 @@ def _rope_mismatch(theirs: Mapping[str, Tensor]) -> Iterator[str]:
 
 
 SEDD = Layout(
-    "a SEDD", OUTER, INNER, ignored=frozenset({INV_FREQ}), incompatibilities=_rope_mismatch
+    "a SEDD",
+    OUTER,
+    INNER,
+    ignored=frozenset({INV_FREQ}),
+    incompatibilities=_rope_mismatch,
 )
 """The published models, for uniform and absorbing noise."""
 
 
 def _without_time(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Drop the prefix of the backbone, and fold its constant noise level 0 into the bias of the first layer."""
-    weights = {name.removeprefix("backbone."): weight for name, weight in theirs.items()}
+    weights = {
+        name.removeprefix("backbone."): weight for name, weight in theirs.items()
+    }
     enter = "sigma_map.mlp.0.weight"
     bias = "sigma_map.mlp.0.bias"
     if enter in weights and bias in weights:

@@ -54,7 +54,10 @@ class Damaged(Refused):
     exit_code = 3
 
     def __init__(
-        self, problems: Problem | str | Sequence[Problem], *, code: str = "damaged-checkpoint"
+        self,
+        problems: Problem | str | Sequence[Problem],
+        *,
+        code: str = "damaged-checkpoint",
     ) -> None:
         super().__init__(problems, code=code)
 
@@ -71,10 +74,14 @@ class Contents:
     def size(self) -> int:
         """Return about the bytes on disk; tied weights count once."""
         weights = [
-            module.state_dict() for module in (self.model, self.average) if module is not None
+            module.state_dict()
+            for module in (self.model, self.average)
+            if module is not None
         ]
         tensors = {
-            _place(tensor): tensor for held in (*weights, self.tensors) for tensor in held.values()
+            _place(tensor): tensor
+            for held in (*weights, self.tensors)
+            for tensor in held.values()
         }
         return (
             sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
@@ -85,18 +92,25 @@ class Contents:
         """Write everything but MANIFEST.json into a folder."""
         for name, weights in (("model", self.model), ("ema", self.average)):
             if weights is not None:
-                _write_file(folder / f"{name}.safetensors", partial(save_model, weights))  # type: ignore[arg-type]
+                save = partial(save_model, weights)  # type: ignore[arg-type]
+                _write_file(folder / f"{name}.safetensors", save)
         tensors = {name: tensor.contiguous() for name, tensor in self.tensors.items()}
-        _write_file(folder / "optimizer.safetensors", lambda path: save_file(tensors, path))
+        _write_file(
+            folder / "optimizer.safetensors", lambda path: save_file(tensors, path)
+        )
 
     def copied(self) -> Contents:
         """Return a copy on the CPU, independent of further training."""
         average = None if self.average is None else Weights(self.average.state_dict())
         tensors = {
-            name: tensor.detach().to("cpu", copy=True) for name, tensor in self.tensors.items()
+            name: tensor.detach().to("cpu", copy=True)
+            for name, tensor in self.tensors.items()
         }
         return Contents(
-            Weights(self.model.state_dict()), average, tensors, copy.deepcopy(self.plain)
+            Weights(self.model.state_dict()),
+            average,
+            tensors,
+            copy.deepcopy(self.plain),
         )
 
 
@@ -107,7 +121,9 @@ class Weights:
         copies: dict[tuple[Any, ...], Tensor] = {}
         for tensor in weights.values():
             copies.setdefault(_place(tensor), tensor.detach().to("cpu", copy=True))
-        self._weights = {name: copies[_place(tensor)] for name, tensor in weights.items()}
+        self._weights = {
+            name: copies[_place(tensor)] for name, tensor in weights.items()
+        }
 
     def state_dict(self) -> dict[str, Tensor]:
         return dict(self._weights)
@@ -176,11 +192,15 @@ class Checkpoints:
         except BaseException as error:
             shutil.rmtree(temporary, ignore_errors=True)
             if isinstance(error, OSError) and error.errno in FULL:
-                raise self._no_space(error.errno, error.filename or final, needed) from error
+                raise self._no_space(
+                    error.errno, error.filename or final, needed
+                ) from error
             raise
         fsync(self.folder)
         for older, path in self.steps()[self.keep :]:
-            if older != self.protected_step and not (self.every and older % self.every == 0):
+            if older != self.protected_step and not (
+                self.every and older % self.every == 0
+            ):
                 dropped = self.folder / f".tmp-old-{path.name}-{secrets.token_hex(3)}"
                 path.rename(dropped)  # so that it is never half a checkpoint
                 shutil.rmtree(dropped, ignore_errors=True)
@@ -212,18 +232,23 @@ def load_weights(path: Path, model: nn.Module) -> None:
             load_model(model, path)
     except RuntimeError as error:
         raise Refused(
-            f"{path} does not hold the weights of this model: {error}", code="shape-mismatch"
+            f"{path} does not hold the weights of this model: {error}",
+            code="shape-mismatch",
         ) from None
 
 
 def load_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the optimizer tensors and the plain values of a checkpoint."""
-    return read_tensors(part_of(path, "optimizer")), json.loads(read_text(path / "state.json"))
+    return read_tensors(part_of(path, "optimizer")), json.loads(
+        read_text(path / "state.json")
+    )
 
 
 def _write(folder: Path, step: int, contents: Contents | Shards) -> None:
     contents.write(folder)
-    _write_file(folder / "state.json", lambda path: path.write_text(json.dumps(contents.plain)))
+    _write_file(
+        folder / "state.json", lambda path: path.write_text(json.dumps(contents.plain))
+    )
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     _write_file(folder / MANIFEST, lambda _: write_manifest(folder, files, step=step))
     for inner in (*{path.parent for path in files}, folder):
@@ -269,7 +294,10 @@ class Saver:
         ):  # all ranks write shards, in the training loop
             self._complete(step, self.checkpoints.save(step, contents))
         else:
-            self._pending = step, self._pool.submit(self.checkpoints.save, step, contents.copied())
+            self._pending = (
+                step,
+                self._pool.submit(self.checkpoints.save, step, contents.copied()),
+            )
 
     def wait(self, block: bool = True) -> None:
         """Complete the pending write, with `block` waiting for it; OSError if it failed."""
@@ -291,7 +319,10 @@ class Scores:
     """A metric of every evaluation of a run, by step."""
 
     def __init__(
-        self, metric: str, better: Literal["lower", "higher"], values: Mapping[int, float]
+        self,
+        metric: str,
+        better: Literal["lower", "higher"],
+        values: Mapping[int, float],
     ) -> None:
         self.metric = metric
         self.better = better
@@ -313,7 +344,9 @@ class Scores:
         path = run_directory / "metrics.jsonl"
         try:
             found = read_metrics(path, skip=damaged)
-            lines = [line for line in found if line["kind"] == "valid" and metric in line]
+            lines = [
+                line for line in found if line["kind"] == "valid" and metric in line
+            ]
             values = {
                 line["step"]: math.nan if line[metric] is None else float(line[metric])
                 for line in lines
@@ -327,7 +360,9 @@ class Scores:
         """The step of the best evaluation, the first of equal ones; None without evaluations."""
         sign = 1 if self.better == "lower" else -1
         finite = [
-            (sign * value, step) for step, value in self.values.items() if math.isfinite(value)
+            (sign * value, step)
+            for step, value in self.values.items()
+            if math.isfinite(value)
         ]
         return min(finite)[1] if finite else None
 
@@ -347,4 +382,6 @@ class Scores:
         if self.metric not in metrics:
             hint = did_you_mean(self.metric, metrics)
             message = f'unknown metric "{self.metric}"; evaluation computes {", ".join(metrics)}'
-            raise Refused(Problem(message, ("evaluate", "best"), help=hint, code="unknown-metric"))
+            raise Refused(
+                Problem(message, ("evaluate", "best"), help=hint, code="unknown-metric")
+            )

@@ -38,7 +38,10 @@ class Shards:
     """
 
     def __init__(
-        self, parts: Mapping[str, Mapping[str, Tensor]], plain: dict[str, Any], ranks: Ranks
+        self,
+        parts: Mapping[str, Mapping[str, Tensor]],
+        plain: dict[str, Any],
+        ranks: Ranks,
     ) -> None:
         self.parts = parts
         self.plain = plain
@@ -62,7 +65,9 @@ class Shards:
         """Wait for the main rank and write with it; Refused if it could not start to write."""
         folder = self.ranks.broadcast(None)
         if folder is None:
-            raise Refused("the main rank could not start to write a checkpoint; see its message")
+            raise Refused(
+                "the main rank could not start to write a checkpoint; see its message"
+            )
         self._write(Path(folder))
 
     def cancel(self) -> None:
@@ -87,8 +92,12 @@ class Shards:
                 else:
                     replicated[key] = value.detach().cpu().contiguous()
             try:
-                writer = HuggingFaceStorageWriter(str(folder / name), save_distributed=True)
-                save(sharded, storage_writer=writer, process_group=self.ranks.host_group)
+                writer = HuggingFaceStorageWriter(
+                    str(folder / name), save_distributed=True
+                )
+                save(
+                    sharded, storage_writer=writer, process_group=self.ranks.host_group
+                )
             except CheckpointException as error:
                 raise _first_failure(error) from None
             if self.ranks.is_main and replicated:
@@ -127,11 +136,18 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     reader = HuggingFaceStorageReader(str(path))
     sizes: Mapping[str, Any] = reader.read_metadata().state_dict_metadata
     tensors = {
-        name: torch.empty(entry.size, dtype=entry.properties.dtype) for name, entry in sizes.items()
+        name: torch.empty(entry.size, dtype=entry.properties.dtype)
+        for name, entry in sizes.items()
     }
-    with warnings.catch_warnings(action="ignore", category=UserWarning):  # about a single process
+    with warnings.catch_warnings(
+        action="ignore", category=UserWarning
+    ):  # about a single process
         try:
-            load(tensors, storage_reader=HuggingFaceStorageReader(str(path)), no_dist=True)
+            load(
+                tensors,
+                storage_reader=HuggingFaceStorageReader(str(path)),
+                no_dist=True,
+            )
         except CheckpointException as error:
             raise _first_failure(error) from None
     return tensors
@@ -150,12 +166,16 @@ def read_into(tensors: Mapping[str, Tensor], path: Path, ranks: Ranks) -> None:
             process_group=ranks.host_group,
         )
     except CheckpointException as error:
-        message = f"{path} does not hold the weights of this model: {_first_failure(error)}"
+        message = (
+            f"{path} does not hold the weights of this model: {_first_failure(error)}"
+        )
         raise Refused(message, code="shape-mismatch") from None
 
 
 def _first_failure(error: Any) -> Exception:
     """Return the exception of a rank, an OSError before any other."""
     failures = [wrapped[0] for wrapped in error.failures.values()]
-    os_error = next((failure for failure in failures if isinstance(failure, OSError)), None)
+    os_error = next(
+        (failure for failure in failures if isinstance(failure, OSError)), None
+    )
     return os_error or RuntimeError("; ".join(map(repr, failures)))

@@ -41,7 +41,9 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
 
         disable_collection()
     try:
-        with stop_on_signals(last=is_process) as stop:  # until a run installs its own handlers
+        with stop_on_signals(
+            last=is_process
+        ) as stop:  # until a run installs its own handlers
             stop.code = _run(sys.argv[1:] if arguments is None else arguments, verb)
             return stop.code
     except Stopped as stopped:

@@ -83,7 +83,10 @@ app = typer.Typer(
 
 PANELS = {
     "experiments": {
-        "run": ("experiments", "run bubble_diagram/quick train.steps=500 model.width=128"),
+        "run": (
+            "experiments",
+            "run bubble_diagram/quick train.steps=500 model.width=128",
+        ),
         "sweep": ("sweeps", "sweep my.toml --sweep 'train.optimizer.lr=[1e-3, 3e-3]'"),
         "validate": ("experiments", "validate my.toml --deep"),
         "resolve": ("experiments", "resolve my.toml train.optimizer --origins"),
@@ -108,7 +111,9 @@ PANELS = {
     },
 }
 """Commands in the order of the help, each with its module and an example for its own help."""
-VERBS = {verb: module for panel in PANELS.values() for verb, (module, _) in panel.items()}
+VERBS = {
+    verb: module for panel in PANELS.values() for verb, (module, _) in panel.items()
+}
 """Commands of the engine and their modules; some are groups of commands, such as `runs list`."""
 
 Words = list[str] | None
@@ -117,7 +122,9 @@ FILE = (
     "bubble_diagram/quick."
 )
 Experiment = Annotated[Path, typer.Argument(help=FILE, show_default=False)]
-OptionalExperiment = Annotated[Path | None, typer.Argument(help=FILE, show_default=False)]
+OptionalExperiment = Annotated[
+    Path | None, typer.Argument(help=FILE, show_default=False)
+]
 Assignments = Annotated[
     Words,
     typer.Argument(
@@ -136,19 +143,27 @@ Overrides = Annotated[
     ),
 ]
 Removals = Annotated[
-    Words, typer.Option("--unset", metavar="KEY", help="Remove a value of the file (repeatable).")
+    Words,
+    typer.Option(
+        "--unset", metavar="KEY", help="Remove a value of the file (repeatable)."
+    ),
 ]
 PluginNames = Annotated[
     Words,
     typer.Option(
-        "-p", metavar="NAME", help="Load a plugin by name or file; no:NAME blocks one (repeatable)."
+        "-p",
+        metavar="NAME",
+        help="Load a plugin by name or file; no:NAME blocks one (repeatable).",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Runs = Annotated[Path, typer.Option("--runs", help="Parent folder of run directories.")]
-RunDirectory = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
+RunDirectory = Annotated[
+    Path, typer.Argument(help="A run directory.", show_default=False)
+]
 Split = Annotated[
-    Literal["train", "valid", "test"], typer.Option("--split", help="Split of the data.")
+    Literal["train", "valid", "test"],
+    typer.Option("--split", help="Split of the data."),
 ]
 Checkpoint = Annotated[
     str, typer.Option("--checkpoint", metavar="WHICH", help="newest, best, or a step.")

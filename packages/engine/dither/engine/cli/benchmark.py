@@ -76,9 +76,12 @@ def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
         "step_seconds": median,
         "step_seconds_least": min(whole),
         "step_seconds_most": max(whole),
-        "phases": {phase: statistics.median(part[phase] for part in parts) for phase in PHASES},
+        "phases": {
+            phase: statistics.median(part[phase] for part in parts) for phase in PHASES
+        },
         "samples_per_second": train.batch_size / median,
-        "positions_per_second": int(system.task.batch("train", rows).valid.sum()) / median,
+        "positions_per_second": int(system.task.batch("train", rows).valid.sum())
+        / median,
         "memory": _memory(trainer),
         "flops_per_step": flops,
         "peak_flops": peak,
@@ -97,7 +100,10 @@ def peak_flops(device: torch.device, precision: str) -> float:
 
 def advice(result: dict[str, Any]) -> Iterator[str]:
     """Yield what to change, from the result of `bench`."""
-    share = {phase: seconds / result["step_seconds"] for phase, seconds in result["phases"].items()}
+    share = {
+        phase: seconds / result["step_seconds"]
+        for phase, seconds in result["phases"].items()
+    }
     if share["data"] > MAX_DATA:
         more = f"raise train.workers, for example to {2 * DEFAULT_WORKERS}"
         yield f"data takes {share['data']:.0%} of a step: {more}"
@@ -147,7 +153,9 @@ def show_bench(console: Console, result: dict[str, Any]) -> None:
     fastest = result["step_seconds_least"] * 1e3
     slowest = result["step_seconds_most"] * 1e3
     first = result["first_step_seconds"] * 1e3
-    memory = ", ".join(f"{name} {size(count)}" for name, count in result["memory"].items())
+    memory = ", ".join(
+        f"{name} {size(count)}" for name, count in result["memory"].items()
+    )
     environment = result["environment"]
     lines = [
         f"step {fastest:.3f} to {slowest:.3f} ms in {result['repeats']} x {result['steps']} steps; "

@@ -60,7 +60,9 @@ def filter_components(
     for plugin in plugin_names or ():
         if plugin not in plugins:
             hint = did_you_mean(plugin, plugins, f"known: {', '.join(plugins)}")
-            raise Refused(Problem(f'unknown plugin "{plugin}"', help=hint, code="unknown-plugin"))
+            raise Refused(
+                Problem(f'unknown plugin "{plugin}"', help=hint, code="unknown-plugin")
+            )
     kinds = {known_kind(kind)} if kind else {*KINDS}
     owners = set(plugin_names or plugins)
     candidates = [c for c in components if c.kind in kinds and c.plugin in owners]
@@ -116,7 +118,12 @@ def _markdown_options(options: Sequence[Mapping[str, str]]) -> list[str]:
         return []
     lines = ["| option | type | default | description |", "|---|---|---|---|"]
     for option in options:
-        cells = (f"`{option['name']}`", option["type"], f"`{option['default']}`", option["doc"])
+        cells = (
+            f"`{option['name']}`",
+            option["type"],
+            f"`{option['default']}`",
+            option["doc"],
+        )
         lines.append("| " + " | ".join(map(_markdown_cell, cells)) + " |")
     return [*lines, ""]
 
@@ -146,7 +153,9 @@ def show_plugins(plugins: Plugins, as_json: bool) -> None:
         if report.reason:
             remarks.append(f"{report.name}: {report.state}: {report.reason}")
         elif report.imports_torch:
-            remarks.append(f"{report.name}: imports torch when loaded ({report.seconds:.3f} s)")
+            remarks.append(
+                f"{report.name}: imports torch when loaded ({report.seconds:.3f} s)"
+            )
     console = Console()
     console.print(page)
     for remark in remarks:
@@ -189,13 +198,17 @@ def show_table(name: str, as_json: bool) -> None:
     if echo_json(as_json, {"name": name, "options": options}):
         return
     console = Console()
-    console.print(Text.assemble((f"[{name}]", "bold"), f"\n{summary_of(TABLES[name])}\n"))
+    console.print(
+        Text.assemble((f"[{name}]", "bold"), f"\n{summary_of(TABLES[name])}\n")
+    )
     _show_options(console, options)
 
 
 def _show_options(console: Console, options: Iterable[Mapping[str, str]]) -> None:
     for option in options:
         default = f" = {option['default']}  "
-        console.print(Text.assemble((option["name"], "cyan"), default, (option["type"], "dim")))
+        console.print(
+            Text.assemble((option["name"], "cyan"), default, (option["type"], "dim"))
+        )
         if option["doc"]:
             console.print(Padding(Text(option["doc"]), (0, 0, 0, 4)))

@@ -21,7 +21,9 @@ from .engine import RunEngine
 
 __all__ = ["app_for", "expand_overrides"]
 
-DOTTED = re.compile(r"--(?P<key>[a-z_][\w-]*(?:\.[\w-]+)+)(?:=(?P<value>.*))?", re.DOTALL)
+DOTTED = re.compile(
+    r"--(?P<key>[a-z_][\w-]*(?:\.[\w-]+)+)(?:=(?P<value>.*))?", re.DOTALL
+)
 PLUGIN_PANEL = "tasks and plugins"
 ENTRIES: tuple[list[Any], list[Any]] = (app.registered_commands, app.registered_groups)
 
@@ -36,7 +38,9 @@ def app_for(words: Sequence[str]) -> tuple[Any, list[str]]:
     word = words[0] if words else None
     # Tests and notebooks call `main` several times, each with plugins of its own.
     for entries in ENTRIES:
-        entries[:] = [entry for entry in entries if entry.rich_help_panel != PLUGIN_PANEL]
+        entries[:] = [
+            entry for entry in entries if entry.rich_help_panel != PLUGIN_PANEL
+        ]
     if word in VERBS:
         return _with_one_command(word), words
 
@@ -69,7 +73,9 @@ def _with_one_command(word: str) -> Any:
     """Return the application with one command: typer takes 1 ms for the options of each."""
     _import_commands([VERBS[word]])
     called = copy(app)
-    called.registered_commands = [c for c in app.registered_commands if _name(c) == word]
+    called.registered_commands = [
+        c for c in app.registered_commands if _name(c) == word
+    ]
     called.registered_groups = [g for g in app.registered_groups if _name(g) == word]
     return called
 

@@ -40,12 +40,18 @@ def visible_plugins(names: list[str] | None) -> Plugins:
 
 @app.command("list")
 def list_components(
-    kind: Annotated[str | None, typer.Argument(help="Only this kind.", show_default=False)] = None,
+    kind: Annotated[
+        str | None, typer.Argument(help="Only this kind.", show_default=False)
+    ] = None,
     pattern: Annotated[
-        str | None, typer.Option("--filter", metavar="GLOB", help="Only matching names.")
+        str | None,
+        typer.Option("--filter", metavar="GLOB", help="Only matching names."),
     ] = None,
     of_plugins: Annotated[
-        Words, typer.Option("--plugin", metavar="NAME", help="Only of this plugin (repeatable).")
+        Words,
+        typer.Option(
+            "--plugin", metavar="NAME", help="Only of this plugin (repeatable)."
+        ),
     ] = None,
     plugins: PluginNames = None,
     as_json: Json = False,
@@ -59,7 +65,9 @@ def list_components(
     # A reference page needs the option classes, which the cache does not hold.
     if not (plugins or as_markdown):
         components, known = cached_components()
-        show_components(filter_components(components, known, kind, pattern, of_plugins), as_json)
+        show_components(
+            filter_components(components, known, kind, pattern, of_plugins), as_json
+        )
         return
     loaded = visible_plugins(plugins)
     components = filter_components(
@@ -90,7 +98,9 @@ def cached_components() -> tuple[list[Any], list[str]]:
         cached = json.loads(file.read_text("utf-8"))
         paths = [path for path, *_ in cached["files"]]
         if cached["key"] == key and cached["files"] == _file_states(paths):
-            return [SimpleNamespace(**row) for row in cached["components"]], cached["plugins"]
+            return [SimpleNamespace(**row) for row in cached["components"]], cached[
+                "plugins"
+            ]
 
     began = time.perf_counter()
     plugins = visible_plugins(None)
@@ -102,12 +112,15 @@ def cached_components() -> tuple[list[Any], list[str]]:
     complete = {report.state for report in plugins.reports} <= {"loaded", "blocked"}
     if complete and seconds > CACHE_FROM_SECONDS:
         # A plugin in development changes one of its modules, an installation a folder of sys.path.
-        modules = [vars(module).get("__file__") for module in list(sys.modules.values())]
+        modules = [
+            vars(module).get("__file__") for module in list(sys.modules.values())
+        ]
         content = {
             "key": key,
             "files": _file_states(filter(None, [*sys.path, key["policy"], *modules])),
             "components": [
-                {name: getattr(component, name) for name in COLUMNS} for component in components
+                {name: getattr(component, name) for name in COLUMNS}
+                for component in components
             ],
             "plugins": names,
         }
@@ -147,9 +160,14 @@ def _file_states(paths: Iterable[str]) -> list[list[Any]]:
 @app.command()
 def describe(
     kind: Annotated[
-        str, typer.Argument(help="A kind, such as block; or train, evaluate, sample, tracking.")
+        str,
+        typer.Argument(
+            help="A kind, such as block; or train, evaluate, sample, tracking."
+        ),
     ],
-    name: Annotated[str, typer.Argument(help="Name of a component, such as adaln-zero.")] = "",
+    name: Annotated[
+        str, typer.Argument(help="Name of a component, such as adaln-zero.")
+    ] = "",
     plugins: PluginNames = None,
     as_json: Json = False,
 ) -> None:
@@ -163,7 +181,9 @@ def describe(
 
     if kind in TABLES:
         if name:
-            raise typer.BadParameter(f"{kind} has no components; leave it out", param_hint="NAME")
+            raise typer.BadParameter(
+                f"{kind} has no components; leave it out", param_hint="NAME"
+            )
         return show_table(kind, as_json)
     if not name:
         hint = f"missing; dither list {known_kind(kind)} shows the names"
@@ -203,14 +223,19 @@ def prepare(
             spec = component.spec
     spec = spec or catalog.find("data", name).spec
     # One component may be prepared in several ways, each with a name of its own.
-    preset = [f"{key}={json.dumps(value)}" for key, value in spec.prepared_as.get(name, {}).items()]
+    preset = [
+        f"{key}={json.dumps(value)}"
+        for key, value in spec.prepared_as.get(name, {}).items()
+    ]
     flags = overrides_from_flags(words or (), spec)
     document = Document.from_overrides([*preset, *flags, *(overrides or ())])
     data: Any = validate(spec, document, catalog)
     try:
         summary = data.prepare()
     except (OSError, RuntimeError) as error:
-        raise Refused(f'cannot prepare data "{name}": {error}', code="not-prepared") from None
+        raise Refused(
+            f'cannot prepare data "{name}": {error}', code="not-prepared"
+        ) from None
     typer.echo(summary or f'data "{name}" requires no preparation')
 
 
@@ -232,7 +257,9 @@ def overrides_from_flags(words: Sequence[str], spec: type[Spec]) -> list[str]:
         elif word.startswith("--"):
             overrides.append(_override(word, queue, spec))
         elif word.startswith("-") and len(word) > 1:
-            message = f"{word}: options of a component have no short form, use --key value"
+            message = (
+                f"{word}: options of a component have no short form, use --key value"
+            )
             raise Refused(message, code="unknown-option")
         else:
             paths.append(word)

@@ -20,7 +20,12 @@ from rich.text import Text
 from dither.registry.config.errors import Problem, Refused, dotted
 from dither.registry.files.cache import cache_folder
 from dither.registry.plugins.manager import Plugins, load_plugins
-from dither.registry.plugins.policy import Policy, find_policy, policy_file, required_plugins
+from dither.registry.plugins.policy import (
+    Policy,
+    find_policy,
+    policy_file,
+    required_plugins,
+)
 from dither.registry.plugins.registry_file import check_components
 
 from .output import echo_json
@@ -33,7 +38,11 @@ gigabytes."""
 SLOW = 1.0
 """Seconds of an import above which a plugin is reported."""
 STATES: dict[str, tuple[Literal["note", "broken"], str, str]] = {
-    "failed": ("broken", "plugin-failed", "install another version, or block it with -p no:NAME"),
+    "failed": (
+        "broken",
+        "plugin-failed",
+        "install another version, or block it with -p no:NAME",
+    ),
     "clash": ("broken", "plugin-conflict", "none is used; uninstall all but one"),
     "blocked": ("note", "plugin-blocked", ""),
 }
@@ -52,7 +61,9 @@ class Finding:
     code: str = ""
 
 
-def examine(folder: Path, runs: Path, select: Sequence[str] | None = None) -> Iterator[Finding]:
+def examine(
+    folder: Path, runs: Path, select: Sequence[str] | None = None
+) -> Iterator[Finding]:
     """Yield the findings of every check, none of which ends it; `select` as after -p."""
     version = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
     yield Finding("python", "ok", f"{version}, {platform.platform()}")
@@ -61,7 +72,9 @@ def examine(folder: Path, runs: Path, select: Sequence[str] | None = None) -> It
     except metadata.PackageNotFoundError:
         yield Finding("torch", "note", "its version is unknown")
     yield from check_folder("runs", runs, "choose another folder with --runs")
-    yield from check_folder("cache", cache_folder(), "choose another folder with DITHER_DATA")
+    yield from check_folder(
+        "cache", cache_folder(), "choose another folder with DITHER_DATA"
+    )
 
     # Without a valid registry.toml plugins are checked as if there were none.
     policy = Policy()
@@ -92,7 +105,9 @@ def check_folder(topic: str, folder: Path, advice: str) -> Iterator[Finding]:
         yield Finding(topic, "broken", message, advice, "unwritable-file")
         return
     if free < MIN_SPACE:
-        advice = "free disk space: a checkpoint takes three times the size of the weights"
+        advice = (
+            "free disk space: a checkpoint takes three times the size of the weights"
+        )
         message = f"{folder}, only {free / 1e9:.1f} GB free"
         yield Finding(topic, "note", message, advice, "disk-full")
     else:
@@ -115,7 +130,9 @@ def check_plugins(plugins: Plugins) -> Iterator[Finding]:
             advice = "its author can move the import into `build`"
             yield Finding("start", "note", message, advice, "slow-import")
         elif report.seconds > SLOW:
-            yield Finding("start", "note", f"{report.name} {seconds}", code="slow-import")
+            yield Finding(
+                "start", "note", f"{report.name} {seconds}", code="slow-import"
+            )
     if not loaded:
         advice = "install dither again: in a checkout, python -m pip install -r requirements.txt"
         yield Finding("plugins", "broken", "none is loaded", advice, "unknown-plugin")
@@ -123,10 +140,14 @@ def check_plugins(plugins: Plugins) -> Iterator[Finding]:
         yield Finding("plugins", "ok", f"{len(loaded)} loaded: {', '.join(loaded)}")
 
 
-def check_policy(path: Path | None, policy: Policy, plugins: Plugins) -> Iterator[Finding]:
+def check_policy(
+    path: Path | None, policy: Policy, plugins: Plugins
+) -> Iterator[Finding]:
     """Check the requirements of registry.toml, and its list of components."""
     topic = "registry.toml"
-    place = "none at or above this folder; none is required" if path is None else str(path)
+    place = (
+        "none at or above this folder; none is required" if path is None else str(path)
+    )
     yield Finding(topic, "ok", place)
     yield from _findings(topic, required_plugins(policy, plugins.reports)[1])
     problems = check_components(policy, plugins) if policy.components else []
@@ -157,8 +178,12 @@ def show_findings(findings: list[Finding], as_json: bool) -> int:
         text = Text(finding.message, overflow="fold")
         if finding.advice:
             text += Text(f"\n-> {finding.advice}", style="cyan")
-        page.add_row(Text(finding.state, style=COLOURS[finding.state]), Text(finding.topic), text)
+        page.add_row(
+            Text(finding.state, style=COLOURS[finding.state]), Text(finding.topic), text
+        )
     console = Console()
     console.print(page)
-    console.print(f"\n{counts['broken']} broken, {counts['note']} notes, {counts['ok']} ok")
+    console.print(
+        f"\n{counts['broken']} broken, {counts['note']} notes, {counts['ok']} ok"
+    )
     return int(is_broken)

@@ -48,7 +48,11 @@ class RunEngine:
         as_json: bool = False,
         split: Split = "valid",
     ) -> None:
-        from ..files.metrics_file import is_companion_metric, shown_baselines, with_interval
+        from ..files.metrics_file import (
+            is_companion_metric,
+            shown_baselines,
+            with_interval,
+        )
         from ..runs.evaluate_run import evaluate_run
         from ..runs.progress import Screen
         from .output import echo, echo_json

@@ -47,12 +47,14 @@ def run(
     plugins: PluginNames = None,
     runs: Runs = Path("runs"),
     resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="RUN", help="Resume this run directory.")
+        Path | None,
+        typer.Option("--resume", metavar="RUN", help="Resume this run directory."),
     ] = None,
     accept_changes: Annotated[
         bool,
         typer.Option(
-            "--accept-changes", help="Resume although components or plugins have changed."
+            "--accept-changes",
+            help="Resume although components or plugins have changed.",
         ),
     ] = False,
 ) -> int:
@@ -82,7 +84,9 @@ def run(
     argv = ["dither", *sys.argv[1:]]
     if "run" not in argv:
         argv.insert(1, "run")
-    return start(loaded, runs, argv, resume, accept_changes=accept_changes, created=link_latest)
+    return start(
+        loaded, runs, argv, resume, accept_changes=accept_changes, created=link_latest
+    )
 
 
 def _file_to_run(experiment: Path | None, resume: Path | None) -> Path:
@@ -102,7 +106,9 @@ def _file_to_run(experiment: Path | None, resume: Path | None) -> Path:
     return experiment
 
 
-def _usage(message: str, hint: str, path: tuple[str, ...] = (), origin: Any = None) -> Exception:
+def _usage(
+    message: str, hint: str, path: tuple[str, ...] = (), origin: Any = None
+) -> Exception:
     from dither.registry.config.errors import Problem, Refused
 
     return Refused(Problem(message, path, origin, hint, code="usage"))
@@ -115,7 +121,8 @@ def validate(
     deep: Annotated[
         bool,
         typer.Option(
-            "--deep", help="Also count parameters, memory, shapes and FLOPs (imports torch)."
+            "--deep",
+            help="Also count parameters, memory, shapes and FLOPs (imports torch).",
         ),
     ] = False,
     overrides: Overrides = None,
@@ -127,7 +134,9 @@ def validate(
     loaded = load(experiment, [overrides, words], removals, plugins)
     train = loaded.experiment.train
     # Patterns of weights can only be compared with the names of a model that is built.
-    if (train.freeze or train.lora) and (deep or _depth(loaded.experiment.model) <= MAX_DEPTH):
+    if (train.freeze or train.lora) and (
+        deep or _depth(loaded.experiment.model) <= MAX_DEPTH
+    ):
         from ..training.model_summary import require_names
 
         require_names(loaded)
@@ -140,7 +149,9 @@ def validate(
     summary = summarize_model(loaded.experiment)
     memory = memory_needs(loaded.experiment, build_on_meta(loaded.experiment))
     print_valid(
-        loaded, as_json, {"parameters": summary["parameters"], "memory": memory, "shapes": summary}
+        loaded,
+        as_json,
+        {"parameters": summary["parameters"], "memory": memory, "shapes": summary},
     )
     if not wants_json(as_json):
         _print_model(summary, memory)
@@ -157,7 +168,9 @@ def _print_model(summary: dict[str, Any], needs: dict[str, int]) -> None:
     from ..config.machine_memory import size, total_memory
     from ..runs.progress import table
 
-    def cells(parameters: int, output: tuple[int, ...], flops: int) -> tuple[str, str, str]:
+    def cells(
+        parameters: int, output: tuple[int, ...], flops: int
+    ) -> tuple[str, str, str]:
         return f"{parameters:,}", " x ".join(map(str, output)), f"{flops:.3g}"
 
     numbers = ("parameters", "output", "FLOPs forward")
@@ -191,7 +204,8 @@ def resolve(
     origins: Annotated[
         bool,
         typer.Option(
-            "--origins", help="Show each value with its origin: file and line, --set or a default."
+            "--origins",
+            help="Show each value with its origin: file and line, --set or a default.",
         ),
     ] = False,
     overrides: Overrides = None,
@@ -285,7 +299,9 @@ def bench(
     overrides: Overrides = None,
     removals: Removals = None,
     plugins: PluginNames = None,
-    steps: Annotated[int, typer.Option("--steps", "-n", min=1, help="Steps per repeat.")] = 20,
+    steps: Annotated[
+        int, typer.Option("--steps", "-n", min=1, help="Steps per repeat.")
+    ] = 20,
     repeats: Annotated[
         int, typer.Option("--repeats", min=1, help="Repeats; the median counts.")
     ] = 3,
@@ -297,6 +313,8 @@ def bench(
     from .benchmark import bench as measure
     from .benchmark import show_bench
 
-    result = measure(load(experiment, [overrides, words], removals, plugins), steps, repeats)
+    result = measure(
+        load(experiment, [overrides, words], removals, plugins), steps, repeats
+    )
     if not echo_json(as_json, result):
         show_bench(Console(), result)

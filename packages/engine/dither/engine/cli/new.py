@@ -12,25 +12,32 @@ from .app import Assignments, Group, PluginNames, app, quoted
 __all__: list[str] = []
 
 new = typer.Typer(
-    cls=Group, help="Write an experiment or a plugin, or convert weights.", no_args_is_help=True
+    cls=Group,
+    help="Write an experiment or a plugin, or convert weights.",
+    no_args_is_help=True,
 )
 app.add_typer(new, name="new")
 
 
 @new.command(
-    "experiment", epilog="Example: dither new experiment my.toml --from language_model/quick"
+    "experiment",
+    epilog="Example: dither new experiment my.toml --from language_model/quick",
 )
 def new_experiment(
     file: Annotated[Path, typer.Argument(help="The new file.", show_default=False)],
     words: Assignments = None,
     source: Annotated[
         str | None,
-        typer.Option("--from", metavar="NAME", help="An experiment file, or the name of one."),
+        typer.Option(
+            "--from", metavar="NAME", help="An experiment file, or the name of one."
+        ),
     ] = None,
     task: Annotated[
         str | None,
         typer.Option(
-            "--task", metavar="NAME", help="A task, with every option of a small experiment."
+            "--task",
+            metavar="NAME",
+            help="A task, with every option of a small experiment.",
         ),
     ] = None,
     plugins: PluginNames = None,
@@ -54,13 +61,19 @@ def new_experiment(
 @new.command("plugin", epilog="Example: dither new plugin wavelet --kind block")
 def new_plugin(
     name: Annotated[
-        str, typer.Argument(help="Name in kebab-case, such as wavelet.", show_default=False)
+        str,
+        typer.Argument(help="Name in kebab-case, such as wavelet.", show_default=False),
     ],
-    kind: Annotated[str, typer.Option("--kind", metavar="KIND", help="Kind of its component.")],
+    kind: Annotated[
+        str, typer.Option("--kind", metavar="KIND", help="Kind of its component.")
+    ],
     out: Annotated[
-        Path, typer.Option("--out", metavar="FOLDER", help="Parent folder of the new one.")
+        Path,
+        typer.Option("--out", metavar="FOLDER", help="Parent folder of the new one."),
     ] = Path(),
-    single_file: Annotated[bool, typer.Option("--single-file", help="Write only NAME.py.")] = False,
+    single_file: Annotated[
+        bool, typer.Option("--single-file", help="Write only NAME.py.")
+    ] = False,
 ) -> None:
     """Write a plugin: a package with one component, tests, and an experiment.
 
@@ -75,7 +88,9 @@ def new_plugin(
     names = Names(name, kind)
     # The name must be free among all plugins, also those that registry.toml blocks.
     plugins = load_plugins()
-    check_names(names, {report.name for report in plugins.reports}, plugins.catalog.names(kind))
+    check_names(
+        names, {report.name for report in plugins.reports}, plugins.catalog.names(kind)
+    )
     path = write_plugin(names, out, single_file)
     if single_file:
         option = f"-p {quote(str(path))}"
@@ -90,16 +105,25 @@ def new_plugin(
     dither run experiment.toml""")
 
 
-@new.command("from-hf", epilog="Example: dither new from-hf LLaDA-8B-Instruct --out llada")
+@new.command(
+    "from-hf", epilog="Example: dither new from-hf LLaDA-8B-Instruct --out llada"
+)
 def new_from_hf(
     folder: Annotated[
-        Path, typer.Argument(help="config.json, tokenizer.json, safetensors.", show_default=False)
+        Path,
+        typer.Argument(
+            help="config.json, tokenizer.json, safetensors.", show_default=False
+        ),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="A new folder.")] = Path(
-        "converted"
-    ),
-    length: Annotated[int, typer.Option("--length", min=1, help="Ids per sample.")] = 256,
-    mask_id: Annotated[int | None, typer.Option("--mask-id", min=0, help="The id of MASK.")] = None,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FOLDER", help="A new folder.")
+    ] = Path("converted"),
+    length: Annotated[
+        int, typer.Option("--length", min=1, help="Ids per sample.")
+    ] = 256,
+    mask_id: Annotated[
+        int | None, typer.Option("--mask-id", min=0, help="The id of MASK.")
+    ] = None,
     plugins: PluginNames = None,
 ) -> None:
     """Convert a masked diffusion language model of Hugging Face to an experiment.
@@ -109,5 +133,7 @@ def new_from_hf(
     from .components import visible_plugins
 
     catalog: Any = visible_plugins(plugins).catalog
-    experiment = catalog.find("model", "denoiser").spec.convert_folder(folder, out, length, mask_id)
+    experiment = catalog.find("model", "denoiser").spec.convert_folder(
+        folder, out, length, mask_id
+    )
     typer.echo(f"{experiment}: set task.data; next: {quoted('run', experiment)}")

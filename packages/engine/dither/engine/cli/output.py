@@ -67,17 +67,23 @@ def global_options(
     form: Annotated[
         Format,
         typer.Option(
-            "--format", help="Format of problems. This and the next option may stand anywhere."
+            "--format",
+            help="Format of problems. This and the next option may stand anywhere.",
         ),
     ] = Format.TEXT,
     with_traceback: Annotated[
         bool,
-        typer.Option("--traceback", help="Show the traceback of a problem, for plugin authors."),
+        typer.Option(
+            "--traceback", help="Show the traceback of a problem, for plugin authors."
+        ),
     ] = False,
     show_version: Annotated[
         bool,
         typer.Option(
-            "--version", help="Show the version and exit.", is_eager=True, callback=_show_version
+            "--version",
+            help="Show the version and exit.",
+            is_eager=True,
+            callback=_show_version,
         ),
     ] = False,
 ) -> None:
@@ -144,7 +150,9 @@ def print_problems(refused: Refused) -> None:
         _print(refused.problems)
 
 
-def print_valid(loaded: Loaded, as_json: bool = False, deep: dict[str, Any] | None = None) -> None:
+def print_valid(
+    loaded: Loaded, as_json: bool = False, deep: dict[str, Any] | None = None
+) -> None:
     """Print that an experiment is valid, and the names of its main components."""
     experiment = loaded.experiment
     components = (
@@ -198,7 +206,8 @@ def _record(problem: Problem) -> dict[str, Any]:
         **location_record(problem.origin),
         "help": problem.help,
         "related": [
-            {"message": message, **location_record(origin)} for message, origin in problem.related
+            {"message": message, **location_record(origin)}
+            for message, origin in problem.related
         ],
     }
     if isinstance(problem.given, bool | int):

@@ -22,7 +22,8 @@ registry = typer.Typer(
 )
 app.add_typer(registry, name="registry")
 File = Annotated[
-    Path | None, typer.Option("--file", help="By default registry.toml at or above this folder.")
+    Path | None,
+    typer.Option("--file", help="By default registry.toml at or above this folder."),
 ]
 
 
@@ -44,12 +45,15 @@ def list_plugins(
 @plugins_group.command("test", epilog="Example: dither plugins test wavelet")
 def check_plugin(
     name: Annotated[
-        str, typer.Argument(help="An installed plugin, or a .py file.", show_default=False)
+        str,
+        typer.Argument(help="An installed plugin, or a .py file.", show_default=False),
     ],
     expected: Annotated[
         Words,
         typer.Option(
-            "--expect", metavar="KIND:NAME-CHECK=REASON", help="A check that fails on purpose."
+            "--expect",
+            metavar="KIND:NAME-CHECK=REASON",
+            help="A check that fails on purpose.",
         ),
     ] = None,
 ) -> int:
@@ -60,7 +64,9 @@ def check_plugin(
 
 
 @app.command()
-def doctor(runs: Runs = Path("runs"), plugins: PluginNames = None, as_json: Json = False) -> int:
+def doctor(
+    runs: Runs = Path("runs"), plugins: PluginNames = None, as_json: Json = False
+) -> int:
     """Check Python, torch, plugins, registry.toml and folders, with advice.
 
     Exits with 1 if something is broken.
@@ -110,7 +116,8 @@ def schema(
         Literal["experiment", "registry"], typer.Option("--of", help="Type of file.")
     ] = "experiment",
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write to a file instead.")
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Write to a file instead."),
     ] = None,
     plugins: PluginNames = None,
 ) -> None:
@@ -144,10 +151,13 @@ def schema_text(of: str, plugins: list[str] | None = None) -> str:
     if of == "registry":
         schema = schema_of(Policy, catalog, title="registry.toml of dither")
     else:
-        schema = schema_of(Experiment, catalog, title="A dither experiment", extends=True)
+        schema = schema_of(
+            Experiment, catalog, title="A dither experiment", extends=True
+        )
     # One definition a line keeps the differences of a committed schema readable.
     definitions = ",\n".join(
-        f"{_compact(name)}:{_compact(value)}" for name, value in schema.pop("definitions").items()
+        f"{_compact(name)}:{_compact(value)}"
+        for name, value in schema.pop("definitions").items()
     )
     return f'{_compact(schema)[:-1]},"definitions":{{\n{definitions}\n}}}}\n'
 

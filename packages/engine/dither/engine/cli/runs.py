@@ -41,11 +41,13 @@ runs = typer.Typer(
 app.add_typer(runs, name="runs")
 
 
-@runs.command("list", epilog="Example: dither runs list runs --metric valid/nats_per_token")
+@runs.command(
+    "list", epilog="Example: dither runs list runs --metric valid/nats_per_token"
+)
 def list_(
-    folder: Annotated[Path, typer.Argument(help="A folder of run directories, or a sweep.")] = Path(
-        "runs"
-    ),
+    folder: Annotated[
+        Path, typer.Argument(help="A folder of run directories, or a sweep.")
+    ] = Path("runs"),
     metric: Annotated[
         str, typer.Option("--metric", metavar="KIND/NAME", help="Metric to show.")
     ] = LOSS,
@@ -119,7 +121,10 @@ def verify(run_directory: RunDirectory, as_json: Json = False) -> int:
 @runs.command(epilog="Example: dither runs diff runs/FIRST runs/SECOND")
 def diff(
     first: Annotated[
-        Path, typer.Argument(help="A run directory or an experiment file.", show_default=False)
+        Path,
+        typer.Argument(
+            help="A run directory or an experiment file.", show_default=False
+        ),
     ],
     second: Annotated[Path, typer.Argument(help="Another one.", show_default=False)],
     plugins: PluginNames = None,
@@ -156,7 +161,9 @@ def _shown(value: Any) -> str:
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(help="One run, several to compare, or a sweep.", show_default=False),
+        typer.Argument(
+            help="One run, several to compare, or a sweep.", show_default=False
+        ),
     ],
     out: Annotated[
         Path | None,
@@ -178,23 +185,33 @@ def sample(
     run_directory: RunDirectory,
     words: Assignments = None,
     count: Annotated[
-        int, typer.Option("--count", "-n", metavar="NUMBER", min=1, help="Number of samples.")
+        int,
+        typer.Option(
+            "--count", "-n", metavar="NUMBER", min=1, help="Number of samples."
+        ),
     ] = 16,
-    seed: Annotated[int, typer.Option("--seed", metavar="NUMBER", min=0, help="Seed.")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="NUMBER", min=0, help="Seed.")
+    ] = 0,
     out: Annotated[
-        Path | None, typer.Option("--out", help="New folder; by default inside the run.")
+        Path | None,
+        typer.Option("--out", help="New folder; by default inside the run."),
     ] = None,
     constraints: Annotated[
         Path | None,
-        typer.Option("--constraints", metavar="FILE", help="TOML file with \\[task.constraints]."),
+        typer.Option(
+            "--constraints", metavar="FILE", help="TOML file with \\[task.constraints]."
+        ),
     ] = None,
     export: Annotated[
-        Words, typer.Option("--export", metavar="FORMAT", help="Export format (repeatable).")
+        Words,
+        typer.Option("--export", metavar="FORMAT", help="Export format (repeatable)."),
     ] = None,
     checkpoint: Checkpoint = "newest",
     overrides: Overrides = None,
     metrics: Annotated[
-        bool, typer.Option("--metrics/--no-metrics", help="Compare the samples with data.")
+        bool,
+        typer.Option("--metrics/--no-metrics", help="Compare the samples with data."),
     ] = True,
     pictures: Annotated[
         bool, typer.Option("--pictures/--no-pictures", help="Draw the samples.")
@@ -249,12 +266,15 @@ def export(
         Path | None, typer.Option("--out", help="New folder.", show_default=False)
     ] = None,
     hub: Annotated[
-        bool, typer.Option("--hub", help="Also write model card, config.json and tokenizer.")
+        bool,
+        typer.Option("--hub", help="Also write model card, config.json and tokenizer."),
     ] = False,
     push: Annotated[
         str | None,
         typer.Option(
-            "--push", metavar="ORG/NAME", help="Upload to the Hugging Face hub; implies --hub."
+            "--push",
+            metavar="ORG/NAME",
+            help="Upload to the Hugging Face hub; implies --hub.",
         ),
     ] = None,
     private: Annotated[
@@ -267,7 +287,8 @@ def export(
         str, typer.Option("--data-license", help="Licence of the data.")
     ] = "not stated",
     program: Annotated[
-        bool, typer.Option("--program", help="Also write the denoiser with torch.export.")
+        bool,
+        typer.Option("--program", help="Also write the denoiser with torch.export."),
     ] = False,
     checkpoint: Checkpoint = "newest",
     overrides: Overrides = None,
@@ -284,7 +305,9 @@ def export(
     from ..runs.hub import push as push_folder
 
     if out is None and push is None:
-        raise typer.BadParameter("give --out FOLDER; or --push, for a folder of an export")
+        raise typer.BadParameter(
+            "give --out FOLDER; or --push, for a folder of an export"
+        )
     folder = out or source
     if out is not None:
         from ..runs.evaluate_run import parse_checkpoint

@@ -52,24 +52,32 @@ def start(
     experiment: OptionalExperiment = None,
     words: Assignments = None,
     values: Annotated[
-        Words, typer.Option("--sweep", metavar="KEY=[VALUES]", help="Add an axis (repeatable).")
+        Words,
+        typer.Option(
+            "--sweep", metavar="KEY=[VALUES]", help="Add an axis (repeatable)."
+        ),
     ] = None,
     overrides: Overrides = None,
     removals: Removals = None,
     plugins: PluginNames = None,
     runs: Runs = Path("runs"),
     resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="SWEEP", help="Run unfinished points.")
+        Path | None,
+        typer.Option("--resume", metavar="SWEEP", help="Run unfinished points."),
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Simultaneous runs.")] = 1,
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", min=1, help="Simultaneous runs.")
+    ] = 1,
     keep_going: Annotated[
-        bool, typer.Option("--keep-going/--stop", help="Continue or stop if a point fails.")
+        bool,
+        typer.Option("--keep-going/--stop", help="Continue or stop if a point fails."),
     ] = True,
     executor: Annotated[
         str, typer.Option("--executor", help="processes; slurm or local by submitit.")
     ] = "processes",
     options: Annotated[
-        Words, typer.Option("--job", metavar="KEY=VALUE", help="A parameter of submitit.")
+        Words,
+        typer.Option("--job", metavar="KEY=VALUE", help="A parameter of submitit."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only validate and list the points.")
@@ -96,7 +104,9 @@ def start(
     )
     if resume is not None:
         if values or changes or removals:
-            raise Refused("--sweep, --set and --unset cannot be used with --resume", code="usage")
+            raise Refused(
+                "--sweep, --set and --unset cannot be used with --resume", code="usage"
+            )
         return resume_sweep(resume, settings)
     assert experiment is not None
     return start_sweep(
@@ -112,19 +122,26 @@ def start(
 
 @sweeps.command(epilog="Example: dither sweep status runs/SWEEP")
 def status(
-    directory: Annotated[Path, typer.Argument(help="A sweep directory.", show_default=False)],
+    directory: Annotated[
+        Path, typer.Argument(help="A sweep directory.", show_default=False)
+    ],
     sort: Annotated[
-        str | None, typer.Option("--sort", metavar="METRIC", help="A metric or a swept key.")
+        str | None,
+        typer.Option("--sort", metavar="METRIC", help="A metric or a swept key."),
     ] = None,
     descending: Annotated[
         bool | None,
-        typer.Option("--most/--least", help="Whether larger or smaller values come first."),
+        typer.Option(
+            "--most/--least", help="Whether larger or smaller values come first."
+        ),
     ] = None,
     as_json: Json = False,
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", metavar="FILE", help="Also write a page, with the rows in this order."
+            "--out",
+            metavar="FILE",
+            help="Also write a page, with the rows in this order.",
         ),
     ] = None,
 ) -> None:

@@ -59,7 +59,11 @@ def annotate_build_errors(catalog: Catalog | None = None) -> Iterator[None]:
     except (WrongReturnError, RecursionError) as error:
         spec = _innermost_spec(error)
         name = "a component" if spec is None else title(spec, catalog)
-        reason = str(error) if isinstance(error, WrongReturnError) else describe_exception(error)
+        reason = (
+            str(error)
+            if isinstance(error, WrongReturnError)
+            else describe_exception(error)
+        )
         raise Refused(f"{name} failed: {reason}", code="plugin-failed") from error
     except kinds as error:
         failed = error

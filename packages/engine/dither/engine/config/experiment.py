@@ -18,12 +18,26 @@ from dither.registry.contracts.spaces import (
     TokenSpace,
 )
 from dither.registry.contracts.spaces import Field as SpaceField
-from dither.registry.kinds import LossSpec, ModelSpec, ProcessSpec, SamplerSpec, TaskSpec
+from dither.registry.kinds import (
+    LossSpec,
+    ModelSpec,
+    ProcessSpec,
+    SamplerSpec,
+    TaskSpec,
+)
 from dither.registry.spec.base import Options, Slot, Spec, named
 from dither.registry.spec.misfit import Misfit, below
 
 from .component_errors import attribute_errors
-from .options import Evaluate, Sample, Sweep, Tracking, Train, check_conditions, duplicates
+from .options import (
+    Evaluate,
+    Sample,
+    Sweep,
+    Tracking,
+    Train,
+    check_conditions,
+    duplicates,
+)
 
 __all__ = ["Experiment", "misfits_without_task"]
 
@@ -71,16 +85,24 @@ class Experiment(Options):
         yield from below("tracking", self.tracking.check())
         if self.train.buckets and self.task.bucketed is False:
             message = f'task "{self.task.name}" defines no buckets of equal padding'
-            yield Misfit(message, ("train", "buckets"), ("task",), "remove train.buckets")
-        yield from below("evaluate", below("metrics", duplicates(self.evaluate.metrics)))
+            yield Misfit(
+                message, ("train", "buckets"), ("task",), "remove train.buckets"
+            )
+        yield from below(
+            "evaluate", below("metrics", duplicates(self.evaluate.metrics))
+        )
         of_task = _checked("task", self.task)
         yield from of_task
         space = _known(self.task, self.task.space, of_task)
         if space is None:
-            yield from misfits_without_task(self.process, self.model, self.loss, self.sampler)
+            yield from misfits_without_task(
+                self.process, self.model, self.loss, self.sampler
+            )
             return
         for number, metric in enumerate(self.evaluate.metrics):
-            yield from below("evaluate", below("metrics", _checked(number, metric, space)))
+            yield from below(
+                "evaluate", below("metrics", _checked(number, metric, space))
+            )
         facts = yield from _misfits_between(
             self.process, self.model, self.loss, self.sampler, space
         )
@@ -102,7 +124,9 @@ class Experiment(Options):
             return
         sampler = self.sampler.name
         reason = "draws whole samples, but the model is trained block by block"
-        hint = f'use sampler = {{ use = "blocks", size = {blocks}, inner = "{sampler}" }}'
+        hint = (
+            f'use sampler = {{ use = "blocks", size = {blocks}, inner = "{sampler}" }}'
+        )
         message = f'sampler "{sampler}" {reason}'
         yield Misfit(message, ("sampler",), ("model", "block_size"), hint)
 
@@ -163,7 +187,9 @@ def misfits_without_task(
     for space in STAND_INS:
         if process is None or space.data in process.serves:
             with suppress(Refused):
-                of_spaces.append(list(_misfits_between(process, model, loss, sampler, space)))
+                of_spaces.append(
+                    list(_misfits_between(process, model, loss, sampler, space))
+                )
     if not of_spaces:
         return []
     first, *others = of_spaces
@@ -200,7 +226,9 @@ def _misfits_between(
     return facts, of_model
 
 
-def _known(component: Spec, compute: Callable[[], T], misfits: Sequence[Misfit]) -> T | None:
+def _known(
+    component: Spec, compute: Callable[[], T], misfits: Sequence[Misfit]
+) -> T | None:
     """Return the result of a component; None if it fails because of its own misfits."""
     try:
         with attribute_errors(component):

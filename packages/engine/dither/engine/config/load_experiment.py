@@ -67,7 +67,9 @@ def load_experiment(
     Raises:
         Refused: With a problem for everything that is wrong.
     """
-    return check_experiment(*open_experiment(path, override_texts(changes), removals, select))
+    return check_experiment(
+        *open_experiment(path, override_texts(changes), removals, select)
+    )
 
 
 def override_texts(changes: Mapping[str, Any] | Iterable[str]) -> list[str]:
@@ -117,7 +119,10 @@ def check_experiment(document: Document, plugins: Plugins) -> Loaded:
         if not misfits:
             warnings += experiment.warn()
     except ComponentFailed as failed:
-        path = next((path for path, spec in components_in(experiment) if spec is failed.spec), ())
+        path = next(
+            (path for path, spec in components_in(experiment) if spec is failed.spec),
+            (),
+        )
         message = f"{title(failed.spec, plugins.catalog)} failed: {failed.reason}"
         problem = Problem(message, path, document.origin(path), code="plugin-failed")
         raise Refused([*problems_of(misfits, document), problem]) from failed
@@ -132,11 +137,15 @@ def check_experiment(document: Document, plugins: Plugins) -> Loaded:
         raise Refused(str(error), code="plugin-failed") from error
     if misfits:
         raise Refused(problems_of(misfits, document))
-    notes = [replace(problem, level="warning") for problem in problems_of(warnings, document)]
+    notes = [
+        replace(problem, level="warning") for problem in problems_of(warnings, document)
+    ]
     return Loaded(experiment, document, plugins, tuple(notes))
 
 
-def _located_in_data(problems: Iterable[Problem], document: Document) -> Iterator[Problem]:
+def _located_in_data(
+    problems: Iterable[Problem], document: Document
+) -> Iterator[Problem]:
     """Add the place of the data to problems that have none: the task has refused them."""
     path = ("task",) if document.at(("task", "data")) is None else ("task", "data")
     origin = document.origin(path)
@@ -165,7 +174,9 @@ def _other_problems(
     partial = Document(tables, document.files, document.given)
     try:
         valid = validate(_WithoutTask, partial, plugins.catalog)
-        misfits = misfits_without_task(valid.process, valid.model, valid.loss, valid.sampler)
+        misfits = misfits_without_task(
+            valid.process, valid.model, valid.loss, valid.sampler
+        )
         if valid.model is not None:
             misfits += below("train", valid.train.check(valid.model))
         return problems_of(misfits, document)
@@ -245,10 +256,19 @@ def _invalid_constraints(layer: Layer) -> list[Problem]:
     wrong = [key for key in keys if key not in CONSTRAINTS]
     if not wrong and ("task", "constraints") not in keys:
         return [
-            Problem("missing [task.constraints]", (), layer.origin(()), hint, code="missing-key")
+            Problem(
+                "missing [task.constraints]",
+                (),
+                layer.origin(()),
+                hint,
+                code="missing-key",
+            )
         ]
     message = "not allowed in a file of constraints"
-    return [Problem(message, key, layer.origin(key), hint, code="unknown-key") for key in wrong]
+    return [
+        Problem(message, key, layer.origin(key), hint, code="unknown-key")
+        for key in wrong
+    ]
 
 
 @dataclass(frozen=True)
@@ -269,7 +289,9 @@ class Setting:
 
     @property
     def story(self) -> str:
-        groups = (", ".join(map(str, places)) for places in (self.places[:1], self.places[1:]))
+        groups = (
+            ", ".join(map(str, places)) for places in (self.places[:1], self.places[1:])
+        )
         places = ", over ".join(filter(None, groups))
         if self.default_of is None:
             return f"from {places}"
@@ -310,10 +332,18 @@ def settings(
         yield _setting(catalog.pin(value), (*path, "use"), owner, document)
     if isinstance(value, Options):
         items = [(key, getattr(value, key)) for key in type(value).model_fields]
-        inner = value.name if isinstance(value, Spec) else f"[{dotted(path)}]" if path else owner
+        inner = (
+            value.name
+            if isinstance(value, Spec)
+            else f"[{dotted(path)}]"
+            if path
+            else owner
+        )
     elif isinstance(value, Mapping):
         items = list(value.items())
-    elif isinstance(value, list | tuple) and any(isinstance(item, Options) for item in value):
+    elif isinstance(value, list | tuple) and any(
+        isinstance(item, Options) for item in value
+    ):
         items = list(enumerate(value))
     if not items and not isinstance(value, Options):
         yield _setting(value, path, owner, document)

@@ -25,7 +25,9 @@ def _limits() -> Iterator[int]:
     """Yield the memory limits of the cgroup (v2) of this process and its parents."""
     with suppress(OSError, ValueError):
         lines = (PROCESSES / "self/cgroup").read_text().splitlines()
-        group = next((line.removeprefix("0::/") for line in lines if line.startswith("0::")), "")
+        group = next(
+            (line.removeprefix("0::/") for line in lines if line.startswith("0::")), ""
+        )
         for folder in (CONTROL / group, *(CONTROL / group).parents):
             with suppress(OSError, ValueError):  # "max" means unlimited
                 yield int((folder / "memory.max").read_text())

@@ -61,7 +61,9 @@ class Guidance(Options):
     the condition. For tokens it applies to log-probabilities."""
 
 
-def check_conditions(sample: Sample, space: Space, model: ModelFacts) -> Iterator[Misfit]:
+def check_conditions(
+    sample: Sample, space: Space, model: ModelFacts
+) -> Iterator[Misfit]:
     """Yield unknown conditions and labels, and guidance that the model does not support."""
     if sample.guidance is not None:
         yield from _check_guidance(sample.guidance.condition, space, model)
@@ -86,7 +88,8 @@ def _check_guidance(name: str, space: Space, model: ModelFacts) -> Iterator[Misf
     path = ("sample", "guidance", "condition")
     # A condition of integers, such as an outline, has an embedding of its own.
     integers = any(
-        condition.name == name and condition.length is not None for condition in space.conditions
+        condition.name == name and condition.length is not None
+        for condition in space.conditions
     )
     missing = missing_condition(
         space.conditions, name, path, labels=not integers, integers=integers
@@ -95,7 +98,9 @@ def _check_guidance(name: str, space: Space, model: ModelFacts) -> Iterator[Misf
     yield from misfits
     if misfits or name in model.dropped_conditions:
         return
-    message = f'guidance requires a model trained with dropout of the condition "{name}"'
+    message = (
+        f'guidance requires a model trained with dropout of the condition "{name}"'
+    )
     component = "outline" if integers else "label"
     part = f'{{ use = "{component}", of = "{name}", dropout = 0.1 }}'
     hint = f'model.condition = {{ use = "sum", parts = ["level", {part}] }}'
@@ -225,17 +230,26 @@ class Train(Options):
         """Yield options that are incompatible with each other or with the model."""
         if self.epochs is not None and "steps" in self.model_fields_set:
             hint = "remove one of them: --unset train.steps"
-            yield Misfit("epochs and steps are both given", ("epochs",), ("train", "steps"), hint)
+            yield Misfit(
+                "epochs and steps are both given", ("epochs",), ("train", "steps"), hint
+            )
         if self.batch_size % self.accumulate:
             accumulate = f"train.accumulate = {self.accumulate}"
-            message = f"train.batch_size = {self.batch_size} is not divisible by {accumulate}"
+            message = (
+                f"train.batch_size = {self.batch_size} is not divisible by {accumulate}"
+            )
             yield Misfit(message, ("accumulate",), ("train", "batch_size"))
         if self.keep_every is not None and self.keep_every % self.checkpoint_every:
             multiple = f"checkpoint_every = {self.checkpoint_every}"
             message = f"keep_every = {self.keep_every} is not a multiple of {multiple}"
-            hint = "most multiples of keep_every have no checkpoint; use such a multiple"
+            hint = (
+                "most multiples of keep_every have no checkpoint; use such a multiple"
+            )
             yield Misfit(message, ("keep_every",), ("train", "checkpoint_every"), hint)
-        if self.gather == "bfloat16" and (self.strategy, self.precision) != ("fsdp", "bfloat16"):
+        if self.gather == "bfloat16" and (self.strategy, self.precision) != (
+            "fsdp",
+            "bfloat16",
+        ):
             message = 'gather = "bfloat16" requires strategy = "fsdp" and precision = "bfloat16"'
             hint = "set both, not to auto, or remove gather"
             yield Misfit(message, ("gather",), ("train", "strategy"), hint)
@@ -245,12 +259,16 @@ class Train(Options):
         layout = self.start_layout
         if layout is not None and self.start_from is None:
             hint = "set start_from to the weight file"
-            yield Misfit("start_layout requires start_from", ("start_layout",), help=hint)
+            yield Misfit(
+                "start_layout requires start_from", ("start_layout",), help=hint
+            )
         elif layout is not None and layout not in model.layouts:
             known = ", ".join(model.layouts) or "none"
             message = f'model "{model.name}" has no layout "{layout}"; its layouts are: {known}'
             similar = did_you_mean(layout, model.layouts)
-            yield Misfit(message, ("start_layout",), ("model",), similar, "unknown-value")
+            yield Misfit(
+                message, ("start_layout",), ("model",), similar, "unknown-value"
+            )
         if self.lora is not None and self.freeze:
             message = "freeze has no effect with LoRA, which freezes all but the weights of whole"
             yield Misfit(message, ("freeze",), ("train", "lora"), "remove freeze")

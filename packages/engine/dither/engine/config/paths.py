@@ -21,7 +21,9 @@ from .experiment import Experiment
 __all__ = ["absolute_path", "absolute_paths", "not_a_run"]
 
 
-def absolute_paths(tree: Mapping[str, Any], folder: Path, catalog: Catalog) -> dict[str, Any]:
+def absolute_paths(
+    tree: Mapping[str, Any], folder: Path, catalog: Catalog
+) -> dict[str, Any]:
     """Return the values of an experiment with every path that exists below `folder` made absolute.
 
     Paths are the options that components of the catalogue declare as paths. Patterns are made
@@ -39,7 +41,9 @@ def absolute_path(value: str, folder: Path) -> str:
     if not value or "\0" in value or value.startswith("~") or Path(value).is_absolute():
         return value
     with suppress(OSError):  # too long for a file name
-        if (folder / value).exists() or glob.glob(value, root_dir=folder, recursive=True):
+        if (folder / value).exists() or glob.glob(
+            value, root_dir=folder, recursive=True
+        ):
             return str(folder / value)
     return value
 
@@ -59,21 +63,22 @@ def not_a_run(path: Path, missing: str, kind: str = "run") -> Refused:
             reason = "does not exist"
             hint = f'did you mean "{path.with_name(close)}"?' if close else None
     return Refused(
-        Problem(f"not a {kind} directory: {path} ({reason})", help=hint, code="not-a-run")
+        Problem(
+            f"not a {kind} directory: {path} ({reason})", help=hint, code="not-a-run"
+        )
     )
 
 
 def _suggestion(path: Path, kind: str) -> str | None:
     if (path / "sweep.json").is_file():
-        return (
-            f"it is a sweep: dither sweep status {quote(str(path))}; its runs are two folders below"
-        )
+        return f"it is a sweep: dither sweep status {quote(str(path))}; its runs are two folders below"
     if (path / "weights.safetensors").is_file():
         return f'it is an export: in Python, dither.load("{path}") returns its system'
     if (path / "resolved.toml").is_file():
         return f"it is a run: dither run --resume {quote(str(path))} resumes it"
     inside = sorted(
-        file.parent for file in path.glob("*/resolved.toml" if kind == "run" else "*/sweep.json")
+        file.parent
+        for file in path.glob("*/resolved.toml" if kind == "run" else "*/sweep.json")
     )
     inside = [run for run in inside if not run.is_symlink()]  # latest
     return (

@@ -38,7 +38,11 @@ RECORDS = (
 def names_in(document: Document) -> list[str]:
     """Return `plugins = [...]`, or [] if it is invalid, which validation reports."""
     names = document.at(("plugins",)) or []
-    return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else []
+    return (
+        names
+        if isinstance(names, list) and all(isinstance(name, str) for name in names)
+        else []
+    )
 
 
 def load_named(plugins: Plugins, document: Document) -> None:
@@ -60,12 +64,16 @@ def load_named(plugins: Plugins, document: Document) -> None:
                 folder = Path(origin.file).parent
                 _load_file(plugins, folder / name, folder)
         except Refused as refused:
-            problems.append(replace(refused.problems[0], path=("plugins", index), origin=origin))
+            problems.append(
+                replace(refused.problems[0], path=("plugins", index), origin=origin)
+            )
             cause = refused
         except (OSError, ValueError, RuntimeError) as error:
             # A zero byte in the name, or a cycle of links.
             message = f"plugin file {name!r} cannot be read: {error}"
-            problems.append(Problem(message, ("plugins", index), origin, code="unreadable-file"))
+            problems.append(
+                Problem(message, ("plugins", index), origin, code="unreadable-file")
+            )
             cause = error
     if problems:
         raise Refused(problems) from cause
@@ -106,7 +114,9 @@ def recorded_checksums(folder: Path) -> set[str] | None:
             if (place / mark).exists() and (place / record).exists():
                 is_recorded = True
                 try:
-                    checksums.update(_checksums_in(json.loads(read_text(place / record))))
+                    checksums.update(
+                        _checksums_in(json.loads(read_text(place / record)))
+                    )
                 except (OSError, ValueError, RecursionError) as error:
                     message = f"{place / record} cannot be read: {error}"
                     raise Refused(message, code="unreadable-file") from None
@@ -135,7 +145,10 @@ def governing_policy_file(experiment: Path) -> Path | None:
     """Return the registry.toml under which a run or sweep was started, else the nearest one."""
     folder = experiment.parent
     record = "manifest.json"
-    if experiment.name == "experiment.toml" and (folder.parent / "sweep.json").is_file():
+    if (
+        experiment.name == "experiment.toml"
+        and (folder.parent / "sweep.json").is_file()
+    ):
         folder = folder.parent
         record = "sweep.json"
     elif experiment.name != "resolved.toml":

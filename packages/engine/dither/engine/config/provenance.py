@@ -53,7 +53,10 @@ def component_record(loaded: Loaded) -> dict[str, dict[str, Any]]:
     record = {}
     for path, spec in components_in(loaded.experiment):
         options = sorted(type(spec).model_fields)
-        record[dotted(path)] = {"part": loaded.plugins.catalog.pin(spec), "options": options}
+        record[dotted(path)] = {
+            "part": loaded.plugins.catalog.pin(spec),
+            "options": options,
+        }
     return record
 
 
@@ -129,7 +132,10 @@ def _changed_options(
         removed = [name for name in names if name not in now[place]["options"]]
         notes = []
         if added:
-            values = (f"{key} = {json.dumps(getattr(spec, key), default=str)}" for key in added)
+            values = (
+                f"{key} = {json.dumps(getattr(spec, key), default=str)}"
+                for key in added
+            )
             notes.append(f"new options: {', '.join(values)}")
         if removed:
             notes.append(f"removed options: {', '.join(map(str, removed))}")
@@ -145,7 +151,11 @@ def _changed_plugins(
 ) -> Iterator[str]:
     """Yield changed files and versions of the plugins whose components are in use."""
     # Trackers do not change results.
-    pins = [record["part"] for place, record in parts.items() if not place.startswith("tracking.")]
+    pins = [
+        record["part"]
+        for place, record in parts.items()
+        if not place.startswith("tracking.")
+    ]
     used = {pin.partition("/")[0] for pin in pins}
     for name, old in before.items():
         if name not in used or name not in now:
@@ -166,7 +176,9 @@ def changed_data(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[
             continue
         old_size = _size(old)
         new_size = _size(new)
-        change = "contents differ" if old_size == new_size else f"{old_size} -> {new_size}"
+        change = (
+            "contents differ" if old_size == new_size else f"{old_size} -> {new_size}"
+        )
         yield f"the data of {place} changed ({new['first']}): {change}"
 
 
@@ -188,7 +200,9 @@ def data_record(experiment: Experiment) -> dict[str, dict[str, Any]]:
 
 def _files(option: str | Path | Sequence[str | Path] | None) -> Iterator[Path]:
     """Yield the files that an option names by path, by folder, or by pattern."""
-    options: Sequence[str | Path] = [option] if isinstance(option, str | Path) else option or ()
+    options: Sequence[str | Path] = (
+        [option] if isinstance(option, str | Path) else option or ()
+    )
     for value in options:
         if not value:
             continue
@@ -197,7 +211,9 @@ def _files(option: str | Path | Sequence[str | Path] | None) -> Iterator[Path]:
             path = Path(value).expanduser()
             matches = [path]
             if not path.exists():
-                matches = list(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+                matches = list(
+                    Path(path.anchor).glob(str(path.relative_to(path.anchor)))
+                )
             for match in matches:
                 if match.is_file():
                     yield match

@@ -110,11 +110,13 @@ class _Heartbeats:
         self._rank = rank
         self._report = report
         self._seen = {
-            other: (b"", time.monotonic()) for other in (range(1, size) if rank == 0 else [0])
+            other: (b"", time.monotonic())
+            for other in (range(1, size) if rank == 0 else [0])
         }
         self._ended = threading.Event()
         self._threads = [
-            threading.Thread(target=loop, daemon=True) for loop in (self._beat, self._watch)
+            threading.Thread(target=loop, daemon=True)
+            for loop in (self._beat, self._watch)
         ]
         for thread in self._threads:
             thread.start()
@@ -125,7 +127,10 @@ class _Heartbeats:
                 self._store.set(f"beat/{self._rank}", str(number))
                 for other, (value, _) in list(self._seen.items()):
                     key = f"beat/{other}"
-                    if self._store.check([key]) and (new := self._store.get(key)) != value:
+                    if (
+                        self._store.check([key])
+                        and (new := self._store.get(key)) != value
+                    ):
                         self._seen[other] = new, time.monotonic()
                 if self._ended.wait(SILENCE / 10):
                     return
@@ -138,8 +143,12 @@ class _Heartbeats:
             earlier = now
             now = time.monotonic()
             if now - earlier > SILENCE / 2:  # this process was stopped itself
-                self._seen = {other: (value, now) for other, (value, _) in self._seen.items()}
-            silent = {other for other, (_, at) in self._seen.items() if now - at > SILENCE}
+                self._seen = {
+                    other: (value, now) for other, (value, _) in self._seen.items()
+                }
+            silent = {
+                other for other, (_, at) in self._seen.items() if now - at > SILENCE
+            }
             for other in sorted(silent - before):
                 self._report(
                     f"rank {self._rank} waits for rank {other}, which has not responded for {SILENCE:.0f} s"
@@ -173,7 +182,9 @@ def join_ranks(
             f"rank {rank} has local rank {local}, but this machine has {torch.cuda.device_count()} GPUs"
         )
     if not dist.is_available():
-        raise Refused("this build of torch lacks torch.distributed", code="missing-dependency")
+        raise Refused(
+            "this build of torch lacks torch.distributed", code="missing-dependency"
+        )
     if on_gpu:
         torch.cuda.set_device(local)
     try:
@@ -192,15 +203,23 @@ def join_ranks(
             timeout=timeout,
         )
     except (RuntimeError, ValueError) as error:
-        raise Refused(f"rank {rank} of {size} cannot connect to the other ranks: {error}") from None
+        raise Refused(
+            f"rank {rank} of {size} cannot connect to the other ranks: {error}"
+        ) from None
     host_group = dist.new_group(backend="gloo", timeout=timeout)
     heartbeats = _Heartbeats(store, rank, size, report)
     launch = (
-        "-".join(os.environ.get(key, "") for key in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR"))
+        "-".join(
+            os.environ.get(key, "") for key in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR")
+        )
         + f"-{os.getppid()}"
     )
     ranks = Ranks(
-        rank, size, int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")), "", host_group
+        rank,
+        size,
+        int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
+        "",
+        host_group,
     )
     try:
         yield replace(ranks, launch=ranks.broadcast(launch))
@@ -239,16 +258,26 @@ def _agree_on_prefix(
             if store.check([f"dither/{token}/thanks/{other}"]):
                 missing.discard(other)
             elif store.check([f"dither/asks/{other}"]):
-                store.set(f"dither/answer/{store.get(f'dither/asks/{other}').decode()}", token)
+                store.set(
+                    f"dither/answer/{store.get(f'dither/asks/{other}').decode()}", token
+                )
         if time.monotonic() > deadline:
-            raise RuntimeError(f"ranks {', '.join(map(str, sorted(missing)))} did not connect")
+            raise RuntimeError(
+                f"ranks {', '.join(map(str, sorted(missing)))} did not connect"
+            )
         time.sleep(0.01)
     return token
 
 
 def is_lost_rank(error: BaseException) -> bool:
     """Return whether a collective failed because another rank ended or did not respond in time."""
-    lost = ("third_party/gloo", "imeout", "imed out", "onnection closed", "onnection reset")
+    lost = (
+        "third_party/gloo",
+        "imeout",
+        "imed out",
+        "onnection closed",
+        "onnection reset",
+    )
     return (
         isinstance(error, RuntimeError)
         and dist.is_initialized()

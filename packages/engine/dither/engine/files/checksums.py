@@ -50,13 +50,19 @@ def checksum_differs(values: Mapping[str, Any]) -> bool:
 
 def checkpoint_folders(folder: Path) -> list[tuple[int, Path]]:
     """Return steps and folders of the checkpoints in a folder, newest first."""
-    paths = [path for path in folder.glob("step-*") if re.fullmatch("step-[0-9]+", path.name)]
-    return sorted(((int(path.name.removeprefix("step-")), path) for path in paths), reverse=True)
+    paths = [
+        path for path in folder.glob("step-*") if re.fullmatch("step-[0-9]+", path.name)
+    ]
+    return sorted(
+        ((int(path.name.removeprefix("step-")), path) for path in paths), reverse=True
+    )
 
 
 def _table_hash(values: Mapping[str, Any]) -> str:
     return _hash(
-        json.dumps({key: value for key, value in values.items() if key != KEY}, sort_keys=True)
+        json.dumps(
+            {key: value for key, value in values.items() if key != KEY}, sort_keys=True
+        )
     )
 
 
@@ -93,18 +99,25 @@ def verify(path: Path, needed: Collection[str] = NEEDED) -> str | None:
         }:
             return f"{MANIFEST} does not match its checksum"
         files = {
-            str(name): (entry["size"], entry["sha256"]) for name, entry in manifest["files"].items()
+            str(name): (entry["size"], entry["sha256"])
+            for name, entry in manifest["files"].items()
         }
         listed = {
             *files,
             *(f"{name.partition('/')[0]}.safetensors" for name in files if "/" in name),
         }
-        shards = {f"{file.parent.name}/{file.name}" for file in path.glob("*/*.safetensors")}
+        shards = {
+            f"{file.parent.name}/{file.name}" for file in path.glob("*/*.safetensors")
+        }
         unlisted = sorted((set(needed) - listed) | (shards - set(files)))
         reasons = [f"{name} is not listed in {MANIFEST}" for name in unlisted]
-        reasons += filter(None, (_changed(path / name, *entry) for name, entry in files.items()))
+        reasons += filter(
+            None, (_changed(path / name, *entry) for name, entry in files.items())
+        )
     except OSError as error:
-        return f"{Path(error.filename or MANIFEST).name} cannot be read: {error.strerror}"
+        return (
+            f"{Path(error.filename or MANIFEST).name} cannot be read: {error.strerror}"
+        )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"{MANIFEST} cannot be read: {type(error).__name__}"
     return "; ".join(reasons) or None
@@ -115,4 +128,8 @@ def _changed(path: Path, size: int, sha256: str) -> str | None:
         return f"{path.name} is missing"
     if path.stat().st_size != size:
         return f"{path.name} has {path.stat().st_size:,} bytes instead of {size:,}"
-    return None if sha256_of(path) == sha256 else f"{path.name} does not match its checksum"
+    return (
+        None
+        if sha256_of(path) == sha256
+        else f"{path.name} does not match its checksum"
+    )

@@ -71,7 +71,9 @@ class MetricsFile:
         self._held = b""
         self._warned = False
         self._file = os.open(
-            path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o666
+            path,
+            os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0),
+            0o666,
         )
         limit = math.inf if offset is None else offset
         size = 0
@@ -93,7 +95,9 @@ class MetricsFile:
     ) -> None:
         """Append a line; `times` are values of some of `TIMES`, in this order."""
         values = {name: rounded(value) for name, value in metrics.items()}
-        line = (as_json({"step": step, "kind": kind, **values, **(times or {})}) + "\n").encode()
+        line = (
+            as_json({"step": step, "kind": kind, **values, **(times or {})}) + "\n"
+        ).encode()
         self.position += len(without_times(line))
         self._held += line
         self._flush()
@@ -151,18 +155,25 @@ def as_json(values: Any, indent: int | None = None) -> str:
 def from_json(text: str) -> Any:
     """Parse JSON; large integers become floats, beyond their range inf."""
     return json.loads(
-        text, parse_int=lambda digits: int(digits) if len(digits) < DIGITS else float(digits)
+        text,
+        parse_int=lambda digits: int(digits) if len(digits) < DIGITS else float(digits),
     )
 
 
 def as_number(value: object) -> float | None:
     """Return a metric read by `from_json`, or None if the value is not a number."""
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return (
+        value
+        if isinstance(value, int | float) and not isinstance(value, bool)
+        else None
+    )
 
 
 def read_metrics(path: Path, *, skip: bool = False) -> list[dict[str, Any]]:
     """Return the lines of a metrics file without times; ValueError at an invalid one, unless these are skipped."""
-    *texts, rest = read_text(path, TABLE_BYTES, "replace" if skip else "strict").split("\n")
+    *texts, rest = read_text(path, TABLE_BYTES, "replace" if skip else "strict").split(
+        "\n"
+    )
     if rest and not skip:
         raise ValueError(f"line {len(texts) + 1} is incomplete")
     lines = []
@@ -171,8 +182,14 @@ def read_metrics(path: Path, *, skip: bool = False) -> list[dict[str, Any]]:
             line = from_json(text)
         except (ValueError, RecursionError):
             line = None
-        if isinstance(line, dict) and isinstance(line.get("step"), int) and "kind" in line:
-            lines.append({key: value for key, value in line.items() if key not in TIMES})
+        if (
+            isinstance(line, dict)
+            and isinstance(line.get("step"), int)
+            and "kind" in line
+        ):
+            lines.append(
+                {key: value for key, value in line.items() if key not in TIMES}
+            )
         elif not skip:
             what = "is not valid JSON" if line is None else "lacks step or kind"
             raise ValueError(f"line {number} {what}")
@@ -187,25 +204,38 @@ def missing_lines(path: Path, position: int) -> list[str]:
         return [f"{path} cannot be read: {error.strerror}"] if position else []
     if size >= position:
         return []
-    return [f"{path} lacks {position - size:,} bytes: metrics of earlier steps are missing"]
+    return [
+        f"{path} lacks {position - size:,} bytes: metrics of earlier steps are missing"
+    ]
 
 
 def is_companion_metric(name: str, names: Container[str]) -> bool:
     """Return whether a metric is the interval or noise floor of another one of these."""
-    return any(name.endswith(end) and name.removesuffix(end) in names for end in (INTERVAL, FLOOR))
+    return any(
+        name.endswith(end) and name.removesuffix(end) in names
+        for end in (INTERVAL, FLOOR)
+    )
 
 
 def with_interval(name: str, metrics: Mapping[str, float], digits: int = 4) -> str:
     """Format a metric, with its interval if there is one: `1.25 ± 0.1`."""
     half = metrics.get(name + INTERVAL, math.nan)
-    return f"{metrics[name]:.{digits}g}" + (f" ± {half:.2g}" if math.isfinite(half) else "")
+    return f"{metrics[name]:.{digits}g}" + (
+        f" ± {half:.2g}" if math.isfinite(half) else ""
+    )
 
 
-def baselines_of(kind: str, metric: str, baselines: Mapping[str, float]) -> dict[str, float]:
+def baselines_of(
+    kind: str, metric: str, baselines: Mapping[str, float]
+) -> dict[str, float]:
     """Return the baselines of a metric by name; keys are `metric/name`, or `kind metric/name` if any has this kind."""
     if any(key.startswith(f"{kind} ") for key in baselines):
         metric = f"{kind} {metric}"
-    split = ((key.partition("/"), value) for key, value in baselines.items() if LEAD not in key)
+    split = (
+        (key.partition("/"), value)
+        for key, value in baselines.items()
+        if LEAD not in key
+    )
     return {name or of: value for (of, _, name), value in split if of == metric}
 
 

@@ -33,7 +33,8 @@ def disk_errors(path: Path) -> Iterator[None]:
     except SafetensorError as error:
         known = (*FULL, errno.ENOMEM)
         number = next(
-            (number for number in known if f"os error {number})" in str(error)), errno.EIO
+            (number for number in known if f"os error {number})" in str(error)),
+            errno.EIO,
         )
         raise OSError(number, f"{os.strerror(number)} ({error})", str(path)) from None
 
@@ -43,7 +44,9 @@ def shortage(error: BaseException | None) -> str | None:
 
     def is_shortage(error: BaseException) -> bool:
         known = isinstance(error, OSError) and error.errno in (*FULL, errno.ENOMEM)
-        known |= isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+        known |= (
+            isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+        )
         return known or any(words in str(error) for words in NO_MEMORY)
 
     while error is not None and not is_shortage(error):

@@ -85,7 +85,9 @@ class _WithWarmup(LRScheduleSpec):
         def factor(step: int) -> float:
             if step < self.warmup:
                 return (step + 1) / self.warmup
-            return self._shape(min((step - self.warmup) / max(steps - self.warmup, 1), 1.0))
+            return self._shape(
+                min((step - self.warmup) / max(steps - self.warmup, 1), 1.0)
+            )
 
         return factor
 
@@ -135,4 +137,6 @@ class WSD(_WithWarmup):
 
     def _shape(self, progress: float) -> float:
         decayed = max(0.0, 1 - (1 - progress) / self.decay)
-        return 1 + (self.final - 1) * (math.sqrt(decayed) if self.shape == "sqrt" else decayed)
+        return 1 + (self.final - 1) * (
+            math.sqrt(decayed) if self.shape == "sqrt" else decayed
+        )

@@ -25,15 +25,21 @@ class MovingAverage(AveragedModel):
         self.decay = decay
         self.updates = 0
         self.follow(model)
-        saved = model.state_dict(keep_vars=True)  # buffers outside the state dict are constants
+        saved = model.state_dict(
+            keep_vars=True
+        )  # buffers outside the state dict are constants
         own = self.module.state_dict(keep_vars=True)
         names = [name for name, _ in model.named_buffers() if name in saved]
         self._buffers_of = [(own[name], saved[name]) for name in names]
 
     def follow(self, model: nn.Module) -> None:
         """Follow the present parameters of a model, or their shards on this rank."""
-        self._averaged = [local_shard(parameter.detach()) for parameter in self.module.parameters()]
-        self._followed = [local_shard(parameter.detach()) for parameter in model.parameters()]
+        self._averaged = [
+            local_shard(parameter.detach()) for parameter in self.module.parameters()
+        ]
+        self._followed = [
+            local_shard(parameter.detach()) for parameter in model.parameters()
+        ]
 
     def update_parameters(self, model: nn.Module | None = None) -> None:
         """Update the average with the present weights, and copy the buffers."""

@@ -50,7 +50,9 @@ class Muon(Optimizer):
         if groups:
             parts.append(adamw(groups, lr, betas, eps))
 
-        super().__init__([dict(group) for part in parts for group in part.param_groups], {})
+        super().__init__(
+            [dict(group) for part in parts for group in part.param_groups], {}
+        )
         self.parts = parts
         self._step_supports_amp_scaling = all(
             hasattr(part, "_step_supports_amp_scaling") for part in parts
@@ -79,7 +81,9 @@ class Muon(Optimizer):
             part.param_groups = self.param_groups[start:stop]
             start = stop
             for group in part.param_groups:
-                part.state.update({p: self.state[p] for p in group["params"] if p in self.state})
+                part.state.update(
+                    {p: self.state[p] for p in group["params"] if p in self.state}
+                )
 
 
 class Orthogonal(Optimizer):
@@ -99,7 +103,9 @@ class Orthogonal(Optimizer):
         momentum: float,
         weight_decay: float,
     ) -> None:
-        super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        super().__init__(
+            matrices, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -110,7 +116,9 @@ class Orthogonal(Optimizer):
         for group in self.param_groups:
             lr = group["lr"]
             momentum = group["momentum"]
-            for matrix in [matrix for matrix in group["params"] if matrix.grad is not None]:
+            for matrix in [
+                matrix for matrix in group["params"] if matrix.grad is not None
+            ]:
                 state = self.state[matrix]
                 if not state:
                     state["momentum_buffer"] = torch.zeros_like(matrix.grad)
@@ -119,10 +127,14 @@ class Orthogonal(Optimizer):
                     gradient = gradient.masked_fill(cancelled > 0, 0.0)
 
                 # Nesterov momentum, with the update RMS of AdamW (Liu et al. 2025).
-                mean = state["momentum_buffer"].lerp_(gradient, (1 - momentum) * applied)
+                mean = state["momentum_buffer"].lerp_(
+                    gradient, (1 - momentum) * applied
+                )
                 update = _orthogonal_shard(gradient.lerp(mean, momentum))
                 matrix.mul_(1 - lr * group["weight_decay"] * applied)
-                matrix.add_(update * applied, alpha=-lr * 0.2 * math.sqrt(max(matrix.shape)))
+                matrix.add_(
+                    update * applied, alpha=-lr * 0.2 * math.sqrt(max(matrix.shape))
+                )
 
 
 def _matrices_of_blocks(module: nn.Module) -> list[nn.Parameter]:
@@ -131,7 +143,11 @@ def _matrices_of_blocks(module: nn.Module) -> list[nn.Parameter]:
     matrices = []
     for name, parameter in module.named_parameters():
         # A tied head has another name first, but its weight is a table.
-        if name.startswith("head.") or id(parameter) in excluded or not parameter.requires_grad:
+        if (
+            name.startswith("head.")
+            or id(parameter) in excluded
+            or not parameter.requires_grad
+        ):
             continue
         if parameter.ndim == 2 and min(parameter.shape) > 1:
             matrices.append(parameter)
@@ -152,7 +168,9 @@ def orthogonal(matrix: Float[Tensor, "N M"]) -> Float[Tensor, "N M"]:
     x = x / x.norm().clamp(min=TINY)
     for _ in range(ITERATIONS):
         square = x @ x.T
-        x = torch.addmm(x, torch.addmm(square, square, square, beta=b, alpha=c), x, beta=a)
+        x = torch.addmm(
+            x, torch.addmm(square, square, square, beta=b, alpha=c), x, beta=a
+        )
     return x if wide else x.T
 
 
@@ -177,15 +195,26 @@ def parameter_groups(
     `nn.Embedding` do not. Without weight decay all are in one group, which saves a kernel.
     ValueError if no parameter requires a gradient.
     """
-    tables = {id(inner.weight) for inner in module.modules() if isinstance(inner, nn.Embedding)}
+    tables = {
+        id(inner.weight)
+        for inner in module.modules()
+        if isinstance(inner, nn.Embedding)
+    }
     decayed: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
     for parameter in module.parameters():
         if parameter.requires_grad:
-            matrix = sum(size > 1 for size in parameter.shape) > 1 and id(parameter) not in tables
-            (decayed if matrix or decay == "all" or not weight_decay else others).append(parameter)
+            matrix = (
+                sum(size > 1 for size in parameter.shape) > 1
+                and id(parameter) not in tables
+            )
+            (
+                decayed if matrix or decay == "all" or not weight_decay else others
+            ).append(parameter)
     if not decayed and not others:
-        raise ValueError(f"{type(module).__name__} has no parameter that requires a gradient")
+        raise ValueError(
+            f"{type(module).__name__} has no parameter that requires a gradient"
+        )
     groups = [
         {"params": decayed, "weight_decay": weight_decay},
         {"params": others, "weight_decay": 0.0},
@@ -201,5 +230,7 @@ def adamw(
 ) -> torch.optim.AdamW:
     """Return AdamW, with a fused kernel where torch has one for all parameters."""
     parameters = [parameter for group in groups for parameter in group["params"]]
-    fused = all(p.is_floating_point() and p.device.type in {"cpu", "cuda"} for p in parameters)
+    fused = all(
+        p.is_floating_point() and p.device.type in {"cpu", "cuda"} for p in parameters
+    )
     return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=fused)

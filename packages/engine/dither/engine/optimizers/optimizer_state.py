@@ -26,7 +26,9 @@ def flatten(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
             if isinstance(value, Tensor):
                 tensors[f"{index}.{key}"] = value
             else:
-                plain["state"].setdefault(str(index), {})[key] = _plain(optimizer, key, value)
+                plain["state"].setdefault(str(index), {})[key] = _plain(
+                    optimizer, key, value
+                )
     for number, group in enumerate(state_dict["param_groups"]):
         options = {}
         for key, value in group.items():
@@ -49,7 +51,9 @@ def _plain(optimizer: Optimizer, key: str, value: Any) -> Any:
     )
 
 
-def restore(optimizer: Optimizer, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
+def restore(
+    optimizer: Optimizer, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]
+) -> None:
     """Restore the state that `flatten` returned into an optimizer over the same parameters.
 
     ValueError if it belongs to other parameters.

@@ -85,7 +85,9 @@ class Section:
 
     @property
     def empty(self) -> bool:
-        return not (self.note or self.table or self.charts or self.galleries or self.texts)
+        return not (
+            self.note or self.table or self.charts or self.galleries or self.texts
+        )
 
 
 @dataclass
@@ -148,7 +150,9 @@ def _run_directories(folder: Path) -> Iterable[Path]:
 
 def _write(path: Path, page: Page) -> Path:
     if path.is_dir():
-        raise Refused(f"{path} is a folder; give the name of a file", code="unwritable-file")
+        raise Refused(
+            f"{path} is a folder; give the name of a file", code="unwritable-file"
+        )
     try:
         with atomic_write(path) as temporary:
             temporary.write_text(render(page), encoding="utf-8")
@@ -221,7 +225,9 @@ def run_page(record: RunRecord) -> Page:
         Section("Curves", "" if charts else NO_CURVES, charts=charts),
         all_metrics,
         Section("Run", table=Table(_facts(record))),
-        Section("Components", table=Table(list(components.items())) if components else None),
+        Section(
+            "Components", table=Table(list(components.items())) if components else None
+        ),
         Section("Configuration", texts=files),
     ]
 
@@ -229,14 +235,18 @@ def run_page(record: RunRecord) -> Page:
     return Page(
         record.name,
         sections,
-        subtitle=", ".join(f"{key} {components[key]}" for key in MAIN if key in components),
+        subtitle=", ".join(
+            f"{key} {components[key]}" for key in MAIN if key in components
+        ),
         highlights=_highlights(record),
         problems=record.problems,
         command=shlex.join(map(str, argv)) if isinstance(argv, list) else "",
     )
 
 
-def _headline(record: RunRecord, rows: Sequence[tuple[str, str, str]]) -> Sequence[tuple[str, ...]]:
+def _headline(
+    record: RunRecord, rows: Sequence[tuple[str, str, str]]
+) -> Sequence[tuple[str, ...]]:
     """Return the metrics that the task names; else those with baselines; else the first ones."""
     names = record.summary.get("headline")
     named = [row for row in rows if isinstance(names, list) and row[0] in names]
@@ -271,12 +281,16 @@ def _highlights(record: RunRecord) -> list[str]:
 
 def _facts(record: RunRecord) -> list[tuple[str, str]]:
     facts: dict[str, Any] = {"directory": record.path}
-    facts |= flat({key: value for key, value in record.manifest.items() if key not in HIDDEN})
+    facts |= flat(
+        {key: value for key, value in record.manifest.items() if key not in HIDDEN}
+    )
     for key, value in record.summary.items():
         if key.endswith("memory_bytes"):
             facts[key] = value
     return [
-        (key, format_metric(value)) for key, value in facts.items() if value not in (None, "", [])
+        (key, format_metric(value))
+        for key, value in facts.items()
+        if value not in (None, "", [])
     ]
 
 
@@ -299,7 +313,9 @@ def compare_page(records: Sequence[RunRecord]) -> Page:
     options = Section("What differs", "All options are the same.")
     if changed:
         cells = [[key, *texts] for key, texts in changed]
-        options = Section("What differs", "", Table(cells, ["option", *names], wide=True))
+        options = Section(
+            "What differs", "", Table(cells, ["option", *names], wide=True)
+        )
     metrics = Section("Metrics", NO_METRICS)
     if rows:
         table = Table(rows, ["metric", *names], range(1, len(names) + 1), wide=True)
@@ -334,7 +350,9 @@ def list_page(records: Sequence[RunRecord]) -> Page:
 
     # Records are brief: those with curves are read again.
     last = [sign * record.last().get(best, math.nan) for record in records]
-    order = sorted(range(len(records)), key=lambda index: _finite_first(last[index]))[:COLOURS]
+    order = sorted(range(len(records)), key=lambda index: _finite_first(last[index]))[
+        :COLOURS
+    ]
     labels = [names[index] for index in order]
     charts = charts_of([read_run(records[index].path) for index in order], labels)
 
@@ -345,7 +363,9 @@ def list_page(records: Sequence[RunRecord]) -> Page:
         Section("Runs", note, table=Table(cells, head, numeric, wide=True)),
         Section("Curves", shown, legend=labels, charts=charts),
     ]
-    problems = [f"{name}: {problem}" for name, record in named for problem in record.problems]
+    problems = [
+        f"{name}: {problem}" for name, record in named for problem in record.problems
+    ]
     if len(problems) > MANY:
         problems[MANY:] = [f"and {len(problems) - MANY} more"]
     return Page(f"{len(records)} runs", sections, problems=problems)
@@ -393,7 +413,9 @@ def sweep_page(sweep: SweepDirectory, rows: Sequence[dict[str, Any]]) -> Page:
         ),
     ]
     states = [row["state"] for row in rows]
-    subtitle = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    subtitle = ", ".join(
+        f"{states.count(state)} {state}" for state in dict.fromkeys(states)
+    )
     if search:
         subtitle += f"; {search.get('direction')} {metric} with {search.get('sampler')}"
     failed = [row for row in rows if row["state"] in ("failed", "lost")]
@@ -407,7 +429,9 @@ def sweep_page(sweep: SweepDirectory, rows: Sequence[dict[str, Any]]) -> Page:
     )
 
 
-def _cells(row: dict[str, Any], keys: Sequence[str], metrics: Sequence[str]) -> list[str]:
+def _cells(
+    row: dict[str, Any], keys: Sequence[str], metrics: Sequence[str]
+) -> list[str]:
     cells = [row["name"].partition("-")[0], row["state"], format_metric(row["step"])]
     for key in keys:
         cells.append(format_value(row["values"][key]) if key in row["values"] else "")
@@ -426,7 +450,9 @@ def metric_rows(records: Sequence[RunRecord]) -> list[MetricRow]:
     """Return the last value of every metric in every run: validation first, training last."""
     lasts = [record.last() for record in records]
     names = list(dict.fromkeys(name for last in lasts for name in last))
-    names.sort(key=lambda name: (name.startswith("train/"), not name.startswith("valid/")))
+    names.sort(
+        key=lambda name: (name.startswith("train/"), not name.startswith("valid/"))
+    )
     rows: list[MetricRow] = []
     for name in names:
         if is_companion_metric(name, names):
@@ -452,7 +478,9 @@ def format_metric(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float) else f"{value:,}"
 
 
-def charts_of(records: Sequence[RunRecord], labels: Sequence[str]) -> list[tuple[str, str]]:
+def charts_of(
+    records: Sequence[RunRecord], labels: Sequence[str]
+) -> list[tuple[str, str]]:
     """Return name and SVG for every metric with two points or more in some run."""
     keys: dict[str, None] = {}
     for record in records:

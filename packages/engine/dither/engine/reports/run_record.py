@@ -9,7 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dither.registry.files.limits import RECORD_BYTES, TABLE_BYTES, read_bytes, read_text
+from dither.registry.files.limits import (
+    RECORD_BYTES,
+    TABLE_BYTES,
+    read_bytes,
+    read_text,
+)
 
 from ..config.paths import not_a_run
 from ..files.checksums import checksum_differs
@@ -54,7 +59,9 @@ class RunRecord:
 
     @property
     def name(self) -> str:
-        return str(self.resolved.get("name") or self.summary.get("name") or self.path.name)
+        return str(
+            self.resolved.get("name") or self.summary.get("name") or self.path.name
+        )
 
     def last(self) -> dict[str, float]:
         """Return the newest value of every metric by kind/name."""
@@ -77,7 +84,11 @@ class RunRecord:
         baselines = self.summary.get("baselines")
         if kind == "train" or not isinstance(baselines, dict):
             return {}
-        numbers = {key: value for key, value in baselines.items() if as_number(value) is not None}
+        numbers = {
+            key: value
+            for key, value in baselines.items()
+            if as_number(value) is not None
+        }
         return baselines_of(kind, metric, numbers)
 
 
@@ -93,7 +104,9 @@ def read_run(path: Path, brief: bool = False) -> RunRecord:
     record = RunRecord(path)
     record.manifest = _read(record, "manifest.json", _json, checksum_differs) or {}
     unfinished = "unfinished run: there is no summary.json"
-    record.summary = _read(record, "summary.json", _json, checksum_differs, unfinished) or {}
+    record.summary = (
+        _read(record, "summary.json", _json, checksum_differs, unfinished) or {}
+    )
     toml = _read(record, "resolved.toml", str)
     if toml is not None:
         record.toml = toml
@@ -118,7 +131,9 @@ def _last_points(record: RunRecord, metrics: dict[str, Any]) -> Curves:
         if isinstance(values, dict):
             numbers = {name: as_number(value) for name, value in values.items()}
             curves[kind] = {
-                name: [(step, value)] for name, value in numbers.items() if value is not None
+                name: [(step, value)]
+                for name, value in numbers.items()
+                if value is not None
             }
     return curves
 
@@ -162,8 +177,17 @@ def _read_metrics(record: RunRecord) -> None:
             values = from_json(line)
             step = int(values.pop("step"))
             kind = str(values.pop("kind"))
-            values = {name: value for name, value in values.items() if name not in TIMES}
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+            values = {
+                name: value for name, value in values.items() if name not in TIMES
+            }
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+            OverflowError,
+        ):
             damaged.append(number)
             continue
         curves = record.curves.setdefault(kind, {})
@@ -174,7 +198,9 @@ def _read_metrics(record: RunRecord) -> None:
         numbers = ", ".join(map(str, damaged[:5]))
         if len(damaged) > 5:
             numbers += ", ..."
-        message = f"metrics.jsonl is damaged: {len(damaged)} lines cannot be read: {numbers}"
+        message = (
+            f"metrics.jsonl is damaged: {len(damaged)} lines cannot be read: {numbers}"
+        )
         record.problems.append(message)
 
 
@@ -191,7 +217,9 @@ def _read_pictures(record: RunRecord) -> None:
             try:
                 record.pictures.append(_picture(f"{folder.name}/{file.name}", file))
             except OSError as error:
-                record.problems.append(f"{file.relative_to(record.path)} cannot be read: {error}")
+                record.problems.append(
+                    f"{file.relative_to(record.path)} cannot be read: {error}"
+                )
         if files:
             return
 

@@ -14,7 +14,16 @@ from typing import Any
 from ..files.metrics_file import as_number
 from ..sweeps.points import format_value
 
-__all__ = ["COLOURS", "SMOOTHING", "Axis", "curve", "line_classes", "scatter", "scatters", "ticks"]
+__all__ = [
+    "COLOURS",
+    "SMOOTHING",
+    "Axis",
+    "curve",
+    "line_classes",
+    "scatter",
+    "scatters",
+    "ticks",
+]
 
 # Size of a chart, and margins for labels.
 WIDTH = 460
@@ -79,7 +88,9 @@ class Axis:
     def __call__(self, value: float) -> float:
         if self.log:
             value = math.log10(value) if value > 0 else self.low
-        return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
+        return self.start + (value - self.low) / (self.high - self.low) * (
+            self.end - self.start
+        )
 
     @property
     def data(self) -> str:
@@ -133,7 +144,9 @@ def curve(
     """
     lines: dict[str, Points] = {}
     for name, points in series.items():
-        lines[name] = [(step, value) for step, value in points if abs(value) < MAX_PLOTTED]
+        lines[name] = [
+            (step, value) for step, value in points if abs(value) < MAX_PLOTTED
+        ]
     halves: dict[int, float] = {}
     if intervals and len(lines) == 1:
         (halves,) = (dict(intervals.get(name, ())) for name in lines)
@@ -145,7 +158,9 @@ def curve(
             steps.append(step)
             values.append(value)
             half = halves.get(step, 0.0)
-            values += [end for end in (value - half, value + half) if math.isfinite(end)]
+            values += [
+                end for end in (value - half, value + half) if math.isfinite(end)
+            ]
     if not values:
         return ""
 
@@ -153,7 +168,12 @@ def curve(
     high = max(values)
     levels = _within_view(baselines or {}, low, high)
     x = Axis(min(steps), max(steps), LEFT, WIDTH - RIGHT, steps=True)
-    y = Axis(min([low, *levels.values()]), max([high, *levels.values()]), HEIGHT - BOTTOM, TOP)
+    y = Axis(
+        min([low, *levels.values()]),
+        max([high, *levels.values()]),
+        HEIGHT - BOTTOM,
+        TOP,
+    )
 
     plotted, texts = _levels(levels, y)
     raw = "raw" if sum(map(bool, lines.values())) <= FEW else "raw many"
@@ -177,9 +197,15 @@ def curve(
     return _svg(", ".join(series), [frame, plot, *texts], axes)
 
 
-def _within_view(baselines: Mapping[str, float], low: float, high: float) -> dict[str, float]:
+def _within_view(
+    baselines: Mapping[str, float], low: float, high: float
+) -> dict[str, float]:
     span = (high - low) or abs(high) or 1.0
-    return {name: value for name, value in baselines.items() if low - span <= value <= high + span}
+    return {
+        name: value
+        for name, value in baselines.items()
+        if low - span <= value <= high + span
+    }
 
 
 def _svg(label: str, parts: Sequence[str], attributes: str = "") -> str:
@@ -292,7 +318,9 @@ def _interval_means(points: Points) -> Points:
     means = []
     for start in range(0, len(points), size):
         interval = points[start : start + size]
-        means.append((interval[-1][0], sum(value for _, value in interval) / len(interval)))
+        means.append(
+            (interval[-1][0], sum(value for _, value in interval) / len(interval))
+        )
     return means
 
 

@@ -55,14 +55,18 @@ def train(
         loaded = load_experiment(experiment, overrides, select=plugins)
         code = run(loaded, Path(runs), ["dither.train"], created=created)
     if code:
-        raise RuntimeError(f"the run ended with exit code {code}: {''.join(map(str, directories))}")
+        raise RuntimeError(
+            f"the run ended with exit code {code}: {''.join(map(str, directories))}"
+        )
     return directories[0]
 
 
 def save_experiment(experiment: Experiment, path: str | Path) -> Path:
     """Write an experiment with every default as TOML; return the path. Loading it gives an equal one."""
     path = Path(path)
-    path.write_text(tomlkit.dumps(dump(experiment, load_plugins().catalog)), encoding="utf-8")
+    path.write_text(
+        tomlkit.dumps(dump(experiment, load_plugins().catalog)), encoding="utf-8"
+    )
     return path
 
 
@@ -81,4 +85,6 @@ def components(kind: str | None = None) -> list[Component]:
 
     Refused if there is no such kind.
     """
-    return list(load_plugins().catalog.parts(None if kind is None else known_kind(kind)))
+    return list(
+        load_plugins().catalog.parts(None if kind is None else known_kind(kind))
+    )

@@ -33,7 +33,9 @@ def read_side(path: Path, select: Sequence[str] | None = None) -> Side:
         record = read_manifest(path)
     else:
         document, plugins = open_experiment(path, select=select)
-        loaded = Loaded(validate(Experiment, document, plugins.catalog), document, plugins)
+        loaded = Loaded(
+            validate(Experiment, document, plugins.catalog), document, plugins
+        )
         tree = dump(loaded.experiment, plugins.catalog)
         record = {"plugins": plugin_record(loaded)}
     side: Side = {"parts": {}, "options": {}}

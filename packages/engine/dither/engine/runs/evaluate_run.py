@@ -59,7 +59,9 @@ def parse_checkpoint(word: str) -> Which:
         return "best"
     if word.isascii() and word.isdigit() and len(word) <= MAX_STEP_DIGITS:
         return int(word)
-    raise Refused(f'--checkpoint: expected newest, best or a step, got "{word}"', code="usage")
+    raise Refused(
+        f'--checkpoint: expected newest, best or a step, got "{word}"', code="usage"
+    )
 
 
 def evaluate_run(
@@ -88,7 +90,9 @@ def evaluate_run(
 
     if not system.task.size(split):
         name = loaded.experiment.task.name
-        raise Refused(f'the split "{split}" of task "{name}" is empty', code="no-samples")
+        raise Refused(
+            f'the split "{split}" of task "{name}" is empty', code="no-samples"
+        )
     metrics = evaluate(
         system,
         samples=samples,
@@ -124,7 +128,9 @@ def sample_run(
     _require_empty(request.out)
     if request.formats:
         # An unknown format is reported before torch builds the model.
-        experiment = load_experiment(resolved_file(run), select=options.plugins).experiment
+        experiment = load_experiment(
+            resolved_file(run), select=options.plugins
+        ).experiment
         check_forms(experiment.task, request.formats)
 
     loaded, system, step = load_run(
@@ -181,7 +187,11 @@ def draw_points(
     # All points are validated before the first one is sampled.
     experiments = [
         load_for_sampling(
-            resolved_file(run), None, [*options.changes, *point], options.plugins, tables
+            resolved_file(run),
+            None,
+            [*options.changes, *point],
+            options.plugins,
+            tables,
         ).experiment
         for point in points
     ]
@@ -221,7 +231,9 @@ def _require_empty(out: Path | None) -> None:
 
 
 @contextmanager
-def new_folder(run: Path, default: Sequence[str], out: Path | None = None) -> Iterator[Path]:
+def new_folder(
+    run: Path, default: Sequence[str], out: Path | None = None
+) -> Iterator[Path]:
     """Create a folder: `out`, or a new one inside the run; remove it if it remains empty.
 
     The names of `default` may come from data.

@@ -167,7 +167,8 @@ def load(
         system, _ = build(on_device(check_experiment(document, found), device))
     except Refused as refused:
         lacking = all(
-            problem.code in ("file-not-found", "download-failed") for problem in refused.problems
+            problem.code in ("file-not-found", "download-failed")
+            for problem in refused.problems
         )
         if (
             space is None
@@ -209,7 +210,9 @@ def read_missing_data(folder: Path) -> tuple[list[tuple[str, str]], Space | None
     try:
         manifest = json.loads(read_text(folder / MANIFEST))
         space = manifest.get("space")
-        data = [(str(one["option"]), str(one["name"])) for one in manifest.get("data", ())]
+        data = [
+            (str(one["option"]), str(one["name"])) for one in manifest.get("data", ())
+        ]
         return data, None if space is None else space_from_json(space)
     except (
         OSError,
@@ -291,12 +294,12 @@ def export_run(
     space = None if loaded is None else space_as_json(loaded.experiment.task.space())
     document = Document.read(experiment)
     if changes:
-        document = load_for_sampling(experiment, changes=changes, select=select).document
+        document = load_for_sampling(
+            experiment, changes=changes, select=select
+        ).document
     bundle = pack(document.tree, catalog)
     if bundle.data and reason:
-        message = (
-            f"the space of a sample is unknown, so the export only loads with its data: {reason}"
-        )
+        message = f"the space of a sample is unknown, so the export only loads with its data: {reason}"
         say(Screen(stderr=True), message, "yellow")
     temporary = to.with_name(f".{to.name}-{os.getpid()}")
     try:
@@ -307,13 +310,21 @@ def export_run(
             shutil.copyfile(file, temporary / name)
         if loaded is not None:
             _write_assets(run_directory, loaded, temporary / ASSETS)
-            if (option := loaded.experiment.task.asset_option) and (temporary / ASSETS).is_dir():
+            if (option := loaded.experiment.task.asset_option) and (
+                temporary / ASSETS
+            ).is_dir():
                 bundle.tree["task"][option] = ASSETS
-                bundle.data[:] = [entry for entry in bundle.data if entry[0] != f"task.{option}"]
-        (temporary / EXPERIMENT).write_text(tomlkit.dumps(bundle.tree), encoding="utf-8")
+                bundle.data[:] = [
+                    entry for entry in bundle.data if entry[0] != f"task.{option}"
+                ]
+        (temporary / EXPERIMENT).write_text(
+            tomlkit.dumps(bundle.tree), encoding="utf-8"
+        )
         if (plugins := run_directory / "plugins").is_dir():
             shutil.copytree(
-                plugins, temporary / "plugins", ignore=shutil.ignore_patterns("__pycache__")
+                plugins,
+                temporary / "plugins",
+                ignore=shutil.ignore_patterns("__pycache__"),
             )
         files = sorted(path for path in temporary.rglob("*") if path.is_file())
         data = [{"option": option, "name": name} for option, name in bundle.data]
@@ -324,7 +335,9 @@ def export_run(
             fsync(path)
         temporary.rename(to)
     except OSError as error:
-        raise Refused(f"{to} cannot be written: {error.strerror}", code="unreadable-file") from None
+        raise Refused(
+            f"{to} cannot be written: {error.strerror}", code="unreadable-file"
+        ) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return [to / path.relative_to(temporary) for path in files]
@@ -343,7 +356,9 @@ def _write_assets(run_directory: Path, loaded: Loaded, folder: Path) -> None:
         task.save_assets(folder)
 
 
-def _load(experiment: Path, select: Sequence[str] | None) -> tuple[Loaded | None, str, Catalog]:
+def _load(
+    experiment: Path, select: Sequence[str] | None
+) -> tuple[Loaded | None, str, Catalog]:
     """Return the experiment of a run, or None and why it is unusable, and a catalog of what may be executed."""
     catalog = default_catalog()
     try:
@@ -371,7 +386,9 @@ class Bundle(NamedTuple):
 
 def pack(tree: Mapping[str, Any], catalog: Catalog) -> Bundle:
     """Return the bundle of an experiment with absolute paths: those of small files outside of data are bundled."""
-    train = {key: value for key, value in tree["train"].items() if key not in MACHINE_OPTIONS}
+    train = {
+        key: value for key, value in tree["train"].items() if key not in MACHINE_OPTIONS
+    }
     packed = copy.deepcopy({**tree, "train": train})
     files: dict[str, Path] = {}
     data: list[tuple[str, str]] = []
@@ -380,8 +397,12 @@ def pack(tree: Mapping[str, Any], catalog: Catalog) -> Bundle:
         path = Path(table[key])
         if not path.name or (kind != "data" and not path.exists()):
             continue
-        small = kind != "data" and path.is_file() and path.stat().st_size <= MAX_FILE_BYTES
-        folder, used = ("files", [*files]) if small else ("data", [name for _, name in data])
+        small = (
+            kind != "data" and path.is_file() and path.stat().st_size <= MAX_FILE_BYTES
+        )
+        folder, used = (
+            ("files", [*files]) if small else ("data", [name for _, name in data])
+        )
         names = (
             f"{folder}/{number}-{path.name}" if number > 1 else f"{folder}/{path.name}"
             for number in count(1)
@@ -390,5 +411,10 @@ def pack(tree: Mapping[str, Any], catalog: Catalog) -> Bundle:
         if small:
             files[name] = path
         else:
-            data.append((".".join(part for part in (*place, key) if isinstance(part, str)), name))
+            data.append(
+                (
+                    ".".join(part for part in (*place, key) if isinstance(part, str)),
+                    name,
+                )
+            )
     return Bundle(packed, files, data)

@@ -82,13 +82,20 @@ def export_to_hub_folder(
         "parameters": total,
         "experiment": tree,
     }
-    tags = ["diffusion", "dither", *(_name_of(tree[kind]) for kind in ("task", "process"))]
+    tags = [
+        "diffusion",
+        "dither",
+        *(_name_of(tree[kind]) for kind in ("task", "process")),
+    ]
     fields = {"license": licence, "library_name": "dither", "tags": tags}
     metadata = "".join(
         f"{key}: {json.dumps(value)}\n" for key, value in fields.items()
     )  # YAML contains JSON
     card = f"---\n{metadata}---\n" + _card(run, to, tree, step, total, data_licence)
-    added = {"config.json": json.dumps(config, indent=2, default=str) + "\n", "README.md": card}
+    added = {
+        "config.json": json.dumps(config, indent=2, default=str) + "\n",
+        "README.md": card,
+    }
     if (tokenizer := run / ASSETS / "tokenizer.json").is_file():
         shutil.copyfile(tokenizer, to / tokenizer.name)
         files.append(to / tokenizer.name)
@@ -102,7 +109,9 @@ def export_to_hub_folder(
 
 def _name_of(component: str | Mapping[str, Any] | None) -> str:
     name = (
-        component.get("use", "") if isinstance(component, Mapping) else component or "of the task"
+        component.get("use", "")
+        if isinstance(component, Mapping)
+        else component or "of the task"
     )
     return str(name).rpartition("/")[2].partition("@")[0]
 
@@ -122,9 +131,16 @@ def _card(
     found = default_catalog()
     named = (("data", _name_of(data)), ("task", _name_of(tree["task"])))
     spec = next(
-        (found.find(kind, name).spec for kind, name in named if name in found.names(kind)), None
+        (
+            found.find(kind, name).spec
+            for kind, name in named
+            if name in found.names(kind)
+        ),
+        None,
     )
-    summary = (spec.__doc__ or "").strip().partition("\n")[0] if spec is not None else ""
+    summary = (
+        (spec.__doc__ or "").strip().partition("\n")[0] if spec is not None else ""
+    )
     kinds = ("task", "process", "model", "loss", "sampler")
     return CARD.format(
         name=tree["name"],
@@ -136,7 +152,9 @@ def _card(
         task=_name_of(tree["task"]),
         data=_name_of(data),
         summary=summary,
-        missing=f"Data files are not part of this repository: {missing}." if missing else "",
+        missing=f"Data files are not part of this repository: {missing}."
+        if missing
+        else "",
         data_licence=data_licence,
         experiment=EXPERIMENT,
     )
@@ -186,7 +204,9 @@ def export_program(system: Diffusion, file: Path, size: int = 4) -> Path:
     arguments = _inputs(system, size, 0.5)
     names = {name: {0: torch.export.Dim.AUTO} for name in arguments[-1]}
     shapes = (*({0: torch.export.Dim.AUTO} for _ in arguments[:-1]), names)
-    program = torch.export.export(module, arguments, dynamic_shapes=shapes, strict=False)
+    program = torch.export.export(
+        module, arguments, dynamic_shapes=shapes, strict=False
+    )
     for seed, count in enumerate((size, size, size + 1), 1):
         inputs = _inputs(system, count, 0.2 * seed, seed)
         try:
@@ -195,9 +215,12 @@ def export_program(system: Diffusion, file: Path, size: int = 4) -> Path:
             if count == size:
                 raise
             continue
-        if not torch.allclose(out, module(*inputs), rtol=0, atol=1e-3):  # equal where -inf
+        if not torch.allclose(
+            out, module(*inputs), rtol=0, atol=1e-3
+        ):  # equal where -inf
             raise Refused(
-                "the exported program differs from the model by more than 0.001", code="non-finite"
+                "the exported program differs from the model by more than 0.001",
+                code="non-finite",
             )
     torch.export.save(program, file)
     return file
@@ -212,25 +235,37 @@ def _inputs(
     clean = system.task.like(size, seed=seed)
     times = torch.full((size,), t)
     state = system.process.corrupt(clean, times).state
-    return state.x, state.masked, system.process.level(times), clean.valid, dict(clean.cond)
+    return (
+        state.x,
+        state.masked,
+        system.process.level(times),
+        clean.valid,
+        dict(clean.cond),
+    )
 
 
 def push(folder: Path, name: str, private: bool = False) -> str:
     """Upload a folder of `dither export --hub` as a model repository; return its address."""
     hub = import_hub("dither export --push")
     if missing := [
-        file for file in (WEIGHTS, EXPERIMENT, "README.md") if not (folder / file).is_file()
+        file
+        for file in (WEIGHTS, EXPERIMENT, "README.md")
+        if not (folder / file).is_file()
     ]:
         hint = f"dither export RUN --hub --out {quote(str(folder))}"
         raise Refused(
-            Problem(f"{folder} lacks {', '.join(missing)}", help=hint, code="file-not-found")
+            Problem(
+                f"{folder} lacks {', '.join(missing)}", help=hint, code="file-not-found"
+            )
         )
     try:
         api = hub.HfApi(library_name="dither")
         url = api.create_repo(name, private=private, exist_ok=True)
         if private and not api.model_info(name).private:
             raise ValueError("the repository exists and is public")
-        api.upload_folder(repo_id=name, folder_path=folder, commit_message="Upload with dither")
+        api.upload_folder(
+            repo_id=name, folder_path=folder, commit_message="Upload with dither"
+        )
         return str(url)
     except (OSError, ValueError) as error:
         hint = "check the name, the network, HF_ENDPOINT and HF_TOKEN"

@@ -181,5 +181,7 @@ def _read_metrics(path: Path) -> None:
     for _, folder in Checkpoints(path / "checkpoints").steps()[:1]:
         with suppress(*UNREADABLE):  # `verify` reports the checkpoint
             state = json.loads(read_text(folder / "state.json"))
-            for reason in missing_lines(path / "metrics.jsonl", int(state["metrics_bytes"])):
+            for reason in missing_lines(
+                path / "metrics.jsonl", int(state["metrics_bytes"])
+            ):
                 raise Refused(reason, code="damaged-file")

@@ -30,7 +30,15 @@ from .progress import Screen, say
 from .run_directory import read_manifest, resolved_file
 from .system import System
 
-__all__ = ["WEIGHTS", "Which", "build", "find_checkpoint", "load_run", "on_device", "start_from"]
+__all__ = [
+    "WEIGHTS",
+    "Which",
+    "build",
+    "find_checkpoint",
+    "load_run",
+    "on_device",
+    "start_from",
+]
 
 WEIGHTS = "weights.safetensors"
 """Weights of an export."""
@@ -50,7 +58,9 @@ def build(
     train = loaded.experiment.train
     if train.threads is not None:
         torch.set_num_threads(train.threads)
-    torch.set_float32_matmul_precision("high" if train.precision == "tf32" else "highest")
+    torch.set_float32_matmul_precision(
+        "high" if train.precision == "tf32" else "highest"
+    )
     device = choose_device(train.device)
     if training and train.keep_memory and device.type == "cpu":
         keep_freed_memory()
@@ -61,8 +71,12 @@ def build(
 
 def on_device(loaded: Loaded, device: str) -> Loaded:
     """Return an experiment with another device and the default number of threads."""
-    train = loaded.experiment.train.model_copy(update={"device": device, "threads": None})
-    return replace(loaded, experiment=loaded.experiment.model_copy(update={"train": train}))
+    train = loaded.experiment.train.model_copy(
+        update={"device": device, "threads": None}
+    )
+    return replace(
+        loaded, experiment=loaded.experiment.model_copy(update={"train": train})
+    )
 
 
 def load_run(
@@ -82,14 +96,19 @@ def load_run(
     are plugins as after -p. Refused if a plugin file changed; Damaged if there is no such intact
     checkpoint.
     """
-    loaded = load_for_sampling(resolved_file(run_directory), constraints, changes, select, tables)
+    loaded = load_for_sampling(
+        resolved_file(run_directory), constraints, changes, select, tables
+    )
     if loaded.plugins.files and (
         changed := changed_plugin_files(read_manifest(run_directory), loaded)
     ):
         fix = "restore the file; or, if the change is intended: --resume RUN --accept-changes"
         message = f"the run in {run_directory} was made with another plugin: "
         raise Refused(
-            [Problem(message + change, help=fix, code="changed-components") for change in changed]
+            [
+                Problem(message + change, help=fix, code="changed-components")
+                for change in changed
+            ]
         )
     found = find_checkpoint(run_directory, checkpoint, console)
     system, _ = build(loaded if device is None else on_device(loaded, device))
@@ -107,7 +126,9 @@ def find_checkpoint(
         for damage in damaged.values():
             say(console or Screen(stderr=True), damage, "yellow")
         if newest is None:
-            raise Damaged(f"{run_directory} has no checkpoint yet", code="missing-checkpoint")
+            raise Damaged(
+                f"{run_directory} has no checkpoint yet", code="missing-checkpoint"
+            )
         return newest
     step: int | None = which if isinstance(which, int) else None
     if step is None:
@@ -117,13 +138,20 @@ def find_checkpoint(
         ).best
         if step is None:
             raise Refused(
-                f"{run_directory} has no best checkpoint: no evaluation", code="missing-checkpoint"
+                f"{run_directory} has no best checkpoint: no evaluation",
+                code="missing-checkpoint",
             )
     folders = dict(checkpoints.steps())
     if step not in folders:
         steps = ", ".join(map(str, sorted(folders))) or "none"
-        hint = "train.keep_best = true keeps the best checkpoint" if which == "best" else None
-        message = f"{run_directory} has no checkpoint of step {step}; its steps are: {steps}"
+        hint = (
+            "train.keep_best = true keeps the best checkpoint"
+            if which == "best"
+            else None
+        )
+        message = (
+            f"{run_directory} has no checkpoint of step {step}; its steps are: {steps}"
+        )
         raise Refused(Problem(message, help=hint, code="missing-checkpoint"))
     if reason := verify(folders[step]):
         raise Damaged(f"checkpoint {folders[step]} is damaged: {reason}")
@@ -159,11 +187,19 @@ def start_from(
         )
         raise
 
-    fits = {name for name in own if name in loaded and loaded[name].shape == own[name].shape}
+    fits = {
+        name for name in own if name in loaded and loaded[name].shape == own[name].shape
+    }
     notes = [f"{source}: {line}" for line in _misfits(own, loaded, fits)]
     if notes and not (partial and fits):
-        hint = None if partial else "train.start_partial = true loads only the matching weights"
-        raise Refused([Problem(note, FROM, help=hint, code="shape-mismatch") for note in notes])
+        hint = (
+            None
+            if partial
+            else "train.start_partial = true loads only the matching weights"
+        )
+        raise Refused(
+            [Problem(note, FROM, help=hint, code="shape-mismatch") for note in notes]
+        )
 
     # As they will be in the model: a float32 may overflow in half precision.
     weights = dict(model.named_parameters(remove_duplicate=False))
@@ -214,7 +250,11 @@ def _read(source: Path, foreign: bool) -> tuple[Path, Mapping[str, Tensor]]:
         path = source / WEIGHTS if source.is_dir() else source
         folder = path.parent
         ours = path.name == WEIGHTS or (folder / "state.json").is_file()
-        if ours and (folder / MANIFEST).is_file() and (reason := verify(folder, {path.name})):
+        if (
+            ours
+            and (folder / MANIFEST).is_file()
+            and (reason := verify(folder, {path.name}))
+        ):
             raise Damaged(f"{folder} is damaged: {reason}")
     try:
         return path, read_tensors(path)

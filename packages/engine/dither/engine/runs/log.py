@@ -45,7 +45,9 @@ class Log:
         )
         self._file: MetricsFile | None = None
         if folder is not None:
-            self._file = MetricsFile(folder / "metrics.jsonl", offset, self.display.line)
+            self._file = MetricsFile(
+                folder / "metrics.jsonl", offset, self.display.line
+            )
         self._trackers = dict(trackers or {})
         self._each(lambda tracker: tracker.start(folder or Path(), config or {}, done))
 
@@ -90,4 +92,6 @@ class Log:
                 call(tracker)
             except (Exception, SystemExit) as error:
                 del self._trackers[name]
-                self.display.line(f'tracker "{name}" is disabled: {type(error).__name__}: {error}')
+                self.display.line(
+                    f'tracker "{name}" is disabled: {type(error).__name__}: {error}'
+                )

@@ -34,7 +34,15 @@ from ..files.metrics_file import (
     with_interval,
 )
 
-__all__ = ["ProgressDisplay", "Screen", "cell", "say", "show_metrics", "show_result", "table"]
+__all__ = [
+    "ProgressDisplay",
+    "Screen",
+    "cell",
+    "say",
+    "show_metrics",
+    "show_result",
+    "table",
+]
 
 REDRAW = 0.1
 """Seconds between two updates of the bar."""
@@ -132,7 +140,9 @@ def headline(summary: Mapping[str, Any]) -> list[str]:
     return (of_task or with_baselines)[:HEADLINE]
 
 
-def show_metrics(console: Console, summary: Mapping[str, Any], only: Sequence[str] = ()) -> None:
+def show_metrics(
+    console: Console, summary: Mapping[str, Any], only: Sequence[str] = ()
+) -> None:
     """Print metrics with interval, noise floor and baselines.
 
     All are printed unless `only` names some, and then also the baselines of other metrics.
@@ -145,11 +155,15 @@ def show_metrics(console: Console, summary: Mapping[str, Any], only: Sequence[st
     for kind, values in summary["figures"].items():
         for name in values:
             names |= {name, f"{kind} {name}"}
-            if is_companion_metric(name, values) or (only and f"{kind}/{name}" not in only):
+            if is_companion_metric(name, values) or (
+                only and f"{kind}/{name}" not in only
+            ):
                 continue
             shown = shown_baselines(kind, name, baselines)
             if name + FLOOR in values:
-                shown = ", ".join(filter(None, [f"floor {values[name + FLOOR]:.4g}", shown]))
+                shown = ", ".join(
+                    filter(None, [f"floor {values[name + FLOOR]:.4g}", shown])
+                )
             row = (f"{kind} {name}", with_interval(name, values), shown)
             page.add_row(*map(cell, row))
     if page.row_count:
@@ -230,7 +244,13 @@ class ProgressDisplay:
         if self._bar is None and (now - self._shown > PATIENCE or step == self.total):
             self._shown = now
             rate, left = self._speed(step, now)
-            texts = (f"step {step}/{self.total}", _listed(metrics), rate, left, self._peak())
+            texts = (
+                f"step {step}/{self.total}",
+                _listed(metrics),
+                rate,
+                left,
+                self._peak(),
+            )
             self.line("  ".join(filter(None, texts)))
 
     def line(self, text: str) -> None:

@@ -25,7 +25,14 @@ from dither.registry.config.validation import located
 from dither.registry.contracts.protocols import Tracker
 from dither.registry.plugins.status import PluginError, describe_exception
 
-from ..checkpoints.checkpoint import Checkpoints, Contents, Damaged, Saver, Scores, load_state
+from ..checkpoints.checkpoint import (
+    Checkpoints,
+    Contents,
+    Damaged,
+    Saver,
+    Scores,
+    load_state,
+)
 from ..checkpoints.sharded_checkpoint import Shards, part_of
 from ..config.component_errors import annotate_build_errors
 from ..config.experiment import Experiment
@@ -170,7 +177,8 @@ class Run:
         self.metrics: dict[str, dict[str, float]] = {}
         self.seconds = 0.0
         self.first = 0
-        # The end of metrics.jsonl before the evaluation of the current step, which a resumed run repeats.
+        # The end of metrics.jsonl before the evaluation of the current step, which a resumed run
+        # repeats.
         self._position = 0
         # Step and `seconds` of the last line of kind "train".
         self._logged = (0, 0.0)
@@ -243,12 +251,16 @@ class Run:
         rename = None
         if train.start_layout is not None:
             rename = partial(experiment.model.rename, train.start_layout)
-        notes = start_from(system.model, Path(train.start_from), train.start_partial, rename)
+        notes = start_from(
+            system.model, Path(train.start_from), train.start_partial, rename
+        )
         return system, notes
 
     def _make_trainer(self, system: Diffusion) -> Trainer:
         with annotate_build_errors(self.plugins.catalog):
-            return Trainer(system, self.experiment.train, self.experiment.seed, self.ranks)
+            return Trainer(
+                system, self.experiment.train, self.experiment.seed, self.ranks
+            )
 
     def _environment(self, trainer: Trainer) -> dict[str, Any]:
         precision = trainer.system.precision
@@ -269,13 +281,18 @@ class Run:
             "launch": self.ranks.launch,
         }
 
-    def _changes(self, path: Path, manifest: Mapping[str, Any], accepted: bool) -> list[str]:
+    def _changes(
+        self, path: Path, manifest: Mapping[str, Any], accepted: bool
+    ) -> list[str]:
         """Return what differs from the run; Refused if it is not accepted."""
         changed = changes(manifest, self.loaded, provenance(self.loaded))
         if changed and not accepted:
             start = f"the run in {path} cannot resume unchanged: "
             raise Refused(
-                [replace(change, message=start + change.message, help=ACCEPT) for change in changed]
+                [
+                    replace(change, message=start + change.message, help=ACCEPT)
+                    for change in changed
+                ]
             )
         options = []
         if self.ranks.is_main:
@@ -333,13 +350,17 @@ class Run:
         self.trainer.on_skip = self.log.display.line
         self.scores = self._read_scores(position)
 
-        checkpoints = Checkpoints(self.directory.path / "checkpoints", train.keep, train.keep_every)
+        checkpoints = Checkpoints(
+            self.directory.path / "checkpoints", train.keep, train.keep_every
+        )
         if train.keep_best:
             checkpoints.protected_step = self.scores.best
         self.saver = Saver(
             checkpoints,
             background=train.async_save,
-            written=lambda step, path: self.call("after_checkpoint", step=step, path=path),
+            written=lambda step, path: self.call(
+                "after_checkpoint", step=step, path=path
+            ),
         )
         self.saver.newest = newest
 
@@ -349,7 +370,10 @@ class Run:
             try:
                 trackers[spec.name] = spec.build()
             except (Exception, SystemExit) as error:
-                say(self.console, f'tracker "{spec.name}" is disabled: {describe_exception(error)}')
+                say(
+                    self.console,
+                    f'tracker "{spec.name}" is disabled: {describe_exception(error)}',
+                )
         return trackers
 
     def _read_scores(self, position: int | None) -> Scores:
@@ -357,8 +381,11 @@ class Run:
         settings = self.experiment.evaluate
         scores = Scores(settings.best, settings.better, {})
         if position and self.ranks.is_main:
-            # The log has dropped the lines of later steps, and `resume` has warned about damaged ones.
-            scores = Scores.read(self.directory.path, settings.best, settings.better, damaged=True)
+            # The log has dropped the lines of later steps, and `resume` has warned about damaged
+            # ones.
+            scores = Scores.read(
+                self.directory.path, settings.best, settings.better, damaged=True
+            )
         pairs = self.ranks.broadcast(list(scores.values.items()))
         scores.values = {int(step): value for step, value in pairs}
         return scores
@@ -545,7 +572,9 @@ class Run:
     def averaged(self) -> Diffusion:
         """The system with the averaged weights, or with the weights if there is no average."""
         average = self.trainer.average
-        return self.system if average is None else self.system.with_model(average.module)
+        return (
+            self.system if average is None else self.system.with_model(average.module)
+        )
 
     @property
     def _participates(self) -> bool:
@@ -654,8 +683,17 @@ def restore(checkpoint: Path, trainer: Trainer) -> int:
         tensors, plain = load_state(checkpoint)
         trainer.load_state(tensors, plain)
         return int(plain["metrics_bytes"])
-    except (KeyError, TypeError, ValueError, RuntimeError, OSError, OverflowError) as error:
-        raise Damaged(f"{checkpoint} is intact but does not match this run: {error!r}") from error
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+        OSError,
+        OverflowError,
+    ) as error:
+        raise Damaged(
+            f"{checkpoint} is intact but does not match this run: {error!r}"
+        ) from error
 
 
 def with_steps(loaded: Loaded, size: int) -> Loaded:
@@ -665,7 +703,9 @@ def with_steps(loaded: Loaded, size: int) -> Loaded:
         return loaded
     steps = max(1, math.ceil(train.epochs * size / train.batch_size))
     train = train.model_copy(update={"steps": steps, "epochs": None})
-    return replace(loaded, experiment=loaded.experiment.model_copy(update={"train": train}))
+    return replace(
+        loaded, experiment=loaded.experiment.model_copy(update={"train": train})
+    )
 
 
 def _find_launched_run(runs: Path, ranks: Ranks) -> Path | None:
@@ -675,7 +715,9 @@ def _find_launched_run(runs: Path, ranks: Ranks) -> Path | None:
         for path in sorted(runs.glob("*-*/manifest.json"), reverse=True):
             with suppress(Refused):
                 manifest = read_manifest(path.parent)
-                launches = [entry.get("launch") for entry in (manifest, *manifest["resumed"])]
+                launches = [
+                    entry.get("launch") for entry in (manifest, *manifest["resumed"])
+                ]
                 if ranks.launch in launches:
                     launched = str(path.parent)
                     break

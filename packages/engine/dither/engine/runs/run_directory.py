@@ -95,7 +95,9 @@ class RunDirectory:
     @classmethod
     def create(cls, runs: Path, name: str = "run") -> Self:
         """Create a run directory `<name>-<utc>-<6 hex>`."""
-        path = runs / f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+        path = (
+            runs / f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+        )
         try:
             str(path.absolute()).encode()  # safetensors requires paths in UTF-8
             runs.mkdir(parents=True, exist_ok=True)
@@ -104,10 +106,13 @@ class RunDirectory:
         except FileExistsError:
             if runs.is_dir():
                 return cls.create(runs, name)
-            raise Refused(f"{runs} exists and is not a folder", code="unreadable-file") from None
+            raise Refused(
+                f"{runs} exists and is not a folder", code="unreadable-file"
+            ) from None
         except (OSError, UnicodeEncodeError) as error:
             raise Refused(
-                f"the run directory {path} cannot be created: {error}", code="unreadable-file"
+                f"the run directory {path} cannot be created: {error}",
+                code="unreadable-file",
             ) from None
         return cls(path, _lock(path))
 
@@ -156,7 +161,9 @@ class RunDirectory:
             note = f"{key}: {_shown(before.get(key))} -> {_shown(after.get(key))}"
             notes.append(note)
             if not key.startswith(CHANGEABLE) and key not in may_differ:
-                message = f"the run in {self.path} was started with another value of {note}"
+                message = (
+                    f"the run in {self.path} was started with another value of {note}"
+                )
                 hint = (
                     f"a run may resume with other values of {', '.join(CHANGEABLE)}; "
                     "for anything else start a new run"
@@ -196,7 +203,9 @@ class RunDirectory:
         """Remove temporary files of interrupted writes, and the summary of a run that restarts at step 0."""
         if restarts:
             (self.path / "summary.json").unlink(missing_ok=True)
-        samples = self.path.glob("samples/step-" + 8 * "[0-9]")  # not those of other commands
+        samples = self.path.glob(
+            "samples/step-" + 8 * "[0-9]"
+        )  # not those of other commands
         for folder in (self.path, self.path / "plugins", *samples):
             for path in folder.glob(".*"):
                 if TEMPORARY.fullmatch(path.name):
@@ -246,7 +255,9 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in tree.items():
         values |= (
-            flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+            flat(value, f"{prefix}{key}.")
+            if isinstance(value, dict)
+            else {prefix + key: value}
         )
     return values
 
@@ -269,13 +280,20 @@ def read_manifest(run_directory: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
-        raise Refused(f"{path} cannot be read: {error}", code="unreadable-file") from None
-    if not isinstance(manifest, dict) or checksum_differs(manifest):
-        raise Refused(f"{path} is damaged: it does not match its checksum", code="damaged-file")
-    manifest = {"environment": {}, "resumed": [], **manifest}
-    if not isinstance(manifest["environment"], dict) or not isinstance(manifest["resumed"], list):
         raise Refused(
-            f"{path} is damaged: environment or resumed has a wrong type", code="damaged-file"
+            f"{path} cannot be read: {error}", code="unreadable-file"
+        ) from None
+    if not isinstance(manifest, dict) or checksum_differs(manifest):
+        raise Refused(
+            f"{path} is damaged: it does not match its checksum", code="damaged-file"
+        )
+    manifest = {"environment": {}, "resumed": [], **manifest}
+    if not isinstance(manifest["environment"], dict) or not isinstance(
+        manifest["resumed"], list
+    ):
+        raise Refused(
+            f"{path} is damaged: environment or resumed has a wrong type",
+            code="damaged-file",
         )
     return manifest
 
@@ -287,7 +305,9 @@ def _lock(path: Path) -> FileLock:
     try:
         lock.acquire(timeout=LOCK_TIMEOUT, poll_interval=0.01)
         now = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
-        file.write_text(f"process {os.getpid()} on {socket.gethostname()} since {now}\n")
+        file.write_text(
+            f"process {os.getpid()} on {socket.gethostname()} since {now}\n"
+        )
     except Timeout:
         holder = "unknown"
         with suppress(OSError):
@@ -300,7 +320,11 @@ def _lock(path: Path) -> FileLock:
             errno.ENOLCK,
             errno.EOPNOTSUPP,
         )
-        hint = "the file system has no locks; use another disk for --runs" if no_locks else None
+        hint = (
+            "the file system has no locks; use another disk for --runs"
+            if no_locks
+            else None
+        )
         message = f"the run directory {path} cannot be locked: {error}"
         raise Refused(Problem(message, help=hint, code="unreadable-file")) from None
     return lock

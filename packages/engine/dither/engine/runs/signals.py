@@ -14,7 +14,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-__all__ = ["STOPPED", "Stop", "Stopped", "interruption_message", "stop_on_signals", "stop_signals"]
+__all__ = [
+    "STOPPED",
+    "Stop",
+    "Stopped",
+    "interruption_message",
+    "stop_on_signals",
+    "stop_signals",
+]
 
 STOPPED = 75
 """Exit code after a signal (EX_TEMPFAIL): nothing is lost."""

@@ -94,7 +94,9 @@ class TrajectoryRecorder:
         for place in range(len(self._states[0][1]) if self._states else 0):
             if kept[place] and len(self.rows) < self.most:
                 self.rows.append(int(rows[place]))
-                self._paths.append(torch.stack([state[place] for _, state in self._states]))
+                self._paths.append(
+                    torch.stack([state[place] for _, state in self._states])
+                )
         self._states.clear()
         self._seen = 0
         self._every = 1
@@ -130,7 +132,11 @@ def make_samples(
     """
     task = system.task
     like = system.like(count, seed) if like is None else like
-    watch = TrajectoryRecorder(PATHS) if pictures and isinstance(task, ShowsTrajectories) else None
+    watch = (
+        TrajectoryRecorder(PATHS)
+        if pictures and isinstance(task, ShowsTrajectories)
+        else None
+    )
     drawn = draw_accepted(system, like, seed, batch_size, tries, stopped, watch)
     if drawn is None or not len(drawn.samples):
         return drawn
@@ -165,9 +171,14 @@ def _start(compute: Callable[[], dict[str, float]]) -> Future[dict[str, float]]:
 
 
 def _sample_metrics(system: Diffusion, drawn: SampleSet) -> dict[str, float]:
-    extra = [metric(drawn.samples, drawn.like) for metric in system.metrics if callable(metric)]
+    extra = [
+        metric(drawn.samples, drawn.like)
+        for metric in system.metrics
+        if callable(metric)
+    ]
     return merge_metrics(
-        {**drawn.metrics, **system.task.sample_metrics(drawn.samples, drawn.like)}, *extra
+        {**drawn.metrics, **system.task.sample_metrics(drawn.samples, drawn.like)},
+        *extra,
     )
 
 
@@ -218,13 +229,17 @@ def draw_accepted(
             return None
         drawn += len(rows)
         satisfied = goal.satisfied(new)
-        met = torch.stack([torch.ones(len(new), dtype=torch.bool), *satisfied.values()]).all(0)
+        met = torch.stack(
+            [torch.ones(len(new), dtype=torch.bool), *satisfied.values()]
+        ).all(0)
         if not round_:
             shares = {
                 "satisfied": met,
                 **{f"satisfied/{name}": part for name, part in satisfied.items()},
             }
-            metrics = {name: float(part.double().mean()) for name, part in shares.items()}
+            metrics = {
+                name: float(part.double().mean()) for name, part in shares.items()
+            }
         samples[rows[met]] = new[met].to(samples)
         if watch is not None:
             watch.keep(rows, met)
@@ -234,7 +249,9 @@ def draw_accepted(
     metrics["drawings_per_sample"] = drawn / delivered
     metrics["model_calls_per_sample"] = calls.rows / delivered
     metrics["undelivered"] = float(len(rows))
-    return SampleSet(samples[done], like.apply(lambda value: value[done.to(value.device)]), metrics)
+    return SampleSet(
+        samples[done], like.apply(lambda value: value[done.to(value.device)]), metrics
+    )
 
 
 def missing_samples(metrics: Mapping[str, float]) -> list[str]:
@@ -262,16 +279,28 @@ def write_samples(drawing: SampleSet, folder: Path) -> list[Path]:
             raise ValueError(f"not a valid file name of a picture: {picture.name!r}")
         for form in ("png", "svg", "text", "gif", "html"):
             if (content := getattr(picture, form)) is not None:
-                files.append(folder / f"{picture.name}.{'txt' if form == 'text' else form}")
+                files.append(
+                    folder / f"{picture.name}.{'txt' if form == 'text' else form}"
+                )
                 with atomic_write(files[-1]) as beside:
-                    beside.write_bytes(content.encode() if isinstance(content, str) else content)
+                    beside.write_bytes(
+                        content.encode() if isinstance(content, str) else content
+                    )
     like = drawing.like
-    tensors = {"samples": drawing.samples, "x0": like.x0, "valid": like.valid, "known": like.known}
+    tensors = {
+        "samples": drawing.samples,
+        "x0": like.x0,
+        "valid": like.valid,
+        "known": like.known,
+    }
     with (
         disk_errors(folder / "samples.safetensors"),
         atomic_write(folder / "samples.safetensors") as beside,
     ):
-        save_file({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, beside)
+        save_file(
+            {name: tensor.contiguous().clone() for name, tensor in tensors.items()},
+            beside,
+        )
         follow_umask(beside)
     return [*files, folder / "samples.safetensors"]
 
@@ -282,7 +311,9 @@ def check_forms(task: TaskSpec, forms: Sequence[str]) -> None:
     wrong = []
     for form in [form for form in dict.fromkeys(forms) if form not in task.exports]:
         what = f'task "{task.name}" does not export "{form}"; its forms: {offered}'
-        wrong.append(Problem(what, help=did_you_mean(form, task.exports), code="unknown-format"))
+        wrong.append(
+            Problem(what, help=did_you_mean(form, task.exports), code="unknown-format")
+        )
     if wrong:
         raise Refused(wrong)
 
@@ -297,10 +328,14 @@ def export_samples(
     task = system.task
     for form in dict.fromkeys(forms):
         if not isinstance(task, Exports):
-            raise TypeError(f"{type(task).__name__} offers exports, but has no method export")
+            raise TypeError(
+                f"{type(task).__name__} offers exports, but has no method export"
+            )
         files, lines = task.export(drawing.samples, drawing.like, form, folder / form)
         yield (
-            str(files[0]) if len(files) == 1 else f"{folder / form}: {len(files):,} files of {form}"
+            str(files[0])
+            if len(files) == 1
+            else f"{folder / form}: {len(files):,} files of {form}"
         )
         yield from (f"{form}: {line}" for line in lines[:SHOWN])
         if len(lines) > SHOWN:

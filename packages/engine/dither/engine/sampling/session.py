@@ -53,14 +53,24 @@ class Session:
     positions and conditions.
     """
 
-    def __init__(self, system: Diffusion, like: Clean, calls: ModelCalls | None = None) -> None:
+    def __init__(
+        self, system: Diffusion, like: Clean, calls: ModelCalls | None = None
+    ) -> None:
         self.system = system
         self.calls = calls or ModelCalls()
         self.scale = 1.0
         self.branches = [Branch(like, None)]
         guidance = system.guidance
-        if guidance is not None and guidance.weight != 1 and guidance.condition in like.cond:
-            cond = {name: value for name, value in like.cond.items() if name != guidance.condition}
+        if (
+            guidance is not None
+            and guidance.weight != 1
+            and guidance.condition in like.cond
+        ):
+            cond = {
+                name: value
+                for name, value in like.cond.items()
+                if name != guidance.condition
+            }
             self.scale = guidance.weight
             self.branches.append(Branch(replace(like, cond=cond), None))
         self._head = _row_head(system)
@@ -78,8 +88,11 @@ class Session:
             return process.read(self._run(state, t), state, noise)
 
         if not at.any():
-            # Nothing depends on the model: the prediction of no position, from a batch of no samples.
-            nothing = torch.zeros(0, state.x.shape[1], _vocab(process.space), device=at.device)
+            # Nothing depends on the model: the prediction of no position, from a batch of no
+            # samples.
+            nothing = torch.zeros(
+                0, state.x.shape[1], _vocab(process.space), device=at.device
+            )
             return process.read(nothing, state[:0], noise[:0]).at(at[:0])
 
         if self._head is None:
@@ -88,10 +101,15 @@ class Session:
         rows = State.of(state.x[at][None])
         sigma = over(noise.sigma, state.x).expand(at.shape)[at]
         rate = over(noise.rate, state.x).expand(at.shape)[at]
-        return process.read(self._run(state, t, at), rows, Noise(sigma[None], rate[None]))
+        return process.read(
+            self._run(state, t, at), rows, Noise(sigma[None], rate[None])
+        )
 
     def _run(
-        self, state: State, t: Float[Tensor, "B *L"], at: Bool[Tensor, "B L"] | None = None
+        self,
+        state: State,
+        t: Float[Tensor, "B *L"],
+        at: Bool[Tensor, "B L"] | None = None,
     ) -> Any:
         """Return the raw output of the model under guidance, of all positions or of those `at`, `1 N V`."""
         system = self.system
@@ -116,9 +134,13 @@ class Session:
                 cache = cast(Denoiser, system.model).new_cache()
             clean = self._piece(x, branch)
             system.call(system.trunk, State.of(x), t, clean, cache=cache, keep=True)
-            self.branches[i] = replace(branch, cache=cache, start=branch.start + x.shape[1])
+            self.branches[i] = replace(
+                branch, cache=cache, start=branch.start + x.shape[1]
+            )
 
-    def refresh(self, x: Shaped[Tensor, "B L"], t: Float[Tensor, "B *L"], start: int) -> None:
+    def refresh(
+        self, x: Shaped[Tensor, "B L"], t: Float[Tensor, "B *L"], start: int
+    ) -> None:
         """Cache the keys and values of a whole state at time t; later states are its positions from `start` on."""
         system = self.system
         for i, branch in enumerate(self.branches):
@@ -140,15 +162,21 @@ class Session:
             return like
         space = self.system.process.space
         if isinstance(space, TokenSpace) and len(space.fields) > 1:
-            raise ValueError(f"a sample of several fields cannot be drawn in pieces: {space}")
+            raise ValueError(
+                f"a sample of several fields cannot be drawn in pieces: {space}"
+            )
         if start + length > whole:
-            raise ValueError(f"positions {start}..{start + length} of a sample that has {whole}")
+            raise ValueError(
+                f"positions {start}..{start + length} of a sample that has {whole}"
+            )
         return like.slice_positions(start, start + length)
 
 
 def _vocab(space: Space) -> int:
     if not isinstance(space, TokenSpace):
-        raise TypeError(f"single positions are predicted for tokens only, not for {space}")
+        raise TypeError(
+            f"single positions are predicted for tokens only, not for {space}"
+        )
     return space.vocab
 
 
@@ -169,7 +197,11 @@ def _row_head(system: Diffusion) -> _RowHead | None:
     """Return the head as a function of single positions; None if it or the process depends on the position."""
     process = system.process
     linear = linear_head(system)
-    if linear is None or not isinstance(process, TokenProcess) or len(process.prior_probs()) > 1:
+    if (
+        linear is None
+        or not isinstance(process, TokenProcess)
+        or len(process.prior_probs()) > 1
+    ):
         return None
     return _RowHead(linear, system.precision)
 
@@ -236,7 +268,9 @@ def draw(
     counts model calls.
     """
     device = next(system.model.parameters()).device
-    size = batch_size or min(max(len(like.valid), 1), MAX_BATCH.get(device.type, MAX_BATCH["cpu"]))
+    size = batch_size or min(
+        max(len(like.valid), 1), MAX_BATCH.get(device.type, MAX_BATCH["cpu"])
+    )
     done = []
     for index, start in enumerate(range(0, len(like.valid), size)):
         seed_generators(device, Stream.DRAWING, seed, index)

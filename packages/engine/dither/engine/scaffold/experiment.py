@@ -12,7 +12,11 @@ from typing import Any
 
 import tomlkit
 
-from dither.registry.config.document import Document, find_experiment, shipped_experiments
+from dither.registry.config.document import (
+    Document,
+    find_experiment,
+    shipped_experiments,
+)
 from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.config.validation import dump
 from dither.registry.plugins.catalog import Catalog
@@ -48,7 +52,10 @@ def copied(
     extended = document.get("extends")
     if extended is not None:
         names = [extended] if isinstance(extended, str) else extended
-        paths = [os.path.relpath(source.parent / name, target.absolute().parent) for name in names]
+        paths = [
+            os.path.relpath(source.parent / name, target.absolute().parent)
+            for name in names
+        ]
         document["extends"] = paths[0] if isinstance(extended, str) else paths
     document["name"] = _name_of(target)
     _merge(document, Document.from_overrides(changes).tree)
@@ -59,7 +66,9 @@ def _description(text: str) -> list[str]:
     """Return the first paragraph of the comment at the top of an experiment file."""
     lines: list[str] = []
     for line in text.splitlines():
-        if line.startswith("#:"):  # a directive for editors, such as the path of the schema
+        if line.startswith(
+            "#:"
+        ):  # a directive for editors, such as the path of the schema
             continue
         if not line.startswith("# ") or line.startswith("#  "):
             break
@@ -140,7 +149,11 @@ def _table(
             continue
         yield ""
         yield from _comment(" ".join(docs.get(key, "").split()))
-        yield f"# {key} = ..." if value is None else f"{key} = {toml(tree.get(key, value))}"
+        yield (
+            f"# {key} = ..."
+            if value is None
+            else f"{key} = {toml(tree.get(key, value))}"
+        )
     for key, table, values in inner:
         place = (*path, key)
         yield ""

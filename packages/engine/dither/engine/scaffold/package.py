@@ -89,13 +89,17 @@ class Names:
         return _camel(self.name.removesuffix(f"-{self.kind}") + f"-{self.kind}")
 
 
-def check_names(names: Names, plugins: Collection[str], components: Collection[str]) -> None:
+def check_names(
+    names: Names, plugins: Collection[str], components: Collection[str]
+) -> None:
     """Refuse an unknown kind, and a name that is malformed or taken."""
     name = names.name
     kind = names.kind
     if kind not in KINDS:
         hint = did_you_mean(kind, KINDS, f"kinds: {', '.join(KINDS)}")
-        raise Refused(Problem(f'unknown kind "{kind}"', help=hint, code="unknown-value"))
+        raise Refused(
+            Problem(f'unknown kind "{kind}"', help=hint, code="unknown-value")
+        )
     reserved = name.startswith("dither-") or name == "dither" or _is_keyword(name)
     if reserved or len(name) > MAX_NAME or not NAME.fullmatch(name):
         hint = 'use lower-case words joined by "-", starting with a letter, '
@@ -103,7 +107,9 @@ def check_names(names: Names, plugins: Collection[str], components: Collection[s
         raise Refused(Problem(f'invalid plugin name "{name}"', help=hint))
     if name in plugins:
         raise Refused(f'plugin "{name}" is installed already', code="duplicate")
-    distributions = {distribution.name for distribution in importlib.metadata.distributions()}
+    distributions = {
+        distribution.name for distribution in importlib.metadata.distributions()
+    }
     if names.distribution in distributions:
         raise Refused(f'distribution "{name}" is installed already', code="duplicate")
     if name in components:
@@ -161,7 +167,9 @@ def _experiment(names: Names) -> str:
     """Return an experiment with the component; lines of other kinds are those that fit it."""
     lines = dict.fromkeys(("condition", "train", "evaluate", "tracking"), "")
     lines |= EXPERIMENT | USES[names.kind]
-    values = {key: Template(line).substitute(name=names.name) for key, line in lines.items()}
+    values = {
+        key: Template(line).substitute(name=names.name) for key, line in lines.items()
+    }
     text = _fill("experiment.toml", name=names.name, **values)
     # Lines without a value leave gaps: none inside a table, one between tables.
     text = re.sub(r"\n{3,}", "\n\n", text)
@@ -170,7 +178,9 @@ def _experiment(names: Names) -> str:
 
 
 def _fill(file: str, **values: str) -> str:
-    return Template((HERE / "files" / f"{file}.txt").read_text(encoding="utf-8")).substitute(values)
+    return Template(
+        (HERE / "files" / f"{file}.txt").read_text(encoding="utf-8")
+    ).substitute(values)
 
 
 def write_plugin(names: Names, into: Path, single_file: bool = False) -> Path:
@@ -256,7 +266,9 @@ def run_kit(plugin: str, expected: Iterable[str] = ()) -> int:
         # Its own folder and ini file: no configuration or conftest of the working directory
         # applies.
         (Path(folder) / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
-        test = TEST.format(plugin=plugin, expected=failures, files=list(map(str, files)))
+        test = TEST.format(
+            plugin=plugin, expected=failures, files=list(map(str, files))
+        )
         (Path(folder) / "test_conformance.py").write_text(test, encoding="utf-8")
         options = ["-q", "-p", "no:cacheprovider", "--tb=short", "test_conformance.py"]
         command = [sys.executable, "-Pm", "pytest", *options]

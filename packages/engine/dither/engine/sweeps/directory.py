@@ -89,7 +89,10 @@ class PointFolder:
         except (OSError, ValueError, KeyError, TypeError) as error:
             return {"state": "lost", "reason": f"status.json is damaged: {error}"}
         if running and not is_locked(self.path / "point.lock"):
-            return status | {"state": "lost", "reason": "its process ended unexpectedly"}
+            return status | {
+                "state": "lost",
+                "reason": "its process ended unexpectedly",
+            }
         return status
 
     def write_status(self, state: str, **facts: Any) -> None:
@@ -97,7 +100,9 @@ class PointFolder:
 
     def claim(self) -> FileLock | None:
         """Lock the point for this process; return None if another process holds it."""
-        lock = FileLock(self.path / "point.lock", thread_local=False, fallback_to_soft=False)
+        lock = FileLock(
+            self.path / "point.lock", thread_local=False, fallback_to_soft=False
+        )
         try:
             lock.acquire(timeout=LOCK_TIMEOUT, poll_interval=0.01)
         except Timeout:
@@ -141,7 +146,10 @@ class SweepDirectory:
             "file": str(given),
             "started": now(),
         }
-        first |= {"argv": list(argv), "registry": None if registry is None else str(registry)}
+        first |= {
+            "argv": list(argv),
+            "registry": None if registry is None else str(registry),
+        }
         return cls(path, {**first, **facts, "points": []})
 
     @classmethod
@@ -157,7 +165,9 @@ class SweepDirectory:
         except (FileNotFoundError, NotADirectoryError):
             raise not_a_run(path, MARK, "sweep") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise Refused(f"{path / MARK} is damaged: {error}", code="damaged-file") from None
+            raise Refused(
+                f"{path / MARK} is damaged: {error}", code="damaged-file"
+            ) from None
         return cls(path, facts)
 
     def add(self, name: str, values: Mapping[str, Any], loaded: Loaded) -> PointFolder:
@@ -169,10 +179,15 @@ class SweepDirectory:
     def copy_base(self, document: Document, plugins: Plugins) -> None:
         """Write base/experiment.toml, from which a search makes further points; `extends` is merged."""
         tree = absolute_paths(document.tree, Path.cwd(), plugins.catalog)
-        tree["plugins"] = [*(f"plugins/{file.name}" for file in plugins.files), *plugins.requested]
+        tree["plugins"] = [
+            *(f"plugins/{file.name}" for file in plugins.files),
+            *plugins.requested,
+        ]
         self._write_experiment(self.path / "base", tree, plugins)
 
-    def _write_experiment(self, folder: Path, tree: Mapping[str, Any], plugins: Plugins) -> None:
+    def _write_experiment(
+        self, folder: Path, tree: Mapping[str, Any], plugins: Plugins
+    ) -> None:
         folder.mkdir()
         checksums = self.facts.setdefault("plugins", {})
         for file, status in plugins.files.items():
@@ -197,7 +212,9 @@ class SweepDirectory:
             files = sorted(self.path.glob("*/point.json"))
             return [PointFolder(file.parent, _values(file)) for file in files]
         points = self.facts["points"]
-        return [PointFolder(self.path / point["name"], point["values"]) for point in points]
+        return [
+            PointFolder(self.path / point["name"], point["values"]) for point in points
+        ]
 
 
 def _values(file: Path) -> dict[str, Any]:
@@ -253,7 +270,9 @@ def rows_of(
     search = sweep.facts.get("search") or {}
     rows = [row_of(point) for point in sweep.folders()]
     if metric is not None:
-        measured = [{**row["values"], **row["metrics"]} for row in rows if row["metrics"]]
+        measured = [
+            {**row["values"], **row["metrics"]} for row in rows if row["metrics"]
+        ]
         require_metric(metric, measured, "--sort")
     by = metric or search.get("metric") or "valid/loss"
     if descending is None:
@@ -269,7 +288,9 @@ def rows_of(
     return sorted(rows, key=rank)
 
 
-def require_metric(name: str, measured: Iterable[Mapping[str, Any]], option: str) -> None:
+def require_metric(
+    name: str, measured: Iterable[Mapping[str, Any]], option: str
+) -> None:
     """Refuse a name under which nothing was measured, if anything was."""
     known = dict.fromkeys(key for metrics in measured for key in metrics)
     if known and name not in known:
@@ -282,11 +303,15 @@ def columns_of(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[str]]:
     """Return the swept keys and the metrics of all rows: validation first, training last."""
     keys = list(dict.fromkeys(key for row in rows for key in row["values"]))
     metrics = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
-    metrics.sort(key=lambda name: (not name.startswith("valid/"), name.startswith("train/")))
+    metrics.sort(
+        key=lambda name: (not name.startswith("valid/"), name.startswith("train/"))
+    )
     return keys, metrics
 
 
-def show_rows(console: Console, rows: Sequence[dict[str, Any]], metric: str | None = None) -> None:
+def show_rows(
+    console: Console, rows: Sequence[dict[str, Any]], metric: str | None = None
+) -> None:
     """Print a table, the number of points by state, and the reasons of failures; `metric` is the first column.
 
     It has as many metrics as fit the console.
@@ -295,25 +320,34 @@ def show_rows(console: Console, rows: Sequence[dict[str, Any]], metric: str | No
     metrics = sorted(metrics, key=lambda name: name != metric)[:MAX_METRICS]
     page = _table_of(rows, keys, metrics)
     wide = console.options.update(width=10_000)
-    while len(metrics) > 1 and console.measure(page, options=wide).maximum > console.width:
+    while (
+        len(metrics) > 1 and console.measure(page, options=wide).maximum > console.width
+    ):
         metrics.pop()
         page = _table_of(rows, keys, metrics)
     console.print(page)
     states = [row["state"] for row in rows]
-    say(console, ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)))
+    say(
+        console,
+        ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)),
+    )
     for row in rows:
         if row["reason"] and row["state"] in ("failed", "lost"):
             say(console, f"{row['name']}: {row['reason']}", "red")
 
 
-def _table_of(rows: Sequence[dict[str, Any]], keys: Sequence[str], metrics: Sequence[str]) -> Table:
+def _table_of(
+    rows: Sequence[dict[str, Any]], keys: Sequence[str], metrics: Sequence[str]
+) -> Table:
     short = short_keys([tuple(key.split(".")) for key in keys])
     page = table("point", "state", "step", *short, *metrics, right=("step", *metrics))
     for row in rows:
         number = row["name"].partition("-")[0]
         texts = [number, row["state"], "" if row["step"] is None else str(row["step"])]
         for key in keys:
-            texts.append(format_value(row["values"][key]) if key in row["values"] else "")
+            texts.append(
+                format_value(row["values"][key]) if key in row["values"] else ""
+            )
         for name in metrics:
             value = row["metrics"].get(name)
             texts.append(f"{value:.5g}" if isinstance(value, int | float) else "")

@@ -56,12 +56,18 @@ class Settings:
         if self.executor not in EXECUTORS:
             hint = f"known: {', '.join(EXECUTORS)}"
             raise Refused(
-                Problem(f'unknown executor "{self.executor}"', help=hint, code="unknown-value")
+                Problem(
+                    f'unknown executor "{self.executor}"',
+                    help=hint,
+                    code="unknown-value",
+                )
             )
         with optional_import("submitit is not installed", "dither-engine", "slurm"):
             import submitit
         options = {
-            key: value for text in self.options for key, value in Layer.override(text).tree.items()
+            key: value
+            for text in self.options
+            for key, value in Layer.override(text).tree.items()
         }
         if self.executor == "slurm":
             options = {"slurm_array_parallelism": self.jobs} | options
@@ -69,8 +75,17 @@ class Settings:
             executor = submitit.AutoExecutor(folder=folder, cluster=self.executor)
             executor.update_parameters(**options)
             return executor
-        except (RuntimeError, NameError, TypeError, ValueError, OSError, AssertionError) as error:
-            raise Refused(f"submitit cannot submit to {self.executor}: {error}") from None
+        except (
+            RuntimeError,
+            NameError,
+            TypeError,
+            ValueError,
+            OSError,
+            AssertionError,
+        ) as error:
+            raise Refused(
+                f"submitit cannot submit to {self.executor}: {error}"
+            ) from None
 
 
 def check_points(
@@ -126,7 +141,9 @@ def start_sweep(
     console = console or Screen()
     with TemporaryDirectory() as folder:
         settings.cluster(Path(folder))
-    document, plugins = open_experiment(path, changes, removals, settings.select or None)
+    document, plugins = open_experiment(
+        path, changes, removals, settings.select or None
+    )
     add_axes(document, axes)
     points: list[tuple[Point, Loaded]] = []
     facts: dict[str, Any] = {}
@@ -134,7 +151,11 @@ def start_sweep(
         if settings.executor != "processes":
             hint = "run the same search on several machines: dither sweep --resume DIR, on a shared file system"
             raise Refused(
-                Problem("a search runs its points as local processes", help=hint, code="usage")
+                Problem(
+                    "a search runs its points as local processes",
+                    help=hint,
+                    code="usage",
+                )
             )
         search, _ = read_search(document, plugins)
         say(console, f"{search.trials} points, to {search.direction} {search.metric}")
@@ -149,7 +170,9 @@ def start_sweep(
     sweep = SweepDirectory.create(runs, document, argv, **facts)
     if facts:
         sweep.copy_base(document, plugins)
-    sweep.record([sweep.add(point.name, point.by_key, loaded) for point, loaded in points])
+    sweep.record(
+        [sweep.add(point.name, point.by_key, loaded) for point, loaded in points]
+    )
     return _run_sweep(sweep, settings, console)
 
 
@@ -174,7 +197,9 @@ def _run_sweep(
     if sweep.facts.get("search"):
         source = Trials(sweep, console, settings.select)
     try:
-        code = run_points(source, settings.jobs, console, settings.select, settings.keep_going)
+        code = run_points(
+            source, settings.jobs, console, settings.select, settings.keep_going
+        )
     except OSError as error:
         lacking = shortage(error)
         if not lacking:
@@ -202,7 +227,9 @@ def _write_summary(
         say(console, f"the summary cannot be written: {error}", "yellow")
 
 
-def _exit_code(sweep: SweepDirectory, states: Sequence[str], code: int, console: Console) -> int:
+def _exit_code(
+    sweep: SweepDirectory, states: Sequence[str], code: int, console: Console
+) -> int:
     """Return the exit code of a sweep, given that of its own points, and say how to go on."""
     running = states.count("running")
     if running:
@@ -232,14 +259,18 @@ def _submit(
 
     A job is one attempt and outlives this process.
     """
-    points = [point for point in sweep.folders() if point.status()["state"] in RESUMABLE]
+    points = [
+        point for point in sweep.folders() if point.status()["state"] in RESUMABLE
+    ]
     executor.update_parameters(name=str(sweep.facts["name"]))
     jobs = []
     try:
         # Implicit submissions: a sweep without an unfinished point is not an error.
         with safe_path(), executor.batch(allow_implicit_submissions=True):
             for point in points:
-                jobs.append(executor.submit(run_job, str(point.path.resolve()), list(arguments)))
+                jobs.append(
+                    executor.submit(run_job, str(point.path.resolve()), list(arguments))
+                )
     except (RuntimeError, OSError) as error:
         raise Refused(f"submitit cannot submit: {error}") from None
     for job in jobs:

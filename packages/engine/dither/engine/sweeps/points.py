@@ -67,7 +67,9 @@ class Point:
         return {dotted(path): value for path, value, _ in self.values}
 
     def __str__(self) -> str:
-        return ", ".join(f"{key} = {format_value(value)}" for key, value in self.by_key.items())
+        return ", ".join(
+            f"{key} = {format_value(value)}" for key, value in self.by_key.items()
+        )
 
     def document(self, base: Document) -> Document:
         """Return the experiment at this point; the origin of a swept value is its position in the sweep."""
@@ -94,7 +96,9 @@ class _SweptValue(Layer):
 
 def sweep_of(document: Document) -> Sweep:
     """Validate the `[sweep]` table alone."""
-    alone = Document({"sweep": document.at(("sweep",))}, list(document.files), document.given)
+    alone = Document(
+        {"sweep": document.at(("sweep",))}, list(document.files), document.given
+    )
     return validate(_SweepTable, alone).sweep
 
 
@@ -103,7 +107,9 @@ def add_axes(document: Document, texts: Iterable[str]) -> None:
     for text in texts:
         for path, (_, values) in iter_keys(Layer.override(text).tree, ()):
             document.merge(
-                Layer(f"--sweep {text}"[:100], {"sweep": {"grid": {dotted(path): values}}})
+                Layer(
+                    f"--sweep {text}"[:100], {"sweep": {"grid": {dotted(path): values}}}
+                )
             )
 
 
@@ -119,7 +125,9 @@ def read_points(document: Document) -> list[Point]:
 
     # Keys of a group advance together; groups are crossed.
     problems: list[Problem] = []
-    groups = [[axis] for axis in _axes(sweep.grid, ("sweep", "grid"), document, problems)]
+    groups = [
+        [axis] for axis in _axes(sweep.grid, ("sweep", "grid"), document, problems)
+    ]
     for index, table in enumerate(sweep.zip):
         place: Path = ("sweep", "zip", index)
         group = _axes(table, place, document, problems)
@@ -127,7 +135,9 @@ def read_points(document: Document) -> list[Point]:
         if len(set(lengths.values())) > 1:
             listed = ", ".join(f"{key} has {length}" for key, length in lengths.items())
             message = f"lists of different length: {listed}"
-            problems.append(Problem(message, place, document.origin(place), code="misfit"))
+            problems.append(
+                Problem(message, place, document.origin(place), code="misfit")
+            )
         if group:
             groups.append(group)
 
@@ -160,7 +170,9 @@ def _crossed(groups: Sequence[Sequence[_Axis]]) -> list[Point]:
     for number, indices in enumerate(itertools.product(*map(range, sizes))):
         values: list[tuple[Path, Any, Path | None]] = []
         for group, index in zip(groups, indices, strict=True):
-            values += [(axis.path, axis.values[index], (*axis.place, index)) for axis in group]
+            values += [
+                (axis.path, axis.values[index], (*axis.place, index)) for axis in group
+            ]
         points.append(make_point(f"{number:0{digits}}", values))
     return points
 
@@ -171,7 +183,9 @@ def iter_keys(
     """Yield every key of nested tables in full, with its path in the document and its value."""
     for key, value in tree.items():
         full: Path = (*path, *str(key).split("."))
-        if isinstance(value, dict) and not {"low", "high"} & set(value):  # a range of a search
+        if isinstance(value, dict) and not {"low", "high"} & set(
+            value
+        ):  # a range of a search
             yield from iter_keys(value, (*place, key), full)
         else:
             yield full, ((*place, key), value)
@@ -179,7 +193,11 @@ def iter_keys(
 
 def key_error(path: Path) -> str | None:
     """Return why a key cannot be swept, or None."""
-    return f"{path[0]} cannot be swept: it is the same for all points" if path[0] in FIXED else None
+    return (
+        f"{path[0]} cannot be swept: it is the same for all points"
+        if path[0] in FIXED
+        else None
+    )
 
 
 def _axes(
@@ -210,7 +228,8 @@ def make_point(number: str, values: Iterable[tuple[Path, Any, Path | None]]) -> 
     ordered = tuple(sorted(values, key=lambda item: len(item[0])))
     keys = short_keys([path for path, _, _ in ordered])
     words = (
-        f"{key}={format_value(value)}" for key, (_, value, _) in zip(keys, ordered, strict=True)
+        f"{key}={format_value(value)}"
+        for key, (_, value, _) in zip(keys, ordered, strict=True)
     )
     name = UNSAFE.sub("_", f"{number}-{','.join(words)}")
     return Point(name[:MAX_NAME].rstrip(".,_"), ordered)
@@ -222,7 +241,9 @@ def short_keys(paths: Sequence[Path]) -> list[str]:
     for path in paths:
         others = [other for other in paths if other != path]
         length = 1
-        while any(other[-length:] == path[-length:] for other in others) and length < len(path):
+        while any(
+            other[-length:] == path[-length:] for other in others
+        ) and length < len(path):
             length += 1
         names.append(dotted(path[-length:]))
     return names
@@ -238,7 +259,9 @@ def format_value(value: Any) -> str:
         words = []
         if "use" in value:
             words.append(format_value(value["use"]))
-        words += [f"{key}={format_value(item)}" for key, item in value.items() if key != "use"]
+        words += [
+            f"{key}={format_value(item)}" for key, item in value.items() if key != "use"
+        ]
         return "+".join(words)
     if isinstance(value, list):
         return "+".join(map(format_value, value))

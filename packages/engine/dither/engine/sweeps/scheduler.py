@@ -36,7 +36,9 @@ class PointList:
         self.folders = folders
 
     def points(self) -> Iterator[PointFolder]:
-        yield from (folder for folder in self.folders if folder.status()["state"] in RESUMABLE)
+        yield from (
+            folder for folder in self.folders if folder.status()["state"] in RESUMABLE
+        )
 
     def should_prune(self, point: PointFolder) -> bool:
         """Return whether a running point should be stopped early."""
@@ -87,7 +89,9 @@ class _Pool:
             # No process, or the folder is gone: the other points continue.
             reason = f"cannot start: {error.strerror or error}"
             with suppress(OSError):
-                point.write_status("failed", exit_code=EXHAUSTED, reason=reason, ended=now())
+                point.write_status(
+                    "failed", exit_code=EXHAUSTED, reason=reason, ended=now()
+                )
             self._report("failed", point, reason)
             return
 
@@ -111,7 +115,9 @@ class _Pool:
             point.write_status(**status | {"state": state})
         self._report(state, point, status.get("reason") if state == "failed" else None)
 
-    def _start(self, point: PointFolder, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    def _start(
+        self, point: PointFolder, environment: dict[str, str]
+    ) -> subprocess.Popen[bytes]:
         with (point.path / "output.txt").open("ab") as output:
             return subprocess.Popen(
                 [*POINT_COMMAND, str(point.path), *self.arguments],
@@ -131,7 +137,12 @@ class _Pool:
         if code < 0:
             reason = f"ended by {signal.Signals(-code).name}"
         state = "stopped" if self.stops or pruned else "failed"
-        return status | {"state": state, "exit_code": code, "reason": reason, "ended": now()}
+        return status | {
+            "state": state,
+            "exit_code": code,
+            "reason": reason,
+            "ended": now(),
+        }
 
     def _wait(self, process: subprocess.Popen[bytes], point: PointFolder) -> bool:
         """Wait for a process and pass stops on; return whether it was pruned.
@@ -186,7 +197,9 @@ def run_points(
     """
     pool = _Pool(source, arguments, keep_going, console)
     with _signals(pool), ThreadPoolExecutor(jobs) as threads:
-        workers = [threads.submit(pool.work, _environment(jobs, slot)) for slot in range(jobs)]
+        workers = [
+            threads.submit(pool.work, _environment(jobs, slot)) for slot in range(jobs)
+        ]
         for worker in workers:
             worker.result()
     return STOPPED if pool.signalled else FAILED if pool.failed else 0

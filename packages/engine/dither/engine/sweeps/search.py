@@ -25,7 +25,14 @@ from ..config.load_experiment import check_experiment, open_experiment
 from ..config.options import Range, Search
 from ..files.metrics_file import read_metrics
 from ..runs.progress import say
-from .directory import RESUMABLE, PointFolder, SweepDirectory, require_metric, row_of, write_json
+from .directory import (
+    RESUMABLE,
+    PointFolder,
+    SweepDirectory,
+    require_metric,
+    row_of,
+    write_json,
+)
 from .point_process import EXHAUSTED
 from .points import iter_keys, key_error, make_point, sweep_of
 from .scheduler import PointList
@@ -47,20 +54,30 @@ class Key:
 
     def ends(self) -> list[Any]:
         """Return the smallest and the largest value, or all choices."""
-        return self.values if isinstance(self.values, list) else [self.values.low, self.values.high]
+        return (
+            self.values
+            if isinstance(self.values, list)
+            else [self.values.low, self.values.high]
+        )
 
     def suggest(self, trial: Any) -> Any:
         """Choose a value; the study stores the index of a choice, since it may be a table."""
         values = self.values
         if isinstance(values, list):
-            return values[trial.suggest_categorical(dotted(self.path), list(range(len(values))))]
+            return values[
+                trial.suggest_categorical(dotted(self.path), list(range(len(values))))
+            ]
         suggest = trial.suggest_int if values.integral else trial.suggest_float
         step = values.step or (1 if values.integral else None)
-        return suggest(dotted(self.path), values.low, values.high, step=step, log=values.log)
+        return suggest(
+            dotted(self.path), values.low, values.high, step=step, log=values.log
+        )
 
 
 def _optuna() -> Any:
-    with optional_import("optuna is not installed", "dither-engine", "search", ("sweep", "search")):
+    with optional_import(
+        "optuna is not installed", "dither-engine", "search", ("sweep", "search")
+    ):
         import optuna
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
@@ -75,7 +92,10 @@ def open_study(path: FilePath, search: Search, begun: int) -> Any:
     file = str(path.resolve())
     lock = journal.JournalFileOpenLock(file)
     _end_last_line(path, lock)
-    samplers = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
+    samplers = {
+        "tpe": optuna.samplers.TPESampler,
+        "random": optuna.samplers.RandomSampler,
+    }
     pruner = optuna.pruners.NopPruner()
     if search.pruner == "median":
         pruner = optuna.pruners.MedianPruner(search.warmup)
@@ -83,7 +103,9 @@ def open_study(path: FilePath, search: Search, begun: int) -> Any:
         # Warnings of experimental arguments.
         with warnings.catch_warnings(action="ignore"):
             return optuna.create_study(
-                storage=optuna.storages.JournalStorage(journal.JournalFileBackend(file, lock)),
+                storage=optuna.storages.JournalStorage(
+                    journal.JournalFileBackend(file, lock)
+                ),
                 study_name="search",
                 direction=search.direction,
                 sampler=samplers[search.sampler](seed=search.seed + begun),
@@ -114,7 +136,11 @@ def read_search(document: Document, plugins: Plugins) -> tuple[Search, list[Key]
     space = _read_space(document)
     problems: dict[str, Problem] = {}
     for key in space:
-        rest = [(other.path, other.ends()[0], other.place) for other in space if other is not key]
+        rest = [
+            (other.path, other.ends()[0], other.place)
+            for other in space
+            if other is not key
+        ]
         for value in key.ends():
             point = make_point("", ((key.path, value, key.place), *rest))
             try:
@@ -135,12 +161,16 @@ def _read_space(document: Document) -> list[Key]:
         example = '"train.optimizer.lr" = { low = 1e-4, high = 1e-2, log = true }'
         hint = f"such as {example}, or = [1e-4, 1e-3]"
         message = "a search requires keys to vary"
-        raise Refused(Problem(message, at, document.origin(at), hint, code="missing-key"))
+        raise Refused(
+            Problem(message, at, document.origin(at), hint, code="missing-key")
+        )
 
     problems = []
     if document.at(("sweep", "grid")) or document.at(("sweep", "zip")):
         message = "a sweep has either a grid or a search, not both"
-        problems.append(Problem(message, at[:2], document.origin(at[:2]), code="misfit"))
+        problems.append(
+            Problem(message, at[:2], document.origin(at[:2]), code="misfit")
+        )
     space = []
     for path, (place, value) in iter_keys(table, at):
         try:
@@ -164,7 +194,9 @@ def _read_values(path: Path, value: Any) -> Range | list[Any]:
     if isinstance(value, list) and value:
         return value
     if not isinstance(value, dict):
-        raise ValueError("expected a list of choices, or a range such as { low = 1, high = 8 }")
+        raise ValueError(
+            "expected a list of choices, or a range such as { low = 1, high = 8 }"
+        )
     return Range.model_validate(value)
 
 
@@ -183,7 +215,9 @@ class Trials(PointList):
         base = sweep.path / "base" / "experiment.toml"
         self.base, self.plugins = open_experiment(base, select=select or None)
         self.search, self.space = read_search(self.base, self.plugins)
-        if sweep.facts["search"] != self.search.model_dump():  # base/experiment.toml was edited
+        if (
+            sweep.facts["search"] != self.search.model_dump()
+        ):  # base/experiment.toml was edited
             sweep.facts["search"] = self.search.model_dump()
             sweep.record()
         self.study = open_study(sweep.path / JOURNAL, self.search, len(self.folders))
@@ -198,7 +232,9 @@ class Trials(PointList):
         number = int(folder.name.partition("-")[0])
         if number >= len(trials) or trials[number].state.is_finished():
             return False
-        self.trials[folder.name] = _optuna().trial.Trial(self.study, trials[number]._trial_id)
+        self.trials[folder.name] = _optuna().trial.Trial(
+            self.study, trials[number]._trial_id
+        )
         return True
 
     def points(self) -> Iterator[PointFolder]:
@@ -213,7 +249,9 @@ class Trials(PointList):
                 return
             if new := self._suggest():
                 yield new
-        raise Refused("nearly all points are invalid; see the messages above", code="misfit")
+        raise Refused(
+            "nearly all points are invalid; see the messages above", code="misfit"
+        )
 
     def _suggest(self) -> PointFolder | None:
         """Make the folder of a new point; return None if its values are incompatible."""
@@ -224,18 +262,27 @@ class Trials(PointList):
             loaded = check_experiment(point.document(self.base), self.plugins)
         except Refused as refused:
             self.study.tell(trial, state=_optuna().trial.TrialState.FAIL)
-            say(self.console, f"invalid      {point.name}: {refused.problems[0].message}")
+            say(
+                self.console,
+                f"invalid      {point.name}: {refused.problems[0].message}",
+            )
             return None
         folder = self.sweep.add(point.name, point.by_key, loaded)
-        write_json(folder.path / "point.json", {"trial": trial.number, "values": point.by_key})
+        write_json(
+            folder.path / "point.json", {"trial": trial.number, "values": point.by_key}
+        )
         self.trials[folder.name] = trial
         return folder
 
     def should_prune(self, point: PointFolder) -> bool:
         """Report new evaluations to the study, and return whether it prunes the point."""
         trial = self.trials[point.name]
-        reported = self.study.get_trials(deepcopy=False)[trial.number].intermediate_values
-        new = [(step, value) for step, value in self._values(point) if step not in reported]
+        reported = self.study.get_trials(deepcopy=False)[
+            trial.number
+        ].intermediate_values
+        new = [
+            (step, value) for step, value in self._values(point) if step not in reported
+        ]
         for step, value in new:
             trial.report(value, step)
         return bool(new) and bool(trial.should_prune())

@@ -42,7 +42,9 @@ def _import(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise ImportError(f"not installed; {install_command('dither-engine', extra)}") from None
+        raise ImportError(
+            f"not installed; {install_command('dither-engine', extra)}"
+        ) from None
 
 
 class TensorBoard(TrackerSpec):
@@ -75,7 +77,9 @@ class TensorBoardTracker:
         self._last: dict[str, float] = {}
         self._beginning: list[dict[str, Any]] = [{"file_version": "brain.Event:2"}]
         if step:
-            self._beginning.append({"step": step + 1, "session_log": {"status": "START"}})
+            self._beginning.append(
+                {"step": step + 1, "session_log": {"status": "START"}}
+            )
 
     def _append(self, *events: Mapping[str, Any]) -> None:
         from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]
@@ -86,12 +90,16 @@ class TensorBoardTracker:
         self._beginning = []
         with self._path.open("ab") as file:
             for event in events:
-                RecordWriter(file).write(Event(wall_time=time.time(), **event).SerializeToString())
+                RecordWriter(file).write(
+                    Event(wall_time=time.time(), **event).SerializeToString()
+                )
 
     def log(self, step: int, kind: str, metrics: Mapping[str, float]) -> None:
         scalar = _import("torch.utils.tensorboard", "tensorboard").summary.scalar
         named = {f"{kind}/{name}": value for name, value in metrics.items()}
-        self._append(*({"step": step, "summary": scalar(*item)} for item in named.items()))
+        self._append(
+            *({"step": step, "summary": scalar(*item)} for item in named.items())
+        )
         if kind != "train":
             self._last |= named
 
@@ -99,7 +107,9 @@ class TensorBoardTracker:
         text = _import("torch.utils.tensorboard", "tensorboard").summary.text
         for picture in pictures:
             if picture.png is not None:
-                self._append({"step": step, "summary": _image_summary(picture.name, picture.png)})
+                self._append(
+                    {"step": step, "summary": _image_summary(picture.name, picture.png)}
+                )
             elif picture.text is not None:
                 code = indent(picture.text[:MAX_CHARACTERS], "    ", lambda _: True)
                 self._append({"step": step, "summary": text(picture.name, code)})
@@ -118,7 +128,9 @@ class TensorBoardTracker:
             return
         options = {}
         for key, value in flat(self._config).items():
-            options[key] = value if isinstance(value, bool | int | float | str) else str(value)
+            options[key] = (
+                value if isinstance(value, bool | int | float | str) else str(value)
+            )
         summaries = hparams(options, self._last)  # type: ignore[no-untyped-call]
         self._append(*({"summary": summary} for summary in summaries))
 
@@ -159,10 +171,14 @@ class CSVTracker:
         self._file = path.open("w", newline="", encoding="utf-8")
         self._rows = csv.writer(self._file)
         # Rows after the checkpoint will be written again.
-        self._rows.writerows(row for row in rows if not row[0].isdecimal() or int(row[0]) <= step)
+        self._rows.writerows(
+            row for row in rows if not row[0].isdecimal() or int(row[0]) <= step
+        )
 
     def log(self, step: int, kind: str, metrics: Mapping[str, float]) -> None:
-        self._rows.writerows((step, kind, name, value) for name, value in metrics.items())
+        self._rows.writerows(
+            (step, kind, name, value) for name, value in metrics.items()
+        )
         self._file.flush()
 
     def log_pictures(self, step: int, pictures: Sequence[Picture]) -> None:
@@ -231,7 +247,9 @@ class WandBTracker:
 
 
 def _media(
-    pictures: Sequence[Picture], image: Callable[[Any], Any], as_text: Callable[[str], Any]
+    pictures: Sequence[Picture],
+    image: Callable[[Any], Any],
+    as_text: Callable[[str], Any],
 ) -> dict[str, Any]:
     """Return the PNG, or else the text, of each picture as an object of a tracker."""
     from PIL import Image
@@ -275,7 +293,9 @@ class TrackioTracker:
         )
 
     def log(self, step: int, kind: str, metrics: Mapping[str, float]) -> None:
-        self._run.log({f"{kind}/{name}": value for name, value in metrics.items()}, step)
+        self._run.log(
+            {f"{kind}/{name}": value for name, value in metrics.items()}, step
+        )
 
     def log_pictures(self, step: int, pictures: Sequence[Picture]) -> None:
         def as_text(text: str) -> Any:
@@ -319,7 +339,9 @@ class MLflowTracker:
 
         name = self._spec.experiment
         known = client.get_experiment_by_name(name)
-        experiment = client.create_experiment(name) if known is None else known.experiment_id
+        experiment = (
+            client.create_experiment(name) if known is None else known.experiment_id
+        )
         if step:
             condition = f"attributes.run_name = '{folder.name}'"
             for run in client.search_runs([experiment], condition, max_results=1):
@@ -352,7 +374,9 @@ class MLflowTracker:
         for picture in pictures:
             path = f"samples/step-{step:08d}/{picture.name}"
             if picture.png is not None:
-                self._client.log_image(self._id, Image.open(io.BytesIO(picture.png)), f"{path}.png")
+                self._client.log_image(
+                    self._id, Image.open(io.BytesIO(picture.png)), f"{path}.png"
+                )
             elif picture.text is not None:
                 self._client.log_text(self._id, picture.text, f"{path}.txt")
 

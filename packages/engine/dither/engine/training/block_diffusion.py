@@ -13,7 +13,11 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from dither.registry.contracts.protocols import BoundedProcess, ImportanceSampledProcess, Process
+from dither.registry.contracts.protocols import (
+    BoundedProcess,
+    ImportanceSampledProcess,
+    Process,
+)
 from dither.registry.contracts.records import Clean, Measured, Noise, Noised, State
 from dither.registry.contracts.spaces import Space, TokenSpace
 from dither.registry.kinds import ModelFacts
@@ -46,7 +50,9 @@ class BlockDiffusion:
         """Blocks of a sample, N."""
         return -(-self.length // self.size)
 
-    def times(self, process: Process, n: int, device: Any = None) -> Float[Tensor, "n L"]:
+    def times(
+        self, process: Process, n: int, device: Any = None
+    ) -> Float[Tensor, "n L"]:
         """Draw times for n samples, one per block, stratified over all blocks and then shuffled."""
         t = process.times(n * self.count, device)
         return self.spread(t[torch.randperm(len(t), device=device)])
@@ -77,12 +83,17 @@ class BlockDiffusion:
         loss = Measured(self.rows(measured.values), self.rows(measured.weights))
         bound = process.bound(self.clean(clean), loss, denoise)
         parts = {name: self.whole(part) for name, part in bound.parts.items()}
-        return Measured(self.whole(bound.values), self.whole(bound.weights), parts=parts)
+        return Measured(
+            self.whole(bound.values), self.whole(bound.weights), parts=parts
+        )
 
     def clean(self, clean: Clean) -> Clean:
         """Split clean samples into blocks, without conditions, which a process does not use."""
         # The last block repeats its last position where the sample ends before it.
-        exists = torch.arange(self.count * self.size, device=clean.valid.device) < self.length
+        exists = (
+            torch.arange(self.count * self.size, device=clean.valid.device)
+            < self.length
+        )
         exists = exists.view(self.count, -1).repeat(len(clean.valid), 1)
         return Clean(
             x0=self.rows(clean.x0),
@@ -121,7 +132,9 @@ class BlockDiffusion:
 
     def whole(self, rows: Shaped[Tensor, "BN S *V"]) -> Shaped[Tensor, "B L *V"]:
         """Join blocks into samples, the inverse of `rows`."""
-        return rows.reshape(-1, self.count * self.size, *rows.shape[2:])[:, : self.length]
+        return rows.reshape(-1, self.count * self.size, *rows.shape[2:])[
+            :, : self.length
+        ]
 
     def spread(self, values: Shaped[Tensor, " BN"]) -> Shaped[Tensor, "B L"]:
         """Repeat the value of each block at its positions."""

@@ -16,19 +16,29 @@ from dither.registry.contracts.records import Clean
 
 from ..config.options import Train
 
-__all__ = ["DEFAULT_WORKERS", "Batches", "BucketOrder", "Prefetcher", "SampleOrder", "make_order"]
+__all__ = [
+    "DEFAULT_WORKERS",
+    "Batches",
+    "BucketOrder",
+    "Prefetcher",
+    "SampleOrder",
+    "make_order",
+]
 
 BATCHES_PER_WORKER = 2
 """Prefetched batches for each of `train.workers`."""
 
 DEFAULT_WORKERS = 2
-"""Prefetching threads on an accelerator; a CPU has none, as they would take its cores from the step."""
+"""Prefetching threads on an accelerator; a CPU has none, as they would take its cores from the
+step."""
 
 
 class Batches:
     """The training batches of a run: that of a step is a function of seed and step."""
 
-    def __init__(self, task: Task, train: Train, seed: int, device: torch.device) -> None:
+    def __init__(
+        self, task: Task, train: Train, seed: int, device: torch.device
+    ) -> None:
         self.task = task
         self.size = train.batch_size
         self.order = make_order(task, train, seed)
@@ -60,7 +70,11 @@ def make_order(task: Task, train: Train, seed: int) -> SampleOrder | BucketOrder
         return SampleOrder(size, seed)
 
     if not isinstance(task, BucketedTask):
-        raise Refused(Problem("the task defines no buckets of equal padding", place, code="misfit"))
+        raise Refused(
+            Problem(
+                "the task defines no buckets of equal padding", place, code="misfit"
+            )
+        )
     if size < train.batch_size:
         message = f"{size} training samples do not fill a batch of {train.batch_size}"
         raise Refused(Problem(message, place, code="no-samples"))
@@ -151,7 +165,9 @@ class Prefetcher:
         self._read = read
         self._last = last
         self._capacity = BATCHES_PER_WORKER * workers
-        self._threads = ThreadPoolExecutor(workers, "dither-reader") if workers else None
+        self._threads = (
+            ThreadPoolExecutor(workers, "dither-reader") if workers else None
+        )
         self._pending: dict[int, Future[Clean]] = {}
 
     def __call__(self, step: int) -> Clean:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -88,8 +89,14 @@ class ParallelModel:
 
     def gradients(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         """Return the existing gradients, or their shards on this rank."""
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        return [local_shard(gradient) for gradient in gradients] if self.sharded else gradients
+        gradients = [
+            parameter.grad for parameter in parameters if parameter.grad is not None
+        ]
+        return (
+            [local_shard(gradient) for gradient in gradients]
+            if self.sharded
+            else gradients
+        )
 
     def gradient_norm(self, gradients: list[Tensor]) -> Float[Tensor, ""]:
         """Return the norm of all gradients, over the shards of all ranks."""
@@ -122,9 +129,14 @@ class ParallelModel:
             return
         saved = load_file(path)
         own = module.state_dict()
-        fits = [name in own and own[name].shape == value.shape for name, value in saved.items()]
+        fits = [
+            name in own and own[name].shape == value.shape
+            for name, value in saved.items()
+        ]
         if not all(fits):
-            raise Refused(f"{path} does not hold the weights of this model", code="shape-mismatch")
+            raise Refused(
+                f"{path} does not hold the weights of this model", code="shape-mismatch"
+            )
         for name, value in saved.items():
             own[name].copy_(_distribute(value, own[name]))
 
@@ -176,7 +188,9 @@ def _shard(model: nn.Module, ranks: Ranks, precision: str) -> None:
     mesh = init_device_mesh(next(model.parameters()).device.type, (ranks.size,))
     policy = MixedPrecisionPolicy()
     if precision == "bfloat16":
-        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+        policy = MixedPrecisionPolicy(
+            torch.bfloat16, torch.float32, cast_forward_inputs=False
+        )
     blocks = submodule(model, "blocks")
     for block in () if blocks is None else blocks.children():
         fully_shard(block, mesh=mesh, mp_policy=policy)

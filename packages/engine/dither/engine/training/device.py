@@ -51,12 +51,16 @@ def choose_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)
     available = {
-        "cuda": torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count(),
+        "cuda": torch.cuda.is_available()
+        and (device.index or 0) < torch.cuda.device_count(),
         "mps": torch.backends.mps.is_available(),
     }
     if not available.get(device.type, True):
         raise Refused(
-            Problem(f'torch {torch.__version__} finds no device "{name}"', ("train", "device"))
+            Problem(
+                f'torch {torch.__version__} finds no device "{name}"',
+                ("train", "device"),
+            )
         )
     return device
 
@@ -65,7 +69,8 @@ def to_device(batch: Clean, device: torch.device) -> Clean:
     """Copy a batch without waiting for the device."""
     if device.type == batch.valid.device.type:
         return batch
-    # Only a copy from pinned memory overlaps with computation; a view with strides of 0 cannot be pinned.
+    # Only a copy from pinned memory overlaps with computation; a view with strides of 0 cannot be
+    # pinned.
     if device.type == "cuda":
         batch = batch.apply(lambda value: value.contiguous().pin_memory())
     return batch.to(device, non_blocking=True)
@@ -86,7 +91,10 @@ def choose_precision(
         half = torch.cuda.is_bf16_supported(including_emulation=False)
     elif kind == "cpu":
         # All CPUs with AMX have AVX512-BF16, too.
-        half = largest_layer(model) >= LARGE_MATRIX and torch.cpu._is_avx512_bf16_supported()
+        half = (
+            largest_layer(model) >= LARGE_MATRIX
+            and torch.cpu._is_avx512_bf16_supported()
+        )
     else:
         half = False
     return "bfloat16" if half else "float32"
@@ -103,7 +111,11 @@ def compile_mode(option: bool | str | None, device: torch.device) -> bool | str:
     if option is not None:
         return option
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
-    return device.type == "cuda" and find_spec("triton") is not None and compiler is not None
+    return (
+        device.type == "cuda"
+        and find_spec("triton") is not None
+        and compiler is not None
+    )
 
 
 def prepare_compiler(device: torch.device) -> None:
@@ -113,7 +125,9 @@ def prepare_compiler(device: torch.device) -> None:
     if device.type == "cpu" and shutil.which(name) is None:
         help = "install one, name it in CXX, or remove train.compile"
         what = f"torch.compile needs a C++ compiler; {name} was not found"
-        raise Refused(Problem(what, ("train", "compile"), help=help, code="missing-dependency"))
+        raise Refused(
+            Problem(what, ("train", "compile"), help=help, code="missing-dependency")
+        )
 
 
 def peak_memory() -> int:
@@ -143,7 +157,8 @@ def peak_device_memory() -> int | None:
 
 MALLOPT_TRIM_THRESHOLD = -1
 MALLOPT_MMAP_MAX = -4
-"""Parameters of glibc: free bytes kept at the end of the heap, and most blocks mapped separately."""
+"""Parameters of glibc: free bytes kept at the end of the heap, and most blocks mapped
+separately."""
 
 
 def keep_freed_memory() -> bool:
@@ -155,7 +170,8 @@ def keep_freed_memory() -> bool:
     try:
         libc = ctypes.CDLL(None)
         return bool(
-            libc.mallopt(MALLOPT_MMAP_MAX, 0) and libc.mallopt(MALLOPT_TRIM_THRESHOLD, 2**31 - 1)
+            libc.mallopt(MALLOPT_MMAP_MAX, 0)
+            and libc.mallopt(MALLOPT_TRIM_THRESHOLD, 2**31 - 1)
         )
     except (OSError, AttributeError, TypeError):
         return False
@@ -183,7 +199,9 @@ def environment(
         "torch": str(torch.__version__),
         "numpy": numpy.__version__,
         "platform": platform.platform(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "device": torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else device.type,
         "threads": torch.get_num_threads(),
         "processor": _processor(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
@@ -191,7 +209,11 @@ def environment(
         "ranks": ranks.size,
         "precision": precision,
     }
-    return values if optimizer is None else values | {"optimizer": _implementation(optimizer)}
+    return (
+        values
+        if optimizer is None
+        else values | {"optimizer": _implementation(optimizer)}
+    )
 
 
 def _implementation(optimizer: Optimizer) -> str:
@@ -207,7 +229,9 @@ def _processor() -> str:
     """Return the CPU model, by which libraries select kernels with different rounding."""
     with suppress(OSError):
         for line in (
-            Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+            Path("/proc/cpuinfo")
+            .read_text(encoding="utf-8", errors="replace")
+            .splitlines()
         ):
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
@@ -220,7 +244,11 @@ def _switches() -> str:
     state = {
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
         "cudnn.benchmark": torch.backends.cudnn.benchmark,
-        **{f"{name}={os.environ[name]}": True for name in VARIABLES if name in os.environ},
+        **{
+            f"{name}={os.environ[name]}": True
+            for name in VARIABLES
+            if name in os.environ
+        },
         "no mkldnn": not torch.backends.mkldnn.enabled,
         "no cudnn": not torch.backends.cudnn.enabled,
         "no flash attention": not attention.flash_sdp_enabled(),
@@ -233,7 +261,11 @@ def _switches() -> str:
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return the recorded values that changed, among those that determine results to the last bit."""
-    changed = [key for key in now if key != "platform" and before.get(key) not in (None, now[key])]
+    changed = [
+        key
+        for key in now
+        if key != "platform" and before.get(key) not in (None, now[key])
+    ]
     return [f"{key}: {before[key]} -> {now[key]}" for key in changed]
 
 
@@ -251,6 +283,9 @@ def git_state(folder: Path) -> dict[str, Any] | None:
         ).stdout.strip()
 
     try:
-        return {"commit": git("rev-parse", "HEAD"), "clean": not git("status", "--porcelain")}
+        return {
+            "commit": git("rev-parse", "HEAD"),
+            "clean": not git("status", "--porcelain"),
+        }
     except (OSError, subprocess.SubprocessError):
         return None

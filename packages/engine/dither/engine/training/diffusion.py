@@ -98,13 +98,20 @@ class Diffusion(nn.Module):
         self._trunk: Callable[..., Tensor] | None = None
         self._compiled = False
         # A check of a protocol takes 10 us, so that those of each step are made here.
-        self._importance = process if isinstance(process, ImportanceSampledProcess) else None
-        self._predicts_distribution = isinstance(submodule(model, "head"), DistributionHead)
+        self._importance = (
+            process if isinstance(process, ImportanceSampledProcess) else None
+        )
+        self._predicts_distribution = isinstance(
+            submodule(model, "head"), DistributionHead
+        )
         self._drops_conditions = isinstance(model, DropsConditions)
 
     @classmethod
     def build(
-        cls, experiment: Experiment, catalog: Catalog | None = None, task: Task | None = None
+        cls,
+        experiment: Experiment,
+        catalog: Catalog | None = None,
+        task: Task | None = None,
     ) -> Self:
         """Build the components of an experiment on the CPU; initial weights are a function of its seed.
 
@@ -120,7 +127,9 @@ class Diffusion(nn.Module):
             model = experiment.model.build(process.space)
             loss = experiment.loss.build(facts)
             sampler = experiment.sampler.build()
-            metrics = [metric.build(task.space) for metric in experiment.evaluate.metrics]
+            metrics = [
+                metric.build(task.space) for metric in experiment.evaluate.metrics
+            ]
         train = experiment.train
         return cls(
             task=task,
@@ -172,7 +181,9 @@ class Diffusion(nn.Module):
         context = self.context(clean)
 
         head = fused_head(self)
-        if head is not None:  # head and loss in one kernel: logits `B L V` never exist as a whole
+        if (
+            head is not None
+        ):  # head and loss in one kernel: logits `B L V` never exist as a whole
             h = self.call(self.trunk, state, t, clean, context)
             loss = cast(FusedLoss, self.training_loss)
             half = self.precision == "bfloat16"
@@ -182,14 +193,18 @@ class Diffusion(nn.Module):
         prediction = self.process.read(raw, state, self.process.schedule(t))
         return self.training_loss(prediction, noised)
 
-    def prepare(self, clean: Clean, t: Times | None = None) -> tuple[Clean, Times, Noised]:
+    def prepare(
+        self, clean: Clean, t: Times | None = None
+    ) -> tuple[Clean, Times, Noised]:
         """Draw everything random about a batch outside the model: known tokens, times, noise, dropped conditions.
 
         The draws cover the whole batch, so results do not depend on how it is split into
         micro-batches or ranks.
         """
         if self.known and self.training:
-            clean = replace(clean, known=clean.known | random_known(clean.valid, self.known))
+            clean = replace(
+                clean, known=clean.known | random_known(clean.valid, self.known)
+            )
         if t is None:
             t = self.times(len(clean.valid), clean.valid.device)
         t, noised = self.noise(clean, t)
@@ -261,7 +276,11 @@ class Diffusion(nn.Module):
     ) -> Tensor:
         """Call the model, or its trunk, under autocast; `keep` appends the positions to the cache."""
         # Positions that stay in the cache are clean, and known to be so without marks.
-        if isinstance(self.process.space, TokenSpace) and state.noisy is None and not keep:
+        if (
+            isinstance(self.process.space, TokenSpace)
+            and state.noisy is None
+            and not keep
+        ):
             state = replace(state, noisy=~clean.known)
 
         # Only models that support it take an option, so that a simple one has four arguments.
@@ -274,8 +293,14 @@ class Diffusion(nn.Module):
             options["keep"] = True
 
         half = self.precision == "bfloat16"
-        with torch.autocast(state.x.device.type, torch.bfloat16) if half else nullcontext():
-            return model(state, self.process.level(t), clean.valid, clean.cond, **options)
+        with (
+            torch.autocast(state.x.device.type, torch.bfloat16)
+            if half
+            else nullcontext()
+        ):
+            return model(
+                state, self.process.level(t), clean.valid, clean.cond, **options
+            )
 
     @property
     def trunk(self) -> Callable[..., Tensor]:
@@ -289,12 +314,16 @@ class Diffusion(nn.Module):
         if not (self.bound and isinstance(process, BoundedProcess)):
             return measured
         if blocks is None:
-            return process.bound(clean, measured, lambda state, t: self.denoise(state, t, clean))
+            return process.bound(
+                clean, measured, lambda state, t: self.denoise(state, t, clean)
+            )
 
         context = self.context(clean)
 
         def denoise(state: State, t: Float[Tensor, " BN"]) -> Any:
-            raw = self.raw(blocks.state(state), blocks.spread(t), clean, context=context)
+            raw = self.raw(
+                blocks.state(state), blocks.spread(t), clean, context=context
+            )
             return self.process.read(blocks.rows(raw), state, self.process.schedule(t))
 
         return blocks.bound(process, clean, measured, denoise)
@@ -318,9 +347,7 @@ class Diffusion(nn.Module):
             return
         blocks = submodule(self.model, "blocks")
         if blocks is None:
-            message = (
-                f"{type(self.model).__name__} has no blocks to compile; set train.compile = true"
-            )
+            message = f"{type(self.model).__name__} has no blocks to compile; set train.compile = true"
             raise Refused(Problem(message, ("train", "compile"), code="misfit"))
         for block in cast(Iterable[nn.Module], blocks):
             block.compile()
@@ -330,7 +357,11 @@ class Diffusion(nn.Module):
 
         Shapes seen first decide how later shapes are compiled; a resumed run sees others first.
         """
-        return torch.compiler.set_stance("force_eager") if self._compiled else nullcontext()
+        return (
+            torch.compiler.set_stance("force_eager")
+            if self._compiled
+            else nullcontext()
+        )
 
     def parameter_counts(self) -> dict[str, int]:
         """Return the parameters of each submodule, shared ones counted once; those of the model itself are "own"."""

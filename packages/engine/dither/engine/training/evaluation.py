@@ -57,17 +57,25 @@ def evaluate(
     """
     if not (count := min(samples, system.task.size(split))):
         return {}
-    extra = [metric.metrics() for metric in system.metrics if isinstance(metric, PredictionMetric)]
+    extra = [
+        metric.metrics()
+        for metric in system.metrics
+        if isinstance(metric, PredictionMetric)
+    ]
     accumulators = [system.task.metrics(), *extra]
     intervals = Intervals(count)
     was_training = system.training
     total = weight = torch.zeros((), dtype=torch.float64)
     system.eval()
     try:
-        for rows, clean, t, noised in _batches(system, count, batch_size, repeats, seed, split):
+        for rows, clean, t, noised in _batches(
+            system, count, batch_size, repeats, seed, split
+        ):
             if stopped():
                 return None
-            prediction = system.denoise(noised.state, t, clean, context=system.context(clean))
+            prediction = system.denoise(
+                noised.state, t, clean, context=system.context(clean)
+            )
             measured = system.loss(prediction, noised)
             total = total + measured.total().double()
             weight = weight + measured.weights.sum().double()
@@ -78,7 +86,9 @@ def evaluate(
     finally:
         system.train(was_training)
     first, *others = (metrics.compute() for metrics in accumulators)
-    return merge_metrics({"loss": float(total / weight), **first}, *others, intervals.compute())
+    return merge_metrics(
+        {"loss": float(total / weight), **first}, *others, intervals.compute()
+    )
 
 
 def _batches(
@@ -129,7 +139,9 @@ def merge_metrics(*tables: Mapping[str, float]) -> dict[str, float]:
     for table in tables:
         if not isinstance(table, Mapping):
             message = f"a metric returned {shown(table)}, expected numbers by name"
-            raise Refused(Problem(message, ("evaluate", "metrics"), code="plugin-failed"))
+            raise Refused(
+                Problem(message, ("evaluate", "metrics"), code="plugin-failed")
+            )
         if twice := sorted(merged.keys() & table.keys()):
             message = f"metrics of the same name are computed twice: {', '.join(twice)}"
             raise Refused(Problem(message, ("evaluate", "metrics"), code="duplicate"))
@@ -160,20 +172,31 @@ class Intervals:
         measured: Measured,
     ) -> None:
         """Add a batch; does nothing if the metrics report no sums per sample."""
-        sums = metrics.per_sample(clean, measured) if isinstance(metrics, SampledMetrics) else {}
+        sums = (
+            metrics.per_sample(clean, measured)
+            if isinstance(metrics, SampledMetrics)
+            else {}
+        )
         for name, (numerator, denominator) in sums.items():
             if name not in self._sums:
-                self._sums[name] = numerator.new_zeros(2, self._samples, dtype=torch.float64)
+                self._sums[name] = numerator.new_zeros(
+                    2, self._samples, dtype=torch.float64
+                )
             self._sums[name][:, rows.start : rows.stop] += torch.stack(
                 (numerator.double(), denominator.double())
             )
 
     def compute(self) -> dict[str, float]:
         """Return `NAME_ci95` for each metric: the half-width of its 95 % confidence interval."""
-        return {f"{name}_ci95": half_width(*table.cpu()) for name, table in self._sums.items()}
+        return {
+            f"{name}_ci95": half_width(*table.cpu())
+            for name, table in self._sums.items()
+        }
 
 
-def half_width(numerator: Float64[Tensor, " n"], denominator: Float64[Tensor, " n"]) -> float:
+def half_width(
+    numerator: Float64[Tensor, " n"], denominator: Float64[Tensor, " n"]
+) -> float:
     """Return the half-width of the 95 % interval of sum(numerator) / sum(denominator) over independent samples.
 
     Ratio estimator (Cochran 1977, Sampling Techniques, 6.3): with ratio R, its variance is the
@@ -187,4 +210,8 @@ def half_width(numerator: Float64[Tensor, " n"], denominator: Float64[Tensor, " 
     if n < 2:
         return math.nan
     residual = above - above.sum() / below.sum() * below
-    return NORMAL_95 * math.sqrt(n / (n - 1) * float(residual.square().sum())) / float(below.sum())
+    return (
+        NORMAL_95
+        * math.sqrt(n / (n - 1) * float(residual.square().sum()))
+        / float(below.sum())
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from jaxtyping import Float64, Shaped
@@ -49,7 +50,9 @@ def log_likelihood(
         message = f"{x0.shape[1]} ids, but a sample has {system.process.space.length}"
         raise Refused(Problem(message, code="misfit"))
     known = (
-        torch.zeros(x0.shape, dtype=torch.bool) if known is None else torch.as_tensor(known).bool()
+        torch.zeros(x0.shape, dtype=torch.bool)
+        if known is None
+        else torch.as_tensor(known).bool()
     )
     pad = torch.nn.functional.pad
     valid = pad(torch.ones(x0.shape, dtype=torch.bool), (0, missing))
@@ -74,7 +77,10 @@ def log_likelihood_of(
         message = "the loss of this experiment is not part of a bound on the likelihood"
         raise Refused(
             Problem(
-                message, ("loss",), help='use loss "masked-ce" or "score-entropy"', code="misfit"
+                message,
+                ("loss",),
+                help='use loss "masked-ce" or "score-entropy"',
+                code="misfit",
             )
         )
     device = next(system.model.parameters()).device
@@ -88,13 +94,24 @@ def log_likelihood_of(
     try:
         for start in range(0, len(rows), batch_size):
             part = rows[start : start + batch_size]
-            batch = replace(clean, goal=None).apply(lambda value, part=part: value[part]).to(device)  # type: ignore[misc]
+            batch = replace(clean, goal=None).apply(
+                partial(torch.index_select, dim=0, index=part)
+            )
+            batch = batch.to(device)
             t, noised = system.noise(batch, times[start : start + len(part)].to(device))
-            prediction = system.denoise(noised.state, t, batch, context=system.context(batch))
+            prediction = system.denoise(
+                noised.state, t, batch, context=system.context(batch)
+            )
             bound = system.bounded(batch, system.loss(prediction, noised))
             nats.append((bound.values.double() * bound.weights.double()).sum(1).cpu())
     finally:
         system.train(was_training)
     table = torch.cat(nats).view(count, samples)
-    spread = table.std(1) if samples > 1 else torch.full((count,), math.nan, dtype=torch.float64)
-    return LogLikelihood(-table.mean(1), 1.959963984540054 * spread / math.sqrt(samples))
+    spread = (
+        table.std(1)
+        if samples > 1
+        else torch.full((count,), math.nan, dtype=torch.float64)
+    )
+    return LogLikelihood(
+        -table.mean(1), 1.959963984540054 * spread / math.sqrt(samples)
+    )

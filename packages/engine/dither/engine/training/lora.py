@@ -56,7 +56,9 @@ class LowRank(nn.Module):
     ) -> None:
         super().__init__()
         rows, columns = weight.shape
-        a = nn.init.kaiming_uniform_(torch.empty(rank, columns), math.sqrt(5), generator=generator)
+        a = nn.init.kaiming_uniform_(
+            torch.empty(rank, columns), math.sqrt(5), generator=generator
+        )
         self.A = nn.Parameter(a.to(weight))
         self.B = nn.Parameter(weight.new_zeros(rows, rank))
         self.scale: Tensor
@@ -64,24 +66,36 @@ class LowRank(nn.Module):
 
     def forward(self, weight: Float[Tensor, "O I"]) -> Float[Tensor, "O I"]:
         """Return the adapted matrix, without autocast, exactly as `merged` computes it."""
-        with nullcontext() if weight.is_meta else torch.autocast(weight.device.type, enabled=False):
+        with (
+            nullcontext()
+            if weight.is_meta
+            else torch.autocast(weight.device.type, enabled=False)
+        ):
             return weight + self.scale * (self.B @ self.A)
 
 
 def select_trained(model: nn.Module, train: Train, seed: int = 0) -> list[str]:
     """Apply `train.freeze` or `train.lora` to a model that is on its device; return the names of changed weights."""
-    return freeze(model, train.freeze) if train.lora is None else add_lora(model, train.lora, seed)
+    return (
+        freeze(model, train.freeze)
+        if train.lora is None
+        else add_lora(model, train.lora, seed)
+    )
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> list[str]:
     """Freeze the weights whose names match a pattern, such as "embedding.*"; return the names."""
     parameters = dict(model.named_parameters())
     frozen = [
-        name for name in parameters if any(fnmatchcase(name, pattern) for pattern in patterns)
+        name
+        for name in parameters
+        if any(fnmatchcase(name, pattern) for pattern in patterns)
     ]
     problems = [*_unmatched(patterns, list(parameters), "weight", ("train", "freeze"))]
     if len(frozen) == len(parameters):
-        problems.append(Problem("all weights are frozen", ("train", "freeze"), code="misfit"))
+        problems.append(
+            Problem("all weights are frozen", ("train", "freeze"), code="misfit")
+        )
     if problems:
         raise Refused(problems)
     for name in frozen:
@@ -93,30 +107,45 @@ def add_lora(model: nn.Module, options: LoRA, seed: int = 0) -> list[str]:
     """Add low-rank updates to matrices of a model, and freeze everything else; return the names of the matrices."""
     weights = dict(model.named_parameters())
     trained = {
-        name for name in weights if any(fnmatchcase(name, pattern) for pattern in options.whole)
+        name
+        for name in weights
+        if any(fnmatchcase(name, pattern) for pattern in options.whole)
     }
     matrices = {
         name: module
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear | nn.Embedding) and f"{name}.weight" not in trained
+        if isinstance(module, nn.Linear | nn.Embedding)
+        and f"{name}.weight" not in trained
     }
     chosen = [
-        name for name in matrices if any(matches_module(name, pattern) for pattern in options.on)
+        name
+        for name in matrices
+        if any(matches_module(name, pattern) for pattern in options.on)
     ]
     place = ("train", "lora")
     what = "matrix and no module that contains one"
-    parts = [part for name in matrices for part in name.split(".") if not part.isdigit()]
+    parts = [
+        part for name in matrices for part in name.split(".") if not part.isdigit()
+    ]
     problems = [
-        *_unmatched(options.on, list(matrices), what, (*place, "on"), parts, matches_module)
+        *_unmatched(
+            options.on, list(matrices), what, (*place, "on"), parts, matches_module
+        )
     ]
     problems += _unmatched(options.whole, list(weights), "weight", (*place, "whole"))
     tied: dict[int, list[str]] = {}
     for name, weight in model.named_parameters(remove_duplicate=False):
         tied.setdefault(id(weight), []).append(name)
-    for group in tied.values():  # the update would not reach the matrix under its other name
+    for (
+        group
+    ) in tied.values():  # the update would not reach the matrix under its other name
         if len(group) > 1 and any(f"{name}.weight" in group for name in chosen):
             problems.append(
-                Problem(f"{' and '.join(group)} are the same matrix", (*place, "on"), code="misfit")
+                Problem(
+                    f"{' and '.join(group)} are the same matrix",
+                    (*place, "on"),
+                    code="misfit",
+                )
             )
     if problems:
         raise Refused(problems)
@@ -141,10 +170,15 @@ def _unmatched(
     for number, pattern in enumerate(patterns):
         if not any(matches(name, pattern) for name in names):
             hint = did_you_mean(
-                pattern, dict.fromkeys([*others, *names]), f"the names are {', '.join(names)}"
+                pattern,
+                dict.fromkeys([*others, *names]),
+                f"the names are {', '.join(names)}",
             )
             yield Problem(
-                f'"{pattern}" matches no {kind}', (*path, number), help=hint, code="unknown-value"
+                f'"{pattern}" matches no {kind}',
+                (*path, number),
+                help=hint,
+                code="unknown-value",
             )
 
 
@@ -153,7 +187,8 @@ def merged(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     plain = {name: weight for name, weight in weights.items() if INFIX not in name}
     for name in {name.partition(INFIX)[0] for name in weights if INFIX in name}:
         original, a, b, scale = (
-            weights[f"{name}{INFIX}{part}"] for part in ("original", "0.A", "0.B", "0.scale")
+            weights[f"{name}{INFIX}{part}"]
+            for part in ("original", "0.A", "0.B", "0.scale")
         )
         plain[f"{name}.weight"] = original + scale * (b @ a)
     return plain
@@ -169,8 +204,14 @@ def load_merged(path: Path, model: nn.Module) -> None:
     loaded = {
         own[name].data_ptr() for name in saved.keys() & own.keys()
     }  # includes tied weights under other names
-    wrong = [name for name in saved if name not in own or saved[name].shape != own[name].shape]
-    wrong += [name for name in own if name not in saved and own[name].data_ptr() not in loaded]
+    wrong = [
+        name
+        for name in saved
+        if name not in own or saved[name].shape != own[name].shape
+    ]
+    wrong += [
+        name for name in own if name not in saved and own[name].data_ptr() not in loaded
+    ]
     if wrong:
         raise Refused(
             f"{path} does not hold the weights of this model: {', '.join(wrong)}",
@@ -186,7 +227,11 @@ def write_merged(path: Path, to: Path) -> None:
         return
     with disk_errors(to):
         save_file(
-            {name: weight.contiguous() for name, weight in merged(read_tensors(path)).items()}, to
+            {
+                name: weight.contiguous()
+                for name, weight in merged(read_tensors(path)).items()
+            },
+            to,
         )
         follow_umask(to)
 

@@ -79,7 +79,9 @@ def require_memory(
     needs = memory_needs(experiment, model)
     total = sum(needs.values()) // shards
     if total > room:
-        terms = ", ".join(f"{name} {size(count // shards)}" for name, count in needs.items())
+        terms = ", ".join(
+            f"{name} {size(count // shards)}" for name, count in needs.items()
+        )
         raise _refusal(
             f"training needs at least {size(total)}, this device has {size(room)}: {terms}"
         )
@@ -99,14 +101,18 @@ def memory_needs(experiment: Experiment, model: nn.Module) -> dict[str, int]:
             optimizer = experiment.train.optimizer.build(model)
         optimizers = optimizer.parts if isinstance(optimizer, Muon) else [optimizer]
         state = sum(map(_state_bytes, optimizers))
-    except Exception:  # a kernel of a third party's optimizer may not support the meta device
+    except (
+        Exception
+    ):  # a kernel of a third party's optimizer may not support the meta device
         state = ADAM_STATES * gradients
     needs = {"weights": weights, "gradients": gradients, "optimizer state": state}
     return needs | ({"EMA": weights} if experiment.train.ema else {})
 
 
 def _state_bytes(optimizer: Optimizer) -> int:
-    parameters = [(g, p) for g in optimizer.param_groups for p in g["params"] if p.requires_grad]
+    parameters = [
+        (g, p) for g in optimizer.param_groups for p in g["params"] if p.requires_grad
+    ]
     if isinstance(
         optimizer, AdamW
     ):  # its step on this device would import torch._dynamo, which takes 1.5 s
@@ -154,7 +160,9 @@ def build_on_meta(
 
     def count(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
         nonlocal total
-        if parameter is not None and id(parameter) not in seen:  # a tied weight is registered twice
+        if (
+            parameter is not None and id(parameter) not in seen
+        ):  # a tied weight is registered twice
             seen.add(id(parameter))
             total += parameter.nbytes
         if total > limit:
@@ -194,7 +202,10 @@ class _Uninitialised(TorchFunctionMode):
 def _refusal(message: str) -> Refused:
     return Refused(
         Problem(
-            message, ("model",), help="lower the width or depth of the model", code="out-of-memory"
+            message,
+            ("model",),
+            help="lower the width or depth of the model",
+            code="out-of-memory",
         )
     )
 
@@ -212,7 +223,11 @@ def summarize_model(experiment: Experiment) -> dict[str, Any]:
     with _attributed({}, "built"):
         model = build_on_meta(experiment).train()
     parts = list(parts_of(model, experiment.model))
-    specs = {id(module): spec for _, inner, spec in parts for module in (inner, *inner.children())}
+    specs = {
+        id(module): spec
+        for _, inner, spec in parts
+        for module in (inner, *inner.children())
+    }
     outputs: dict[str, tuple[int, ...]] = {}
 
     def record(path: str, out: Any) -> None:
@@ -220,7 +235,9 @@ def summarize_model(experiment: Experiment) -> dict[str, Any]:
         outputs[path] = tuple(first.shape) if isinstance(first, Tensor) else ()
 
     for path, module in model.named_modules():
-        module.register_forward_hook(lambda module, arguments, out, path=path: record(path, out))
+        module.register_forward_hook(
+            lambda module, arguments, out, path=path: record(path, out)
+        )
     batch = train.batch_size // train.accumulate
     counter = FlopCounterMode(display=False)
     with (
@@ -232,9 +249,17 @@ def summarize_model(experiment: Experiment) -> dict[str, Any]:
         x = torch.zeros(shape, dtype=torch.long)
         if isinstance(space, FeatureSpace):
             x = torch.zeros(*shape, space.width)
-        cond = {c.name: torch.zeros(c.shape(*shape), dtype=torch.long) for c in space.conditions}
-        out = model(State.of(x), torch.zeros(batch), torch.ones(shape, dtype=torch.bool), cond)
-        forward = {name: sum(counts.values()) for name, counts in counter.get_flop_counts().items()}
+        cond = {
+            c.name: torch.zeros(c.shape(*shape), dtype=torch.long)
+            for c in space.conditions
+        }
+        out = model(
+            State.of(x), torch.zeros(batch), torch.ones(shape, dtype=torch.bool), cond
+        )
+        forward = {
+            name: sum(counts.values())
+            for name, counts in counter.get_flop_counts().items()
+        }
         out.sum().backward()
     rows = []
     for name, inner, spec in parts:
@@ -287,7 +312,8 @@ def _attributed(components: Mapping[int, Spec | None], action: str) -> Iterator[
             for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__)))
         )
         specs = (
-            owner if isinstance(owner, Spec) else components.get(id(owner)) for owner in owners
+            owner if isinstance(owner, Spec) else components.get(id(owner))
+            for owner in owners
         )
         spec = next(filter(None, specs), None)
         name = "the model" if spec is None else f'{spec.kind} "{spec.name}"'
@@ -298,5 +324,7 @@ def _attributed(components: Mapping[int, Spec | None], action: str) -> Iterator[
         ]
         place = f" ({FilePath(own[-1].filename).name}:{own[-1].lineno})" if own else ""
         lines = str(error).strip().splitlines() or ["no message"]
-        message = f"{name} cannot be {action}: {type(error).__name__}: {lines[0]}{place}"
+        message = (
+            f"{name} cannot be {action}: {type(error).__name__}: {lines[0]}{place}"
+        )
         raise Refused(message, code="shape-mismatch") from None

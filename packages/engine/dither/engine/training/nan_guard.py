@@ -17,7 +17,14 @@ from dither.registry.spec.base import components_in, path_mark
 from ..config.experiment import Experiment
 from ..distributed.ranks import local_shard
 
-__all__ = ["FiniteGuard", "NonFinite", "Outcome", "all_finite", "describe_data", "step_where"]
+__all__ = [
+    "FiniteGuard",
+    "NonFinite",
+    "Outcome",
+    "all_finite",
+    "describe_data",
+    "step_where",
+]
 
 SHOWN = 20
 """Sample numbers in a message."""
@@ -61,7 +68,10 @@ class FiniteGuard:
         self._stopped = torch.zeros((), dtype=torch.bool, device=self.device)
 
     def record(
-        self, loss_sum: Float[Tensor, ""], weight: Float[Tensor, ""], norm: Float[Tensor, ""]
+        self,
+        loss_sum: Float[Tensor, ""],
+        weight: Float[Tensor, ""],
+        norm: Float[Tensor, ""],
     ) -> Bool[Tensor, ""]:
         """Return whether to apply a step, given loss times weight, weight and gradient norm."""
         metrics = torch.stack((loss_sum, weight, norm))
@@ -106,7 +116,9 @@ def step_where(
 
     With `scale`, an optimizer that can divides them in the kernel of its update.
     """
-    fused = isinstance(optimizer, ScalingOptimizer) and optimizer._step_supports_amp_scaling
+    fused = (
+        isinstance(optimizer, ScalingOptimizer) and optimizer._step_supports_amp_scaling
+    )
     if not (fused and scale):
         torch._foreach_div_(gradients, divisor)
     if fused:
@@ -117,7 +129,9 @@ def step_where(
 
     # Gradients of 0 would still decay weights and momentum, so that a cancelled step is undone.
     # Counters that it keeps on the host go on, as the host does not know.
-    tensors = [tensor for tensor in _tensors(optimizer) if tensor.device == applied.device]
+    tensors = [
+        tensor for tensor in _tensors(optimizer) if tensor.device == applied.device
+    ]
     before = [tensor.clone() for tensor in tensors]
     for gradient in gradients:
         gradient.masked_fill_(~applied, 0.0)
@@ -129,7 +143,9 @@ def step_where(
 @torch.no_grad()
 def _tensors(optimizer: Optimizer) -> list[Tensor]:
     """Return the parameters and the state of an optimizer, or their shards on this rank."""
-    tensors = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    tensors = [
+        parameter for group in optimizer.param_groups for parameter in group["params"]
+    ]
     for state in optimizer.state.values():
         tensors += [value for value in state.values() if isinstance(value, Tensor)]
     return [local_shard(tensor.detach()) for tensor in tensors]
@@ -137,7 +153,11 @@ def _tensors(optimizer: Optimizer) -> list[Tensor]:
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
     """Return whether tensors on one device are finite, with one synchronisation and no copies."""
-    flags = [torch.stack(tensor.aminmax()).isfinite().all() for tensor in tensors if tensor.numel()]
+    flags = [
+        torch.stack(tensor.aminmax()).isfinite().all()
+        for tensor in tensors
+        if tensor.numel()
+    ]
     return not flags or bool(torch.stack(flags).all())
 
 
@@ -172,7 +192,11 @@ class NonFinite(Exception):  # noqa: N818 - the name of an event, like the exit 
         rows = ", ".join(map(str, self.rows[:SHOWN]))
         if len(self.rows) > SHOWN:
             rows += ", ..."
-        which = "faulty training samples" if self.certain else "training samples of the batch"
+        which = (
+            "faulty training samples"
+            if self.certain
+            else "training samples of the batch"
+        )
         return (
             f"step {self.step + 1}: loss is {self.loss:g}, gradient norm is {self.norm:g}; "
             "the weights were not updated; lower train.optimizer.lr, or set train.clip to 1 or less; "

@@ -91,7 +91,11 @@ def _component(spec: Spec, catalog: Catalog | None) -> Iterator[None]:
     except Exception as error:
         if shortage(error):
             raise
-        reason = str(error) if isinstance(error, WrongReturnError) else describe_exception(error)
+        reason = (
+            str(error)
+            if isinstance(error, WrongReturnError)
+            else describe_exception(error)
+        )
         message = f"{title(spec, catalog)} failed: {reason}"
         raise Refused(Problem(message, (spec.kind,), code="plugin-failed")) from error
 
@@ -108,7 +112,9 @@ def _require_type(method: str, value: Any, kind: type) -> None:
 
 
 @contextmanager
-def _checked_parts(model: nn.Module, spec: ModelSpec, catalog: Catalog | None) -> Iterator[None]:
+def _checked_parts(
+    model: nn.Module, spec: ModelSpec, catalog: Catalog | None
+) -> Iterator[None]:
     """Check what the components of a model return while it is called."""
     handles = []
     for _, module, part in parts_of(model, spec):
@@ -138,6 +144,10 @@ def _require_positions(
     if fits and part.kind in ("block", "head") and inputs:
         fits = result.shape[:2] == inputs[0].shape[:2]
     if not fits:
-        actual = f"shape {tuple(result.shape)}" if isinstance(result, Tensor) else shown(result)
+        actual = (
+            f"shape {tuple(result.shape)}"
+            if isinstance(result, Tensor)
+            else shown(result)
+        )
         message = f"{title(part, catalog)} failed: forward returned {actual}"
         raise Refused(message, code="plugin-failed")

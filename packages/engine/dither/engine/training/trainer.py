@@ -96,13 +96,15 @@ class Trainer:
         for parameter in self.parameters:
             parameter.grad = None
 
-        # Noise is drawn for the whole batch, so that losses depend neither on accumulation nor on ranks.
+        # Noise is drawn for the whole batch, so that losses depend neither on accumulation nor on
+        # ranks.
         clean = to_device(self.batches(self.step), self.device)
         batch = self.system.prepare(clean)
         loss_sum, weight = self._backward(batch)
         weight = weight.clamp_min(TINY)
 
-        # Gradients are those of the sum, and ranks average them; both are made good by one division.
+        # Gradients are those of the sum, and ranks average them; both are made good by one
+        # division.
         local_weight = weight / self.ranks.size
         gradients = self.parallel.gradients(self.parameters)
         norm = self.parallel.gradient_norm(gradients).to(weight)
@@ -111,7 +113,11 @@ class Trainer:
 
         applied = self.guard.record(loss_sum, weight, norm)
         step_where(
-            applied, self.optimizer, gradients, divisor.float(), scale=not self.parallel.sharded
+            applied,
+            self.optimizer,
+            gradients,
+            divisor.float(),
+            scale=not self.parallel.sharded,
         )
         if self.average is not None:
             self.average.update_parameters()
@@ -145,7 +151,9 @@ class Trainer:
             weights.append(measured.weights.detach().sum())
         sums = self.ranks.all_reduce(torch.stack((sum(loss_sums), sum(weights))))  # type: ignore[arg-type]
         # Everything after the sums is in float64, as it is in the metrics; MPS has none.
-        loss_sum, weight = sums.to(sums.dtype if self.device.type == "mps" else torch.float64)
+        loss_sum, weight = sums.to(
+            sums.dtype if self.device.type == "mps" else torch.float64
+        )
         return loss_sum, weight
 
     def check(self) -> None:
@@ -199,7 +207,9 @@ class Trainer:
             faulty += (~finite.flatten(1).all(1)).tolist()
 
         numbers = self.batches.rows(error.step)
-        error.rows = [row for row, bad in zip(numbers, faulty, strict=True) if bad] or numbers
+        error.rows = [
+            row for row, bad in zip(numbers, faulty, strict=True) if bad
+        ] or numbers
         # If all are faulty, the cause is the weights or the loss.
         error.certain = any(faulty) and not all(faulty)
 
@@ -248,7 +258,9 @@ class Trainer:
         """Restore what `state` returned; ValueError if it belongs to another optimizer or other parameters."""
         rest = dict(tensors)
         self.sums.copy_(rest.pop("sums"))
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        parameters = [
+            p for group in self.optimizer.param_groups for p in group["params"]
+        ]
         sharded = self.parallel.shard_optimizer_state(rest, parameters)
         restore(self.optimizer, sharded, plain["optimizer"])
 
@@ -271,7 +283,9 @@ def divisor_of(
     return torch.maximum(weight, norm / clip) if clip else weight
 
 
-def _select(batch: tuple[Clean, Tensor, Noised], rows: slice) -> tuple[Clean, Tensor, Noised]:
+def _select(
+    batch: tuple[Clean, Tensor, Noised], rows: slice
+) -> tuple[Clean, Tensor, Noised]:
     """Return some rows of a batch; slicing the whole batch would cost time."""
     clean, t, noised = batch
     if rows == slice(0, len(clean.valid)):

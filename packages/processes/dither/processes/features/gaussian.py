@@ -59,7 +59,9 @@ class GaussianPrediction:
         if self.predict == "eps":
             return self.raw
         if self.predict == "x0":
-            return (self.x - self.a * self.raw) / torch.where(self.b > 0, self.b, torch.inf)
+            return (self.x - self.a * self.raw) / torch.where(
+                self.b > 0, self.b, torch.inf
+            )
         return self.b * self.x + self.a * self.raw
 
 
@@ -154,7 +156,9 @@ class GaussianProcess(protocols.GaussianProcess):
         noise is added. `eps` is the noise to add; by default it is drawn.
         """
         x = state.x
-        sigma, earlier, gap = (wide(over(noise.sigma, x)) for noise in (now, then, now.since(then)))
+        sigma, earlier, gap = (
+            wide(over(noise.sigma, x)) for noise in (now, then, now.since(then))
+        )
         before, after, between = (-(-value).expm1() for value in (sigma, earlier, gap))
         share = eta**2 * between / torch.where(before > 0, before, 1.0)
         spread = (after * share).sqrt().to(x.dtype)
@@ -179,7 +183,9 @@ class GaussianProcess(protocols.GaussianProcess):
         """Draw the mask of values that get noise."""
         if self.masks is None:
             return ~clean.fixed
-        share = torch.full((len(clean.valid),), self.ratio or 0.0, device=clean.valid.device)
+        share = torch.full(
+            (len(clean.valid),), self.ratio or 0.0, device=clean.valid.device
+        )
         share = torch.rand_like(share) if self.ratio is None else share
         return self.masks.pick(self.masks.maskable(clean), over(wide(share), clean.x0))
 

@@ -53,7 +53,9 @@ class MaskedDistributionPrediction:
     def x0(self) -> Float[Tensor, "B L M"]:
         """The mean of masked values, next to the visible ones."""
         return torch.where(
-            self.state.masked, self.distribution.mean(self.state.x, self.state.masked), self.state.x
+            self.state.masked,
+            self.distribution.mean(self.state.x, self.state.masked),
+            self.state.x,
         )
 
     @property
@@ -101,7 +103,8 @@ class MaskedRegionProcess(MaskedFeatureProcess):
         self.timesteps = timesteps
         if ratio is not None:
             self.fixed_time = max(
-                float(time_of(timesteps.schedule, wide(torch.tensor(ratio)))), timesteps.t_min
+                float(time_of(timesteps.schedule, wide(torch.tensor(ratio)))),
+                timesteps.t_min,
             )
 
     def times(self, n: int, device: Any = None) -> Float[Tensor, " n"]:
@@ -117,11 +120,19 @@ class MaskedRegionProcess(MaskedFeatureProcess):
         share = share if self.ratio is None else torch.full_like(share, self.ratio)
         masked = self.masks.pick(self.masks.maskable(clean), share)
         return Noised(
-            clean.x0, masked_state(clean.x0, masked), noise, masked, clean.valid, clean.fixed
+            clean.x0,
+            masked_state(clean.x0, masked),
+            noise,
+            masked,
+            clean.valid,
+            clean.fixed,
         )
 
     def read(
-        self, raw: Float[Tensor, "B L M"] | ValueDistribution, state: State, noise: Noise
+        self,
+        raw: Float[Tensor, "B L M"] | ValueDistribution,
+        state: State,
+        noise: Noise,
     ) -> MaskedFeaturePrediction | MaskedDistributionPrediction:
         """Keep visible values, and take the output, a value or a distribution, for the masked ones."""
         if isinstance(raw, ValueDistribution):
@@ -149,9 +160,8 @@ class MaskedRegionProcess(MaskedFeatureProcess):
         before = masked_share(now, state.x)
         after = masked_share(then, state.x)
         share = after / torch.where(before > 0, before, 1.0)
-        if (
-            self.masks.exact
-        ):  # the number that `corrupt` would mask then, not a rounded part of those masked now
+        # The number that `corrupt` would mask then, not a rounded part of those masked now
+        if self.masks.exact:
             units = self.masks.units(state.masked)
             every = self.masks.units(self.masks.maskable(like))
             count = (self.masks.shares(after, state.masked) * every).sum(1).round()
@@ -160,7 +170,9 @@ class MaskedRegionProcess(MaskedFeatureProcess):
         return self.reveal(state, sample_prediction(pred), masked)
 
     def finish(self, state: State, pred: Any, like: Clean) -> Float[Tensor, "B L M"]:
-        return self.reveal(state, sample_prediction(pred), torch.zeros_like(state.masked)).x
+        return self.reveal(
+            state, sample_prediction(pred), torch.zeros_like(state.masked)
+        ).x
 
     def units(self, masked: Bool[Tensor, "B L M"]) -> Bool[Tensor, "B U"]:
         return self.masks.units(masked)

@@ -63,9 +63,7 @@ class Masks:
             return free
         if "tss" not in clean.cond:
             conditions = ", ".join(clean.cond) or "none"
-            message = (
-                f'mask "tss" requires the condition "tss"; conditions of the batch: {conditions}'
-            )
+            message = f'mask "tss" requires the condition "tss"; conditions of the batch: {conditions}'
             raise Refused(message, code="missing-array")
         return free & (clean.cond["tss"] != 0)[..., None]
 
@@ -73,7 +71,9 @@ class Masks:
         self, among: Bool[Tensor, "B L M"], share: Float[Tensor, "..."]
     ) -> Bool[Tensor, "B L M"]:
         """Pick a share of the units of `among`: each independently, or the rounded expected number of each sample."""
-        return among & self.spread(pick(self.units(among), self.shares(share, among), self.exact))
+        return among & self.spread(
+            pick(self.units(among), self.shares(share, among), self.exact)
+        )
 
     def units(self, elements: Bool[Tensor, "B L M"]) -> Bool[Tensor, "B U"]:
         """Return the units with any True element."""

@@ -40,10 +40,17 @@ class _MaskedProcess(ScheduledProcess):
         if self.mask in (None, "region") and self.group is not None:
             where = "without a mask" if self.mask is None else 'with mask = "region"'
             message = f'group = "{self.group}" has no effect {where}'
-            yield Misfit(message, ("group",), help='set mask = "group"', code="no-effect")
-        if self.mask != "block" and self.block != type(self).model_fields["block"].default:
+            yield Misfit(
+                message, ("group",), help='set mask = "group"', code="no-effect"
+            )
+        if (
+            self.mask != "block"
+            and self.block != type(self).model_fields["block"].default
+        ):
             message = f"block = {self.block} has no effect"
-            yield Misfit(message, ("block",), help='set mask = "block"', code="no-effect")
+            yield Misfit(
+                message, ("block",), help='set mask = "block"', code="no-effect"
+            )
         if isinstance(space, FeatureSpace) and self.mask not in (None, "region"):
             yield from self._check_space(space)
 
@@ -67,9 +74,15 @@ class _MaskedProcess(ScheduledProcess):
                 else 'mask = "group" requires the name of a group'
             )
             hint = did_you_mean(group, names) if group else None
-            path, code = (("group",), "unknown-value") if group else (("mask",), "missing-key")
+            path, code = (
+                (("group",), "unknown-value") if group else (("mask",), "missing-key")
+            )
             yield Misfit(
-                f"{what}; groups: {', '.join(names) or 'none'}", path, ("task",), hint, code
+                f"{what}; groups: {', '.join(names) or 'none'}",
+                path,
+                ("task",),
+                hint,
+                code,
             )
         if group in space.given:
             left = ", ".join(name for name in names if name not in space.given)
@@ -80,13 +93,15 @@ class _MaskedProcess(ScheduledProcess):
                 ("task", "given"),
                 f"groups that are not given: {left or 'none'}",
             )
-        conditions = [condition.name for condition in space.conditions if condition.size is None]
+        conditions = [
+            condition.name for condition in space.conditions if condition.size is None
+        ]
         if self.mask == "tss" and "tss" not in conditions:
             have = ", ".join(conditions) or "none"
-            message = (
-                f'mask = "tss" requires the condition "tss" at every position; the task has: {have}'
+            message = f'mask = "tss" requires the condition "tss" at every position; the task has: {have}'
+            yield Misfit(
+                message, ("mask",), ("task",), "use data with transcription start sites"
             )
-            yield Misfit(message, ("mask",), ("task",), "use data with transcription start sites")
 
 
 class Gaussian(_MaskedProcess):
@@ -116,7 +131,9 @@ class Gaussian(_MaskedProcess):
         for option in ("ratio", "exact") if self.mask is None else ():
             if getattr(self, option) != type(self).model_fields[option].default:
                 message = f"{option} has no effect without a mask"
-                yield Misfit(message, (option,), help='set mask = "region"', code="no-effect")
+                yield Misfit(
+                    message, (option,), help='set mask = "region"', code="no-effect"
+                )
         yield from self.check_signal_at_end("of the variance would still be signal")
         end = self.schedule.sigma_end()
         if self.predict == "eps" and end is not None and end > MAX_SIGMA_FOR_EPS:
@@ -126,7 +143,11 @@ class Gaussian(_MaskedProcess):
 
     def facts(self, space: Space) -> ProcessFacts:
         return ProcessFacts(
-            self.name, self.features(space), self.predict, "gaussian", masked=self.mask is not None
+            self.name,
+            self.features(space),
+            self.predict,
+            "gaussian",
+            masked=self.mask is not None,
         )
 
     def warn(self, space: Space) -> Iterable[Misfit]:
@@ -168,10 +189,14 @@ class MaskedRegion(_MaskedProcess):
             yield from self.check_signal_at_end("would not be masked")
 
     def facts(self, space: Space) -> ProcessFacts:
-        return ProcessFacts(self.name, self.features(space), "x0", "hidden", self.ratio is not None)
+        return ProcessFacts(
+            self.name, self.features(space), "x0", "hidden", self.ratio is not None
+        )
 
     def build(self, space: Space) -> Process:
         from .masked_features import MaskedRegionProcess
 
         timesteps = self.timesteps(None if self.ratio is None else 1.0)
-        return MaskedRegionProcess(self.features(space), timesteps, *self.mask_options())
+        return MaskedRegionProcess(
+            self.features(space), timesteps, *self.mask_options()
+        )

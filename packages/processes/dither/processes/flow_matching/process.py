@@ -45,7 +45,9 @@ class FlowPrediction:
     def eps(self) -> Float[Tensor, "B L M"]:
         """The noise that explains x_t, given `x0`; 0 for clean values whose x_0 is predicted."""
         if self._is_x0:
-            return (self.x - (1 - self.u) * self.raw) / torch.where(self.u > 0, self.u, torch.inf)
+            return (self.x - (1 - self.u) * self.raw) / torch.where(
+                self.u > 0, self.u, torch.inf
+            )
         return self.x + (1 - self.u) * self.raw
 
 
@@ -69,9 +71,13 @@ class FlowMatchingProcess(GaussianProcess):
         b = (-(-wide(sigma)).expm1()).sqrt()
         return (a / (a + b)).to(like.dtype), (b / (a + b)).to(like.dtype)
 
-    def read(self, raw: Float[Tensor, "B L M"], state: State, noise: Noise) -> FlowPrediction:
+    def read(
+        self, raw: Float[Tensor, "B L M"], state: State, noise: Noise
+    ) -> FlowPrediction:
         raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
-        return FlowPrediction(raw, state.x, self.scales(noise, raw)[1], self.predict == "x0")
+        return FlowPrediction(
+            raw, state.x, self.scales(noise, raw)[1], self.predict == "x0"
+        )
 
     def step(
         self,

@@ -39,7 +39,12 @@ class FlowMatching(Gaussian):
         predict = "flow-velocity" if self.predict == "velocity" else self.predict
         facts = super().facts(space)
         return ProcessFacts(
-            self.name, facts.space, predict, "gaussian", masked=facts.masked, linear_path=True
+            self.name,
+            facts.space,
+            predict,
+            "gaussian",
+            masked=facts.masked,
+            linear_path=True,
         )
 
     def build(self, space: Space) -> Process:
@@ -72,7 +77,9 @@ class RectifiedFlow(ScheduleSpec):
             left = (1 - t).clamp_min(TINY)
             shift = self.shift
             squares = left.square() + (shift * t).square()
-            return (shift * t / left).square().log1p(), 2 * shift**2 * t / (left * squares)
+            return (shift * t / left).square().log1p(), 2 * shift**2 * t / (
+                left * squares
+            )
 
         return wide_schedule(curve)
 

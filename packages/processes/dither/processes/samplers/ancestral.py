@@ -44,7 +44,9 @@ class Ancestral(TokenSteps):
             if getattr(self, option) != type(self).model_fields[option].default:
                 message = f'{option} has no effect: under a fixed process.ratio "ancestral" takes one step'
                 fix = f"remove {option}, or remove process.ratio"
-                yield Misfit(message, (option,), ("process", "ratio"), fix, code="no-effect")
+                yield Misfit(
+                    message, (option,), ("process", "ratio"), fix, code="no-effect"
+                )
 
     def sample(
         self, process: Process, model: Session, like: Clean

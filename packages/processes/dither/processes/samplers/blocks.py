@@ -62,12 +62,14 @@ class Blocks(SamplerSpec):
             message = f'stop = true requires an id that ends a text; field "{space.fields[0].name}" has none'
             yield Misfit(message, ("stop",), ("task",))
         if not model.cache:
-            yield Misfit('sampler "blocks" requires a model with a KV cache', related=("model",))
-        elif model.block_size is None and not self.approximate:
-            message = (
-                "cached sampling is exact only for block-causal attention: set model.block_size"
+            yield Misfit(
+                'sampler "blocks" requires a model with a KV cache', related=("model",)
             )
-            yield Misfit(message, related=("model",), help="or set sampler.approximate = true")
+        elif model.block_size is None and not self.approximate:
+            message = "cached sampling is exact only for block-causal attention: set model.block_size"
+            yield Misfit(
+                message, related=("model",), help="or set sampler.approximate = true"
+            )
         if model.block_size not in (None, self.size) and not self.approximate:
             message = f"the model was trained on blocks of block_size = {model.block_size}, not of size = {self.size}"
             yield Misfit(
@@ -117,10 +119,14 @@ class Blocks(SamplerSpec):
             block = slice(start, min(start + self.size, length))
             piece = like.slice_positions(block.start, block.stop)
             done = (
-                all(complete[block]) if end is None else bool((piece.fixed | ended[:, None]).all())
+                all(complete[block])
+                if end is None
+                else bool((piece.fixed | ended[:, None]).all())
             )
             if done:
-                whole = _with(whole, block, torch.where(piece.fixed, piece.x0, end or 0))
+                whole = _with(
+                    whole, block, torch.where(piece.fixed, piece.x0, end or 0)
+                )
                 continue
             if cached < start:
                 model.append(whole[:, cached:start])
@@ -130,7 +136,9 @@ class Blocks(SamplerSpec):
                 yield whole
             if end is not None:
                 after = _after_end(whole[:, block], piece.fixed, end)
-                whole = _with(whole, block, whole[:, block].masked_fill(after & ~piece.fixed, end))
+                whole = _with(
+                    whole, block, whole[:, block].masked_fill(after & ~piece.fixed, end)
+                )
                 ended = ended | ((whole[:, block] == end) & ~piece.fixed).any(1)
         if yielded is not whole:
             yield whole
@@ -144,13 +152,17 @@ def _end_id(process: Process) -> int:
     return end
 
 
-def _with(whole: Int[Tensor, "B L"], block: slice, x: Int[Tensor, "B S"]) -> Int[Tensor, "B L"]:
+def _with(
+    whole: Int[Tensor, "B L"], block: slice, x: Int[Tensor, "B S"]
+) -> Int[Tensor, "B L"]:
     import torch
 
     return torch.cat([whole[:, : block.start], x, whole[:, block.stop :]], 1)
 
 
-def _after_end(x: Int[Tensor, "B S"], fixed: Bool[Tensor, "B S"], end: int) -> Bool[Tensor, "B S"]:
+def _after_end(
+    x: Int[Tensor, "B S"], fixed: Bool[Tensor, "B S"], end: int
+) -> Bool[Tensor, "B S"]:
     """Return the positions after the first drawn end id."""
     import torch
 

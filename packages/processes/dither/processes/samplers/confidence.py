@@ -66,9 +66,13 @@ class Ordered(TokenSampler):
             yield from no_effect(self, ("steps",), f"with {option}")
             if self.by != by:
                 message = f'{option} requires by = "{by}", not by = "{self.by}"'
-                yield Misfit(message, (option,), ("sampler", "by"), f'set sampler.by = "{by}"')
+                yield Misfit(
+                    message, (option,), ("sampler", "by"), f'set sampler.by = "{by}"'
+                )
             if self.noise:
-                yield Misfit(f"{option} requires noise = 0", (option,), ("sampler", "noise"))
+                yield Misfit(
+                    f"{option} requires noise = 0", (option,), ("sampler", "noise")
+                )
         if self.by == "random":
             yield from no_effect(self, ("noise",), 'with by = "random"')
 
@@ -93,7 +97,9 @@ class Ordered(TokenSampler):
             t = time_of(process.schedule, share).to(torch.get_default_dtype())
             if self.by == "random":
                 # No score depends on the model, so that it predicts the chosen positions only.
-                chosen = top_positions(torch.rand(x.shape, device=x.device), masked, due)
+                chosen = top_positions(
+                    torch.rand(x.shape, device=x.device), masked, due
+                )
                 rows = model(State.of(x), t, at=chosen)
                 x = fill(x, chosen, warp_prediction(rows, self))
             else:

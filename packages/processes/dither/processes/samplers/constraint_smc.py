@@ -68,7 +68,9 @@ class Guided(FirstHitting):
         stage = _stages(process, self).to(x.device)
         for _ in range(int(masked.sum(1).max())):
             t, level = next_time(process.schedule, level, masked)
-            chosen = top_positions(-stage.expand_as(masked), masked, masked.sum(1).clamp_max(1))
+            chosen = top_positions(
+                -stage.expand_as(masked), masked, masked.sum(1).clamp_max(1)
+            )
             log_clean = [model(State.of(x), t).log_clean() for x in particles.x]
             particles = _step(particles, log_clean, chosen, like.goal, self)
             masked = masked & ~chosen
@@ -84,9 +86,15 @@ def _stages(process: Process, options: Guided) -> Float[Tensor, " L"]:
 
     space = process.space
     assert isinstance(space, TokenSpace), "only tokens are masked"
-    stages = [float(number) * (options.order == "fields") for number, _ in enumerate(space.fields)]
+    stages = [
+        float(number) * (options.order == "fields")
+        for number, _ in enumerate(space.fields)
+    ]
     return torch.cat(
-        [torch.full((f.length,), stage) for f, stage in zip(space.fields, stages, strict=True)]
+        [
+            torch.full((f.length,), stage)
+            for f, stage in zip(space.fields, stages, strict=True)
+        ]
     )
 
 
@@ -113,10 +121,14 @@ def _step(
     hopeless = (total == -torch.inf) | (
         before == -torch.inf
     )  # once out of reach, always out of reach
-    log_weight = (particles.log_weight + total - before).masked_fill(hopeless, -torch.inf)
+    log_weight = (particles.log_weight + total - before).masked_fill(
+        hopeless, -torch.inf
+    )
     log_odds = torch.where(hopeless[..., None], log_p, log_p + log_psi)
     log_weight, indices = _resample(log_weight)
-    x, log_odds, log_psi = (_select(values, indices) for values in (particles.x, log_odds, log_psi))
+    x, log_odds, log_psi = (
+        _select(values, indices) for values in (particles.x, log_odds, log_psi)
+    )
     token = draw(warp_options(log_odds.log_softmax(-1), options).exp())
     log_psi = log_psi.gather(-1, token[..., None])[..., 0]
     return _Particles(torch.where(chosen, token[..., None], x), log_weight, log_psi)
@@ -156,7 +168,9 @@ def particle_weights(log_weight: Float[Tensor, "K B"]) -> Float[Tensor, "K B"]:
     return log_weight.masked_fill(hopeless, 0.0).softmax(0)
 
 
-def _resample(log_weight: Float[Tensor, "K B"]) -> tuple[Float[Tensor, "K B"], Int[Tensor, "K B"]]:
+def _resample(
+    log_weight: Float[Tensor, "K B"],
+) -> tuple[Float[Tensor, "K B"], Int[Tensor, "K B"]]:
     """Resample systematically where too few particles are effective; return new weights and the indices to keep."""
     import torch
 
@@ -168,7 +182,9 @@ def _resample(log_weight: Float[Tensor, "K B"]) -> tuple[Float[Tensor, "K B"], I
     position = (number + torch.rand_like(weight[:1])) / particles
     ahead = (weight.cumsum(0)[None] <= position[:, None]).sum(1)
     indices = torch.where(uneven, ahead.clamp_max(particles - 1), number)
-    reset = torch.where((log_weight == -torch.inf).all(0), -torch.inf, 0.0).to(log_weight)
+    reset = torch.where((log_weight == -torch.inf).all(0), -torch.inf, 0.0).to(
+        log_weight
+    )
     return torch.where(uneven, reset, log_weight), indices
 
 

@@ -59,7 +59,9 @@ class DPMSolver(GaussianSampler):
                 )  # first order if no time has passed
                 line = x0 + (ratio / 2).to(x0.dtype)[:, None, None] * (x0 - earlier[1])
             if process.linear_path:
-                before, after = (path_norm(noise, line).to(line.dtype) for noise in (now, then))
+                before, after = (
+                    path_norm(noise, line).to(line.dtype) for noise in (now, then)
+                )
                 x = _solve(state.x * before, line, now, then, h) / after
             else:
                 x = _solve(state.x, line, now, then, h)
@@ -92,5 +94,7 @@ def _solve(
     before, after = (-(-wide(noise.sigma)).expm1() for noise in (now, then))
     keep = (after / before).sqrt()
     add = -(-wide(then.sigma) / 2).exp() * (-h).expm1()
-    keep, add = (torch.as_tensor(value, dtype=x.dtype)[:, None, None] for value in (keep, add))
+    keep, add = (
+        torch.as_tensor(value, dtype=x.dtype)[:, None, None] for value in (keep, add)
+    )
     return keep * x + add * x0

@@ -71,7 +71,9 @@ class Euler(TokenSteps):
             leaves = u[at] < -(-total_rate).expm1()
             jumps = at.masked_scatter(at, leaves)
             log_odds = (
-                rows.at(leaves[None]).log_score()[0].scatter(-1, x[jumps][:, None], -torch.inf)
+                rows.at(leaves[None])
+                .log_score()[0]
+                .scatter(-1, x[jumps][:, None], -torch.inf)
             )
             x = x.masked_scatter(jumps, draw_log(log_odds))
             yield x

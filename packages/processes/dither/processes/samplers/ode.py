@@ -52,10 +52,15 @@ class ODE(ProcessSampler):
         yield from super().check(process, model)
         if self.solver != "dopri5":
             yield from no_effect(
-                self, ("tolerance",), f'with solver = "{self.solver}"', 'set solver = "dopri5"'
+                self,
+                ("tolerance",),
+                f'with solver = "{self.solver}"',
+                'set solver = "dopri5"',
             )
         elif find_spec("torchdiffeq") is None:
-            fix = f'{install_command("dither-processes", "ode")}; or set solver = "heun"'
+            fix = (
+                f'{install_command("dither-processes", "ode")}; or set solver = "heun"'
+            )
             yield Misfit(
                 'solver "dopri5" requires torchdiffeq',
                 ("solver",),
@@ -64,7 +69,9 @@ class ODE(ProcessSampler):
             )
         if self.t_min == 0 and process.predict == "x0":
             message = 'the velocity at t_min = 0 does not follow from predict = "x0"'
-            yield Misfit(message, ("t_min",), ("process", "predict"), "set t_min = 1e-3")
+            yield Misfit(
+                message, ("t_min",), ("process", "predict"), "set t_min = 1e-3"
+            )
 
     def sample(
         self, process: GaussianProcess, model: Session, like: Clean
@@ -83,7 +90,11 @@ class ODE(ProcessSampler):
 
         def factor(u: Tensor) -> Tensor:
             """Return x / z."""
-            return torch.ones_like(u) if linear else 1 / (u.square() + (1 - u).square()).sqrt()
+            return (
+                torch.ones_like(u)
+                if linear
+                else 1 / (u.square() + (1 - u).square()).sqrt()
+            )
 
         def time(u: Tensor) -> Float[Tensor, " B"]:
             t = time_of(process.schedule, u.square() / (u.square() + (1 - u).square()))
@@ -91,7 +102,9 @@ class ODE(ProcessSampler):
 
         def velocity(u: Tensor, z: Float[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
             u = u.to(dtype)
-            pred = model(process.replace(state, z * factor(u).to(z.dtype), like), time(u))
+            pred = model(
+                process.replace(state, z * factor(u).to(z.dtype), like), time(u)
+            )
             difference: Tensor = pred.eps - pred.x0
             return difference.to(z.dtype).masked_fill(~moves, 0.0)
 
@@ -102,7 +115,9 @@ class ODE(ProcessSampler):
         start, stop = (-(-ends.sigma).expm1()).sqrt() / path_norm(ends, ends.sigma)
         share = torch.linspace(0, 1, self.steps + 1, dtype=dtype, device=like.x0.device)
         grid = start + (stop - start) * share
-        for u, z in _solve(velocity, state.x / factor(start).to(state.x.dtype), grid, self):
+        for u, z in _solve(
+            velocity, state.x / factor(start).to(state.x.dtype), grid, self
+        ):
             state = process.replace(state, z * factor(u).to(z.dtype), like)
             yield state.x
         if self.t_min > 0:

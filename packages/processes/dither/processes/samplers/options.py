@@ -14,10 +14,21 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
     from torch import Tensor
 
-    from dither.registry.contracts.protocols import GaussianProcess, Process, Sampler, Session
+    from dither.registry.contracts.protocols import (
+        GaussianProcess,
+        Process,
+        Sampler,
+        Session,
+    )
     from dither.registry.contracts.records import Clean
 
-__all__ = ["GaussianSampler", "ProcessSampler", "TokenSampler", "TokenSteps", "no_effect"]
+__all__ = [
+    "GaussianSampler",
+    "ProcessSampler",
+    "TokenSampler",
+    "TokenSteps",
+    "no_effect",
+]
 
 REQUIRED = {
     "any": "a process",
@@ -46,7 +57,11 @@ class ProcessSampler(SamplerSpec):
         if not serves:
             message = f'sampler "{self.name}" requires {REQUIRED[self.requires]}, not process "{process.name}"'
             yield Misfit(
-                message, (), ("process",), 'use sampler "ancestral"', code="process-mismatch"
+                message,
+                (),
+                ("process",),
+                'use sampler "ancestral"',
+                code="process-mismatch",
             )
 
     def build(self) -> Sampler:
@@ -90,7 +105,9 @@ class TokenSampler(ProcessSampler):
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
         """Yield options of ids if there are none."""
         yield from super().check(process, model)
-        for option in ("temperature", "top_k", "top_p") if process.space.data != "tokens" else ():
+        for option in (
+            ("temperature", "top_k", "top_p") if process.space.data != "tokens" else ()
+        ):
             if getattr(self, option) != type(self).model_fields[option].default:
                 message = f'{option} applies to ids, but process "{process.name}" has no tokens'
                 yield Misfit(message, (option,), ("process",), code="no-effect")
@@ -150,4 +167,6 @@ def no_effect(
     """Yield the options that are set although they have no effect."""
     for option in options:
         if getattr(spec, option) != type(spec).model_fields[option].default:
-            yield Misfit(f"{option} has no effect {where}", (option,), help=fix, code="no-effect")
+            yield Misfit(
+                f"{option} has no effect {where}", (option,), help=fix, code="no-effect"
+            )

@@ -48,7 +48,9 @@ class OrderedRegions(ProcessSampler):
         """Yield unless the process masks features and the options fit together."""
         yield from super().check(process, model)
         if self.by == "random":
-            yield from no_effect(self, ("draws",), 'with by = "random"', 'set by = "spread"')
+            yield from no_effect(
+                self, ("draws",), 'with by = "random"', 'set by = "spread"'
+            )
 
     def sample(
         self, process: MaskedFeatureProcess, model: Session, like: Clean
@@ -65,7 +67,11 @@ class OrderedRegions(ProcessSampler):
         total = process.units(state.masked).sum(1)
         for due, share in reveal_counts(process, total, self.steps):
             fixed = process.fixed_time
-            t = time_of(process.schedule, share) if fixed is None else torch.full_like(share, fixed)
+            t = (
+                time_of(process.schedule, share)
+                if fixed is None
+                else torch.full_like(share, fixed)
+            )
             pred = model(state, t.to(like.x0.dtype))
             units = process.units(state.masked)
             score = torch.zeros(units.shape, device=units.device)
@@ -90,6 +96,10 @@ def _variance(
 
     from dither.registry.contracts.protocols import sample_prediction
 
-    values = torch.stack([sample_prediction(pred) for _ in range(draws)]).var(0, correction=0)
-    total, count = (process.unit_sums(part) for part in (values * masked, masked.to(values.dtype)))
+    values = torch.stack([sample_prediction(pred) for _ in range(draws)]).var(
+        0, correction=0
+    )
+    total, count = (
+        process.unit_sums(part) for part in (values * masked, masked.to(values.dtype))
+    )
     return total / count.clamp_min(1)

@@ -62,7 +62,9 @@ class ParticleGibbs(TokenSteps):
         if model.reads_known:
             message = 'sampler "particle-gibbs" noises known tokens, but model.embedding.known marks them as clean'
             yield Misfit(message, (), ("model", "embedding"), 'use sampler "ancestral"')
-        yield from no_effect(self, ("temperature", "top_k", "top_p"), "on weighted particles")
+        yield from no_effect(
+            self, ("temperature", "top_k", "top_p"), "on weighted particles"
+        )
 
     def sample(
         self, process: TokenProcess, model: Session, like: Clean
@@ -85,7 +87,9 @@ class ParticleGibbs(TokenSteps):
         free = replace(like, known=torch.zeros_like(known))
         best: Tensor | None = None
         for _ in range(1 + self.sweeps):
-            path = _forward_path(process, like.x0 if best is None else best, times, free)
+            path = _forward_path(
+                process, like.x0 if best is None else best, times, free
+            )
             x = torch.stack([process.prior(free).x for _ in range(self.particles)])
             x = torch.where(known, path[0], x)
             if best is not None:
@@ -100,7 +104,13 @@ class ParticleGibbs(TokenSteps):
                     at = step.at | known
                     rows = model(state, t, at=at)
                     log_w[p] += log_step_prob(
-                        process, state, rows.at(known[at][None]), now, then, path[i + 1], like
+                        process,
+                        state,
+                        rows.at(known[at][None]),
+                        now,
+                        then,
+                        path[i + 1],
+                        like,
                     )
                     new = step.complete(rows.at(step.at[at][None])).x
                     x[p] = torch.where(known, path[i + 1], new)
@@ -119,7 +129,9 @@ class ParticleGibbs(TokenSteps):
                     .masked_scatter(known, log_known.double())
                     .sum(1)
                 )
-                x[p] = torch.where(known, like.x0, fill(state.x, where, rows.at(where[at][None])))
+                x[p] = torch.where(
+                    known, like.x0, fill(state.x, where, rows.at(where[at][None]))
+                )
             if best is not None:
                 x[0] = best
             chosen = particle_weights(log_w).T.multinomial(1)[:, 0]
@@ -138,7 +150,9 @@ def _forward_path(
     state = process.corrupt(replace(free, x0=x0), times[-1]).state
     path = [state.x]
     for s, t in pairwise(times.flip(0)):
-        state = process.renoise(state, process.schedule(t).since(process.schedule(s)), free)
+        state = process.renoise(
+            state, process.schedule(t).since(process.schedule(s)), free
+        )
         path.append(state.x)
     return path[::-1]
 

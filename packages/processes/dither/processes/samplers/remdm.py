@@ -31,7 +31,13 @@ Probability: TypeAlias = "float | Tensor"
 
 __all__ = ["ETA", "ReMDM", "max_remask_prob", "unmask_prob"]
 
-ETA = {"cap": 0.008, "rescale": 0.015, "conf": 1.0, "conf-compensated": 1.0, "loop": 0.02}
+ETA = {
+    "cap": 0.008,
+    "rescale": 0.015,
+    "conf": 1.0,
+    "conf-compensated": 1.0,
+    "loop": 0.02,
+}
 """Default `eta` of each strategy: the settings of the authors."""
 
 
@@ -70,7 +76,9 @@ class ReMDM(TokenSteps):
     @model_validator(mode="after")
     def _loop_is_ordered(self) -> Self:
         if not self.t_off < self.t_on:
-            raise ValueError(f"t_off = {self.t_off:g} must be below t_on = {self.t_on:g}")
+            raise ValueError(
+                f"t_off = {self.t_off:g} must be below t_on = {self.t_on:g}"
+            )
         return self
 
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
@@ -78,7 +86,9 @@ class ReMDM(TokenSteps):
         yield from super().check(process, model)
         if self.strategy != "loop":
             yield from no_effect(
-                self, ("t_on", "t_off", "alpha_on"), f'with strategy = "{self.strategy}"'
+                self,
+                ("t_on", "t_off", "alpha_on"),
+                f'with strategy = "{self.strategy}"',
             )
         elif self.t_min >= self.t_off:
             message = f"t_min = {self.t_min:g} leaves no step after the loop, which ends at t_off = {self.t_off:g}"
@@ -91,7 +101,9 @@ class ReMDM(TokenSteps):
             message = f'strategy "{self.strategy}" remasks unlikely tokens more often, which biases samples'
             message += fewer if self.strategy == "conf" else ""
             yield Misfit(
-                message, ("strategy",), help='use "rescale" or "cap", which converge with eta_steps'
+                message,
+                ("strategy",),
+                help='use "rescale" or "cap", which converge with eta_steps',
             )
 
     def sample(
@@ -115,7 +127,9 @@ class ReMDM(TokenSteps):
         grid = times.tolist()
         for i, (now, then) in enumerate(pairwise(shown.tolist())):
             if self.strategy in ("conf", "conf-compensated"):
-                p_remask, p_unmask = self._by_confidence(now, then, masked, free, confidence)
+                p_remask, p_unmask = self._by_confidence(
+                    now, then, masked, free, confidence
+                )
             else:
                 in_loop = self.t_off <= grid[i + 1] and grid[i] <= self.t_on
                 p_remask, p_unmask = self._at_one_rate(now, then, in_loop)
@@ -127,7 +141,9 @@ class ReMDM(TokenSteps):
             x = fill(torch.where(remask, blank, x), unmask, warp_prediction(rows, self))
             masked = (masked | remask) & ~unmask
             if self.strategy in ("conf", "conf-compensated"):
-                confidence = confidence.masked_scatter(unmask, log_prob(rows, x[unmask]).exp())
+                confidence = confidence.masked_scatter(
+                    unmask, log_prob(rows, x[unmask]).exp()
+                )
             yield x
 
         rows = model(State.of(x), model_times[-1].expand(len(x)), at=masked)

@@ -50,7 +50,11 @@ class RePaint(GaussianSampler):
         if process.linear_path:
             message = f'sampler "repaint" requires noise that preserves the variance, not process "{process.name}"'
             yield Misfit(
-                message, (), ("process",), 'use process "gaussian"', code="process-mismatch"
+                message,
+                (),
+                ("process",),
+                'use process "gaussian"',
+                code="process-mismatch",
             )
 
     def warn(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
@@ -76,7 +80,9 @@ class RePaint(GaussianSampler):
 
         times = self.times(process, like)
         rising = [process.schedule(t) for t in reversed(times)]
-        clean = Noise(torch.zeros_like(rising[0].sigma), rising[0].rate)  # below the first time
+        clean = Noise(
+            torch.zeros_like(rising[0].sigma), rising[0].rate
+        )  # below the first time
         free = replace(like, known=torch.zeros_like(like.known))
         state = process.prior(free)
         last = self.steps
@@ -107,10 +113,17 @@ def _down(
     """Take a step, and put the known values in place, noised to the same level."""
     import torch
 
-    eps = torch.randn_like(state.x)  # one draw serves both: no value is known and unknown
+    eps = torch.randn_like(
+        state.x
+    )  # one draw serves both: no value is known and unknown
     new = process.step(state, pred, now, then, free, eta=eta, eps=eps)
-    a, b = (share.sqrt().to(eps.dtype) for share in (then.alpha(eps), then.one_minus_alpha(eps)))
-    return process.replace(new, torch.where(like.known, a * like.x0 + b * eps, new.x), free)
+    a, b = (
+        share.sqrt().to(eps.dtype)
+        for share in (then.alpha(eps), then.one_minus_alpha(eps))
+    )
+    return process.replace(
+        new, torch.where(like.known, a * like.x0 + b * eps, new.x), free
+    )
 
 
 def visits(steps: int, jump: int, times: int) -> list[int]:

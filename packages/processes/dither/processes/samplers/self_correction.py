@@ -62,7 +62,9 @@ class SelfCorrect(TokenSampler):
                 code="process-mismatch",
             )
         if self.inner.name == self.name:
-            yield Misfit(f'sampler "{self.name}" cannot be its own inner sampler', ("inner",))
+            yield Misfit(
+                f'sampler "{self.name}" cannot be its own inner sampler', ("inner",)
+            )
         yield from below("inner", self.inner.check(process, model))
 
     def warn(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
@@ -103,7 +105,9 @@ class SelfCorrect(TokenSampler):
 
             # Of the tokens that would change, the likeliest replacements are accepted.
             log_p_draft = log_p.gather(-1, ids[:, None])[:, 0]
-            score = torch.zeros_like(x, dtype=log_p.dtype).masked_scatter(where, log_p_draft)
+            score = torch.zeros_like(x, dtype=log_p.dtype).masked_scatter(
+                where, log_p_draft
+            )
             chosen = top_positions(score, where & (draft != x), active * self.tokens)
             x = torch.where(chosen, draft, x)
             active = active & chosen.any(1)

@@ -49,7 +49,11 @@ class SemiAutoregressive(ProcessSampler):
 
     def traits(self) -> frozenset[str]:
         """Declare samples as exact as those of the inner sampler, unless keys and values are outdated."""
-        return self.inner.traits() & {"exact-distribution"} if not self.approximate else frozenset()
+        return (
+            self.inner.traits() & {"exact-distribution"}
+            if not self.approximate
+            else frozenset()
+        )
 
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
         """Yield unless the process masks tokens and the model sees whole samples."""
@@ -59,7 +63,9 @@ class SemiAutoregressive(ProcessSampler):
             yield Misfit(message, (), ("model", "block_size"), 'use sampler "blocks"')
         if self.approximate and not model.cache:
             yield Misfit(
-                "approximate = true requires a model with a KV cache", ("approximate",), ("model",)
+                "approximate = true requires a model with a KV cache",
+                ("approximate",),
+                ("model",),
             )
         if (
             self.approximate
@@ -109,7 +115,9 @@ class SemiAutoregressive(ProcessSampler):
             template = replace(like, x0=whole, known=like.known | ~drawn)
             if self.approximate:
                 template = template.slice_positions(start, start + self.size)
-            session = _BlockSession(process, model, whole, masks, start, self.approximate)
+            session = _BlockSession(
+                process, model, whole, masks, start, self.approximate
+            )
             for x in inner(process, session, template):
                 whole = session.join(x)
                 yield whole
@@ -149,7 +157,10 @@ class _BlockSession:
         return torch.cat([self.whole[:, : self.start], x, self.whole[:, end:]], 1)
 
     def __call__(
-        self, state: State, t: Float[Tensor, "B *L"], at: Bool[Tensor, "B L"] | None = None
+        self,
+        state: State,
+        t: Float[Tensor, "B *L"],
+        at: Bool[Tensor, "B L"] | None = None,
     ) -> Any:
         import torch
 
@@ -169,5 +180,7 @@ class _BlockSession:
     def append(self, x: Shaped[Tensor, "B L"]) -> None:
         """Finished positions stay in the state."""
 
-    def refresh(self, x: Shaped[Tensor, "B L"], t: Float[Tensor, "B *L"], start: int) -> None:
+    def refresh(
+        self, x: Shaped[Tensor, "B L"], t: Float[Tensor, "B *L"], start: int
+    ) -> None:
         self.model.refresh(x, t, start)

@@ -20,7 +20,14 @@ if TYPE_CHECKING:
 
     from dither.registry.contracts.protocols import Schedule
 
-__all__ = ["AlphaSchedule", "Cosine", "CosineSquared", "LogLinear", "Polynomial", "SigmoidAlpha"]
+__all__ = [
+    "AlphaSchedule",
+    "Cosine",
+    "CosineSquared",
+    "LogLinear",
+    "Polynomial",
+    "SigmoidAlpha",
+]
 
 FLAT = 1e-3
 """A stretch of a sigmoid that rises by less loses too many digits."""
@@ -45,7 +52,9 @@ class AlphaSchedule(ScheduleSpec):
         def sigma_and_rate(t: Tensor) -> tuple[Tensor, Tensor]:
             share, derivative = self.curve(t)
             alpha = 1 - (1 - self.eps) * share
-            return (-(1 - self.eps) * share).log1p().neg(), (1 - self.eps) * derivative / alpha
+            return (-(1 - self.eps) * share).log1p().neg(), (
+                1 - self.eps
+            ) * derivative / alpha
 
         return wide_schedule(sigma_and_rate)
 
@@ -76,7 +85,9 @@ class Cosine(AlphaSchedule):
     name = "cosine"
 
     def curve(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        return 2 * (math.pi / 4 * t).sin().square(), math.pi / 2 * (math.pi / 2 * t).sin()
+        return 2 * (math.pi / 4 * t).sin().square(), math.pi / 2 * (
+            math.pi / 2 * t
+        ).sin()
 
 
 class CosineSquared(AlphaSchedule):
@@ -122,6 +133,6 @@ class SigmoidAlpha(AlphaSchedule):
             1 / (1 + math.exp(min(-u / tau, 700))) for u in (start, end)
         )  # exp overflows beyond
         value = ((start + (end - start) * t) / tau).sigmoid()
-        return (value - low) / (high - low), value * (1 - value) * (end - start) / tau / (
-            high - low
-        )
+        return (value - low) / (high - low), value * (1 - value) * (
+            end - start
+        ) / tau / (high - low)

@@ -105,7 +105,8 @@ class ScaledLinearBeta(Betas):
 
     def betas(self) -> Sequence[float]:
         return [
-            root * root for root in linear(math.sqrt(self.first), math.sqrt(self.last), self.steps)
+            root * root
+            for root in linear(math.sqrt(self.first), math.sqrt(self.last), self.steps)
         ]
 
 
@@ -122,7 +123,8 @@ class SigmoidBeta(Betas):
         first = self.first
         last = self.last
         return [
-            first + (last - first) / (1 + math.exp(-u)) for u in linear(-REACH, REACH, self.steps)
+            first + (last - first) / (1 + math.exp(-u))
+            for u in linear(-REACH, REACH, self.steps)
         ]
 
 
@@ -135,7 +137,8 @@ class CosineBeta(Betas):
 
     def betas(self) -> Sequence[float]:
         places = (
-            (i / self.steps + OFFSET) / (1 + OFFSET) * math.pi / 2 for i in range(self.steps + 1)
+            (i / self.steps + OFFSET) / (1 + OFFSET) * math.pi / 2
+            for i in range(self.steps + 1)
         )
         alphas = [math.cos(place) ** 2 for place in places]
         return [min(1 - later / alpha, self.most) for alpha, later in pairwise(alphas)]

@@ -69,4 +69,6 @@ class LinearSigma(ScheduleSpec):
     def build(self) -> Schedule:
         from ..precision import wide_schedule
 
-        return wide_schedule(lambda t: (self.sigma_max * t, t.new_full(t.shape, self.sigma_max)))
+        return wide_schedule(
+            lambda t: (self.sigma_max * t, t.new_full(t.shape, self.sigma_max))
+        )

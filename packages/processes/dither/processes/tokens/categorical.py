@@ -44,12 +44,16 @@ def draw_log(log_weights: Float[Tensor, "*N V"]) -> Int[Tensor, "*N"]:
     return _drawn(log_weights, logarithms=True)
 
 
-def draw_along(cumulative: Float[Tensor, "rows V"], batch: int, length: int) -> Int[Tensor, "B L"]:
+def draw_along(
+    cumulative: Float[Tensor, "rows V"], batch: int, length: int
+) -> Int[Tensor, "B L"]:
     """Draw one id per position from tables of cumulative probabilities, one row per position or one for all."""
     u = torch.rand(batch, length, dtype=cumulative.dtype, device=cumulative.device)
     if len(cumulative) == 1:
         return rearrange(
-            _search(cumulative, rearrange(u, "b l -> 1 (b l)")), "1 (b l) -> b l", b=batch
+            _search(cumulative, rearrange(u, "b l -> 1 (b l)")),
+            "1 (b l) -> b l",
+            b=batch,
         )
     return rearrange(_search(cumulative, rearrange(u, "b l -> l b")), "l b -> b l")
 
@@ -72,7 +76,9 @@ def _drawn(values: Float[Tensor, "*N V"], *, logarithms: bool) -> Int[Tensor, "*
     return torch.cat(drawn).reshape(values.shape[:-1])
 
 
-def _pick(cumulative: Float[Tensor, "N V"], u: Float[Tensor, "N K"]) -> Int[Tensor, "N K"]:
+def _pick(
+    cumulative: Float[Tensor, "N V"], u: Float[Tensor, "N K"]
+) -> Int[Tensor, "N K"]:
     """Return the first id whose cumulative weight exceeds u times the total; ValueError if there is none."""
     total = cumulative[:, -1:]
     if not bool(((total >= torch.finfo(total.dtype).tiny) & total.isfinite()).all()):
@@ -80,7 +86,9 @@ def _pick(cumulative: Float[Tensor, "N V"], u: Float[Tensor, "N K"]) -> Int[Tens
     return _search(cumulative, u)
 
 
-def _search(cumulative: Float[Tensor, "N V"], u: Float[Tensor, "N K"]) -> Int[Tensor, "N K"]:
+def _search(
+    cumulative: Float[Tensor, "N V"], u: Float[Tensor, "N K"]
+) -> Int[Tensor, "N K"]:
     # u < 1, and of a normal number u times the total is below the total: some cumulative weight
     # exceeds it.
     targets = (u * cumulative[:, -1:]).contiguous()
@@ -90,11 +98,15 @@ def _search(cumulative: Float[Tensor, "N V"], u: Float[Tensor, "N K"]) -> Int[Te
 def block_sums(weights: Float[Tensor, "*N V"]) -> Float[Tensor, "*N S"]:
     """Return the sums of blocks of `BLOCK` ids and of the rest; faster than a sum of float32 numbers in float64."""
     whole = weights.shape[-1] // BLOCK * BLOCK
-    sums = weights[..., :whole].reshape(*weights.shape[:-1], whole // BLOCK, BLOCK).sum(-1)
+    sums = (
+        weights[..., :whole].reshape(*weights.shape[:-1], whole // BLOCK, BLOCK).sum(-1)
+    )
     return torch.cat([sums, weights[..., whole:].sum(-1, keepdim=True)], -1)
 
 
-def _pick_in_two(weights: Float[Tensor, "N V"], u: Float[Tensor, "N 1"]) -> Int[Tensor, "N 1"]:
+def _pick_in_two(
+    weights: Float[Tensor, "N V"], u: Float[Tensor, "N 1"]
+) -> Int[Tensor, "N 1"]:
     """Return the result of `_pick` up to rounding: the block first, then the id inside it."""
     vocab = weights.shape[1]
     blocks = block_sums(weights)

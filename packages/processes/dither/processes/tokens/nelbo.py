@@ -76,9 +76,14 @@ def nelbo(
     t = torch.full((n,), t_min, device=device)
     noised = process.corrupt(clean, t)
     nats = (1 - t_min) * measured.values * measured.weights
-    missing = _cross_entropy(denoise(noised.state, t), clean).where(noised.target_mask, 0.0)
+    missing = _cross_entropy(denoise(noised.state, t), clean).where(
+        noised.target_mask, 0.0
+    )
     ends = {"prior": _prior_kl(process, clean, denoise), "reconstruction": missing}
-    ends = {name: part.to(nats.dtype).where(~clean.fixed, 0.0) for name, part in ends.items()}
+    ends = {
+        name: part.to(nats.dtype).where(~clean.fixed, 0.0)
+        for name, part in ends.items()
+    }
     return Measured(sum(ends.values(), nats), (~clean.fixed).to(nats.dtype), parts=ends)
 
 
@@ -88,7 +93,9 @@ def _cross_entropy(pred: Any, clean: Clean) -> Float[Tensor, "B L"]:
     return -log.double()
 
 
-def _prior_kl(process: TokenProcess, clean: Clean, denoise: Denoise) -> Float[Tensor, "B L"]:
+def _prior_kl(
+    process: TokenProcess, clean: Clean, denoise: Denoise
+) -> Float[Tensor, "B L"]:
     """KL(q(x_1|x_0) || prior).
 
     Where the prior cannot produce x_0 (absorbing) that is infinite for any signal left; the
@@ -210,7 +217,9 @@ def place_times(
     )
 
 
-def _one_minus_alpha(timesteps: TimestepSampling, t: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
+def _one_minus_alpha(
+    timesteps: TimestepSampling, t: Float[Tensor, " K"]
+) -> Float[Tensor, " K"]:
     return -(-timesteps.schedule(t).sigma).expm1()
 
 

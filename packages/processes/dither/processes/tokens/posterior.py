@@ -44,7 +44,9 @@ def noise_at(noise: Noise, where: Bool[Tensor, "B L"]) -> Noise:
     return Noise(sigma[where][None], rate[where][None])
 
 
-def lookup(table: Shaped[Tensor, "rows V"], x: Int[Tensor, "B L"]) -> Shaped[Tensor, "B L"]:
+def lookup(
+    table: Shaped[Tensor, "rows V"], x: Int[Tensor, "B L"]
+) -> Shaped[Tensor, "B L"]:
     """Return the entry of each position's row at its id."""
     if len(table) == 1:
         return table.take(x)
@@ -88,7 +90,9 @@ class Posterior:
     def gain(self) -> Float[Tensor, "B L"]:
         """The logarithm of q(x_t | x_0 = x_t) over that of any other x_0; 0 where x_0 is determined."""
         log_replaced = self.log_one_minus_alpha + self._prior_prob.log()
-        gain = torch.logaddexp(torch.zeros_like(log_replaced), self.log_alpha - log_replaced)
+        gain = torch.logaddexp(
+            torch.zeros_like(log_replaced), self.log_alpha - log_replaced
+        )
         return gain.masked_fill(self.determined, 0.0)
 
     def at(self, where: Bool[Tensor, "B L"]) -> Posterior:
@@ -96,7 +100,9 @@ class Posterior:
         prior = self.prior
         clean = self.clean
         if len(prior) > 1:
-            position = torch.arange(where.shape[1], device=where.device).expand(where.shape)[where]
+            position = torch.arange(where.shape[1], device=where.device).expand(
+                where.shape
+            )[where]
             prior = prior[position]
             clean = clean[position]
         noise = noise_at(self.noise, where)
@@ -110,8 +116,12 @@ class Posterior:
         """Return logits of the possible clean ids, -inf for others; where x_0 is determined, 0 for x alone."""
         # The logit of a certain x is set, for raw output may hold -inf there (PAD).
         certain = self.x[..., None]
-        restricted = raw.masked_fill(~(self.clean & ~self.determined[..., None]), -torch.inf)
-        logit = restricted.gather(-1, certain).masked_fill(self.determined[..., None], 0.0)
+        restricted = raw.masked_fill(
+            ~(self.clean & ~self.determined[..., None]), -torch.inf
+        )
+        logit = restricted.gather(-1, certain).masked_fill(
+            self.determined[..., None], 0.0
+        )
         return restricted.scatter(-1, certain, logit)
 
     def posterior(self, log_context: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
@@ -125,7 +135,9 @@ class Posterior:
     def _shift(
         self, log: Float[Tensor, "B L V"], by: Float[Tensor, "B L"]
     ) -> Float[Tensor, "B L V"]:
-        return log.scatter_add(-1, self.x[..., None], by[..., None].to(log.dtype)).log_softmax(-1)
+        return log.scatter_add(
+            -1, self.x[..., None], by[..., None].to(log.dtype)
+        ).log_softmax(-1)
 
     def score(self, log_context: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
         """Context -> score; 0 at x."""
@@ -137,10 +149,14 @@ class Posterior:
         log_prior = torch.where(reached, self.prior, 1.0).log().to(log_m.dtype)
         # log(m + prior), with gradients that stay finite where m = 0; relative to 1 - alpha, as m
         # is here.
-        mixed = torch.where(reached, log_prior + softplus(log_m - log_prior, threshold=40.0), log_m)
+        mixed = torch.where(
+            reached, log_prior + softplus(log_m - log_prior, threshold=40.0), log_m
+        )
         return mixed - mixed.gather(-1, self.x[..., None])
 
-    def context_of_score(self, log_score: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
+    def context_of_score(
+        self, log_score: Float[Tensor, "B L V"]
+    ) -> Float[Tensor, "B L V"]:
         """Score -> context. Negative probabilities of an inconsistent score are set to 0.
 
         m is the difference p_t - (1 - alpha) prior, which has no significant digits below the
@@ -177,7 +193,9 @@ class Posterior:
 
         # The log of (1 - alpha) prior / p_t, and of 1 minus that.
         log_share = column.to(log_score.dtype) - finite + row.to(log_score.dtype)
-        log_m = self.restrict(log_score + (-log_share.clamp_max(-rounding).expm1()).log())
+        log_m = self.restrict(
+            log_score + (-log_share.clamp_max(-rounding).expm1()).log()
+        )
         # Not log_softmax, which is off by up to 4e-5 where many numbers are equal.
         return log_m - _log_sum(log_m).to(log_m.dtype)
 

@@ -68,7 +68,9 @@ class CategoricalPrediction(TokenPrediction):
 
     def warped(self, warp: Callable[[Tensor], Tensor]) -> CategoricalPrediction:
         """Apply temperature, top-k or top-p to log p(x_0 | the other positions)."""
-        return CategoricalPrediction(warp(self.log_context()), "plug-in", self.posterior)
+        return CategoricalPrediction(
+            warp(self.log_context()), "plug-in", self.posterior
+        )
 
 
 def log_context(pred: TokenPrediction, posterior: Posterior) -> Float[Tensor, "B L V"]:

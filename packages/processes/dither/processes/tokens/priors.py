@@ -18,8 +18,12 @@ def mask_prior(space: TokenSpace) -> Float[Tensor, "rows V"]:
 
     def row(field: Field) -> Tensor:
         if field.mask is None:
-            raise ValueError(f'field "{field.name}" has no MASK id; use space.with_mask()')
-        return torch.nn.functional.one_hot(torch.tensor(field.mask), space.vocab).double()
+            raise ValueError(
+                f'field "{field.name}" has no MASK id; use space.with_mask()'
+            )
+        return torch.nn.functional.one_hot(
+            torch.tensor(field.mask), space.vocab
+        ).double()
 
     return space.table(row)
 

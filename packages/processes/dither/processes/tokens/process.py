@@ -104,7 +104,9 @@ class TokenProcess(protocols.TokenProcess):
         fixed = clean.fixed
         return self._noised(clean, noise, fixed, self._moves(clean.x0, noise) & ~fixed)
 
-    def estimate(self, clean: Clean, t: Float[Tensor, " B"]) -> tuple[Float[Tensor, " B"], Noised]:
+    def estimate(
+        self, clean: Clean, t: Float[Tensor, " B"]
+    ) -> tuple[Float[Tensor, " B"], Noised]:
         """Draw states for the loss; over uniform times in [t_min, 1] the mean of the loss is that under q(x_t | x_0).
 
         Returns:
@@ -128,7 +130,9 @@ class TokenProcess(protocols.TokenProcess):
         raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
         posterior = self.posterior(state, noise)
         if self.predict != "score":
-            return CategoricalPrediction(posterior.normalize(raw), self.predict, posterior)
+            return CategoricalPrediction(
+                posterior.normalize(raw), self.predict, posterior
+            )
 
         scores = raw
         if not self._reaches_all:
@@ -144,7 +148,9 @@ class TokenProcess(protocols.TokenProcess):
     def posterior(self, state: State, noise: Noise) -> Posterior:
         """Return x_t and its noise, which convert between the forms of a prediction."""
         device = state.x.device
-        return Posterior(state.x, noise, self.prior_probs(device), self.clean.on(device))
+        return Posterior(
+            state.x, noise, self.prior_probs(device), self.clean.on(device)
+        )
 
     def prior_probs(self, device: Any = None) -> Float[Tensor, "rows V"]:
         return self.table.on(device)
@@ -153,7 +159,9 @@ class TokenProcess(protocols.TokenProcess):
         """Return the state at t = 1: draws from the prior, with fixed values in place."""
         return State.of(torch.where(like.fixed, like.x0, self._draw_prior(like.x0)))
 
-    def begin_step(self, state: State, now: Noise, then: Noise, like: Clean) -> TokenStep:
+    def begin_step(
+        self, state: State, now: Noise, then: Noise, like: Clean
+    ) -> TokenStep:
         """Draw x_s given x_t: from sum over x_0 of p(x_0 | x_t) q(x_s | x_t, x_0), exactly.
 
         With the context m and alpha_ts = alpha_t / alpha_s it is a mixture, up to a factor: stay,
@@ -168,17 +176,21 @@ class TokenProcess(protocols.TokenProcess):
         least_stay = -log_alpha_ts.exp() * log_alpha_s.expm1() * prior_prob
         move = -log_alpha_ts.expm1() * prior_prob
 
-        # x stays if u (stay + move) < stay. Where that holds even for m(x) = 0, the model is not needed.
+        # x stays if u (stay + move) < stay. Where that holds even for m(x) = 0, the model is not
+        # needed.
         u = _uniform(x)
         from_model = _uniform(x) < log_alpha_s.exp()
         surplus = u * (least_stay + move) - least_stay
         may_move = ~like.fixed & ~posterior.determined & (surplus >= 0)
         new = torch.where(may_move & ~from_model, self._draw_prior(x), x)
 
-        # An id that clean data cannot hold has m(x) = 0: it moves, and only a draw from m needs the model.
+        # An id that clean data cannot hold has m(x) = 0: it moves, and only a draw from m needs the
+        # model.
         at = may_move & (from_model | lookup(self.clean.on(x.device), x))
         tiny = torch.finfo(u.dtype).tiny
-        largest_m = surplus / ((log_alpha_ts + log_alpha_s).exp() * (1 - u)).clamp_min(tiny)
+        largest_m = surplus / ((log_alpha_ts + log_alpha_s).exp() * (1 - u)).clamp_min(
+            tiny
+        )
 
         def complete(rows: TokenPrediction) -> State:
             log_m = log_context(rows, posterior.at(at))[0]
@@ -191,7 +203,9 @@ class TokenProcess(protocols.TokenProcess):
 
         return TokenStep(at, complete)
 
-    def finish(self, state: State, pred: TokenPrediction, like: Clean) -> Int[Tensor, "B L"]:
+    def finish(
+        self, state: State, pred: TokenPrediction, like: Clean
+    ) -> Int[Tensor, "B L"]:
         """Draw clean ids from p(x_0 | x_t) at every position whose clean id is uncertain."""
         where = uncertain(self, state.x, like)
         return fill(state.x, where, pred.at(where))

@@ -50,7 +50,8 @@ class _Tokens(ScheduledProcess):
         for field in space.fields if isinstance(space, TokenSpace) else ():
             if not _count_clean(field):
                 yield Misfit(
-                    f'field "{field.name}" has no id except MASK and PAD', related=("task",)
+                    f'field "{field.name}" has no id except MASK and PAD',
+                    related=("task",),
                 )
 
     def facts(self, space: Space) -> ProcessFacts:
@@ -72,7 +73,11 @@ class _Tokens(ScheduledProcess):
         tokens = self.tokens(space)
         timesteps = self.timesteps(MAX_SIGNAL if self.prior == "uniform" else None)
         return TokenProcess(
-            tokens, self.table(tokens), timesteps, self.predict, getattr(self, "estimator", "time")
+            tokens,
+            self.table(tokens),
+            timesteps,
+            self.predict,
+            getattr(self, "estimator", "time"),
         )
 
 
@@ -101,7 +106,9 @@ class Absorbing(_Tokens):
             yield Misfit(message, ("estimator",), help="set t_min = 1e-3")
         if self.estimator == "exact" and space.length > MAX_POSITIONS:
             message = f'estimator "exact" enumerates masks of at most {MAX_POSITIONS} positions, not of {space.length}'
-            yield Misfit(message, ("estimator",), ("task",), 'use estimator "mask-count"')
+            yield Misfit(
+                message, ("estimator",), ("task",), 'use estimator "mask-count"'
+            )
 
     def table(self, space: TokenSpace) -> Float[Tensor, "rows V"]:
         from .priors import mask_prior
@@ -144,7 +151,9 @@ def prior_kl(ids: int, sigma: float) -> float:
     """
     level = -math.expm1(-sigma)
     stays = math.exp(-sigma) + level / ids
-    return stays * math.log(ids * stays) + ((1 - stays) * math.log(level) if level else 0.0)
+    return stays * math.log(ids * stays) + (
+        (1 - stays) * math.log(level) if level else 0.0
+    )
 
 
 class Marginal(_Tokens):

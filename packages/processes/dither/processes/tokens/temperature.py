@@ -39,7 +39,9 @@ def warp_prediction(pred: Prediction, options: TokenSampler) -> Any:
     return pred.warped(partial(warp_options, options=options))
 
 
-def warp_options(log_p: Float[Tensor, "*B V"], options: TokenSampler) -> Float[Tensor, "*B V"]:
+def warp_options(
+    log_p: Float[Tensor, "*B V"], options: TokenSampler
+) -> Float[Tensor, "*B V"]:
     """Apply temperature, top-k and top-p of a sampler to log-probabilities."""
     return warp_log_probs(log_p, options.temperature, options.top_k, options.top_p)
 
@@ -84,7 +86,11 @@ def _sorted_log_probs(
         falling, ids = log_p.sort(dim=-1, descending=True, stable=True)
         return falling[..., :count], ids[..., :count]
     falling, ids = log_p.topk(count, -1)
-    while top_k is None and count < vocab and bool((wide(falling).exp().sum(-1) < top_p).any()):
+    while (
+        top_k is None
+        and count < vocab
+        and bool((wide(falling).exp().sum(-1) < top_p).any())
+    ):
         count = min(8 * count, vocab)
         falling, ids = log_p.topk(count, -1)
     return falling, ids

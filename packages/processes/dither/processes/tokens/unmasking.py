@@ -16,7 +16,9 @@ from .posterior import lookup
 __all__ = ["fill", "fully_masked", "gumbel", "log_prob", "top_positions", "uncertain"]
 
 
-def uncertain(process: TokenProcess, x: Int[Tensor, "B L"], like: Clean) -> Bool[Tensor, "B L"]:
+def uncertain(
+    process: TokenProcess, x: Int[Tensor, "B L"], like: Clean
+) -> Bool[Tensor, "B L"]:
     """Return where the clean id may differ from x: positions that the prior can have produced."""
     return ~like.fixed & (lookup(process.prior_probs(x.device), x) > 0)
 
@@ -50,7 +52,9 @@ def top_positions(
     score: Float[Tensor, "B L"], among: Bool[Tensor, "B L"], count: Int[Tensor, " B"]
 ) -> Bool[Tensor, "B L"]:
     """Return the `count` positions of highest score in each row, among those in `among`; ties are broken at random."""
-    score = score.clamp_min(torch.finfo(score.dtype).min).masked_fill(~among, -torch.inf)
+    score = score.clamp_min(torch.finfo(score.dtype).min).masked_fill(
+        ~among, -torch.inf
+    )
     shuffled = torch.rand(score.shape, device=score.device).argsort(1)
     falling = shuffled.gather(
         1, score.gather(1, shuffled).argsort(dim=1, descending=True, stable=True)

@@ -31,7 +31,9 @@ parts."""
 SHOWN = 80
 """Characters of an override that messages show."""
 TOO_LARGE = "integer too large: TOML integers have at most 64 bits"
-KEY_AND_EQUALS = re.compile(r"""(?:[^"'=]++|"(?:[^"\\]++|\\.)*+"|'[^']*+')*+=""", re.DOTALL)
+KEY_AND_EQUALS = re.compile(
+    r"""(?:[^"'=]++|"(?:[^"\\]++|\\.)*+"|'[^']*+')*+=""", re.DOTALL
+)
 STRING_OR_COMMENT = re.compile(rf"{STRING.pattern}|#[^\n]*+", re.DOTALL)
 KEY = re.compile(r"[\w-]++(?:[ \t]*+\.[ \t]*+[\w-]++)*+")
 PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
@@ -137,7 +139,9 @@ def _parse_key(key: str, option: str) -> Path:
         ((part, tree),) = tree.items()
         path = (*path, part)
     if tree != 0 or "\n" in key:
-        raise Refused(f'{option}: "{key[:SHOWN]}" is not a key; write table.key', code="usage")
+        raise Refused(
+            f'{option}: "{key[:SHOWN]}" is not a key; write table.key', code="usage"
+        )
     return path
 
 
@@ -151,11 +155,15 @@ def _read_text(path: FilePath) -> str:
         hint = _similar_files(path)
         raise Refused(Problem(message, help=hint, code="file-not-found")) from None
     except IsADirectoryError:
-        raise Refused(f"{path} is a folder, not a file", code="unreadable-file") from None
+        raise Refused(
+            f"{path} is a folder, not a file", code="unreadable-file"
+        ) from None
     except (OSError, ValueError) as error:
         # ValueError: the path contains a null byte.
         reason = error.strerror if isinstance(error, OSError) else error
-        raise Refused(f"cannot read {str(path)!r}: {reason}", code="unreadable-file") from None
+        raise Refused(
+            f"cannot read {str(path)!r}: {reason}", code="unreadable-file"
+        ) from None
     if len(content) > MAX_BYTES:
         text = f"{path} has {size:,} bytes; an experiment file may have at most {MAX_BYTES:,}"
         raise Refused(text, code="too-large")
@@ -258,7 +266,9 @@ def _syntax_problem(error: tomllib.TOMLDecodeError, text: str, name: str) -> Pro
         key = FIRST_KEY.match(text, text.rfind("\n", 0, start) + 1)
         if key is not None:
             start, end = key.span(1)
-    return Problem(message, origin=Origin.within(name, text, start, end), code="syntax-error")
+    return Problem(
+        message, origin=Origin.within(name, text, start, end), code="syntax-error"
+    )
 
 
 @dataclass
@@ -338,7 +348,9 @@ class Document:
             else:
                 old[key] = value
 
-    def _drop_origins(self, table: Mapping[str, Any], path: Path, keep_use: bool = False) -> None:
+    def _drop_origins(
+        self, table: Mapping[str, Any], path: Path, keep_use: bool = False
+    ) -> None:
         """Drop the origins of values that are replaced.
 
         The name of a replaced component may stay in the history.
@@ -352,7 +364,9 @@ class Document:
         table = self.at(path[:-1])
         if not isinstance(table, dict) or path[-1] not in table:
             hint = did_you_mean(key, map(dotted, _paths(self.tree)))
-            raise Refused(Problem(f"{layer.name}: no such key", help=hint, code="unknown-key"))
+            raise Refused(
+                Problem(f"{layer.name}: no such key", help=hint, code="unknown-key")
+            )
         value = table.pop(path[-1])
         self._drop_origins(value if isinstance(value, dict) else {}, path)
         self.given[path] = (*self.given.get(path, ()), layer)
@@ -422,7 +436,10 @@ def _layers(path: FilePath, opened: list[FilePath], done: set[str]) -> Iterator[
     layer = Layer.read(path)
     opened = [*opened, path]
     if len(done) + len(opened) > MAX_FILES:
-        raise Refused(f"{opened[0]} extends more than {MAX_FILES} files in total", code="too-large")
+        raise Refused(
+            f"{opened[0]} extends more than {MAX_FILES} files in total",
+            code="too-large",
+        )
     for origin, parent in _parents(layer):
         try:
             _check_circle(opened, parent)
@@ -431,7 +448,9 @@ def _layers(path: FilePath, opened: list[FilePath], done: set[str]) -> Iterator[
         except ValueError as error:
             # The name contains a null byte.
             text = f"cannot read {str(parent)!r}: {error}"
-            raise Refused(Problem(text, ("extends",), origin, code="unreadable-file")) from None
+            raise Refused(
+                Problem(text, ("extends",), origin, code="unreadable-file")
+            ) from None
         except Refused as refused:
             problems = []
             for problem in refused.problems:
@@ -458,7 +477,9 @@ def _parents(layer: Layer) -> Iterator[tuple[Origin, FilePath]]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         origin = layer.origin(("extends",), value=True)
         text = "expected the name of a file, or a list of names"
-        raise Refused(Problem(text, ("extends",), origin, given=value, code="wrong-type"))
+        raise Refused(
+            Problem(text, ("extends",), origin, given=value, code="wrong-type")
+        )
     folder = layer.file.parent if layer.file else FilePath()
     for index, name in enumerate(names):
         key: Path = ("extends",) if isinstance(value, str) else ("extends", index)
@@ -471,7 +492,9 @@ def _parents(layer: Layer) -> Iterator[tuple[Origin, FilePath]]:
 def shipped_experiments() -> dict[str, FilePath]:
     """Return the experiment files by name, such as `bubble_diagram/quick`."""
     places = [FilePath(folder) for folder in sys.modules["dither"].__path__]
-    checkouts = [place.parents[2] for place in places if place.parents[1].name == "packages"]
+    checkouts = [
+        place.parents[2] for place in places if place.parents[1].name == "packages"
+    ]
     folders = [folder / "experiments" for folder in (*checkouts, *places)]
     files = (file for folder in folders for file in sorted(folder.glob("*/*.toml")))
     return {f"{file.parent.name}/{file.stem}": file for file in files}

@@ -207,7 +207,9 @@ class Problem:
 
 def omitted_problems(count: int, origin: Origin | None = None) -> Problem:
     """Return a problem that counts those not shown."""
-    return Problem(f"{count:,} more problems are not shown", origin=origin, code="more-problems")
+    return Problem(
+        f"{count:,} more problems are not shown", origin=origin, code="more-problems"
+    )
 
 
 class Refused(Exception):  # noqa: N818 - a user error, not a program error
@@ -216,11 +218,16 @@ class Refused(Exception):  # noqa: N818 - a user error, not a program error
     exit_code: ClassVar[int] = 2
 
     def __init__(
-        self, problems: Problem | str | Sequence[Problem], *, code: str = "invalid-value"
+        self,
+        problems: Problem | str | Sequence[Problem],
+        *,
+        code: str = "invalid-value",
     ) -> None:
         if isinstance(problems, str):
             problems = Problem(problems, code=code)
-        self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
+        self.problems = (
+            (problems,) if isinstance(problems, Problem) else tuple(problems)
+        )
         more = len(self.problems) - MAX_PROBLEMS
         # A line that counts one problem is no shorter than the problem.
         if more > 1:
@@ -270,7 +277,9 @@ def nearest(word: object, allowed: Iterable[str]) -> str | None:
     import difflib
 
     folded = {_folded(name): name for name in islice(allowed, CANDIDATES)}
-    close = difflib.get_close_matches(_folded(str(word)[:MAX_KEY]), folded, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(
+        _folded(str(word)[:MAX_KEY]), folded, n=1, cutoff=0.6
+    )
     return folded[close[0]] if close else None
 
 
@@ -278,7 +287,9 @@ def _folded(name: str) -> str:
     return name.replace("_", "-").lower()
 
 
-def did_you_mean(word: object, allowed: Iterable[str], otherwise: str | None = None) -> str | None:
+def did_you_mean(
+    word: object, allowed: Iterable[str], otherwise: str | None = None
+) -> str | None:
     """Return a help text with the allowed name most similar to `word`, or else another text."""
     close = nearest(word, allowed)
     return f'did you mean "{close}"?' if close else otherwise

@@ -115,7 +115,9 @@ def _settled(schema: Any) -> Any:
         schema = _by_type(schema)
     if "kind" in schema:
         schema["$ref"] = f"#/definitions/{schema.pop('kind')}"
-        if isinstance(default := schema.get("default"), dict) and set(default) == {"use"}:
+        if isinstance(default := schema.get("default"), dict) and set(default) == {
+            "use"
+        }:
             schema["default"] = default["use"]
     # draft-07 ignores other keys next to $ref.
     if "$ref" in schema and len(schema) > 1:
@@ -141,7 +143,9 @@ def _by_type(schema: Schema) -> Schema:
         return {**rest, "anyOf": choices}
     result = {**rest, "type": [choice["type"] for choice in choices]}
     rules = [
-        {"if": {"type": choice["type"]}, "then": choice} for choice in choices if len(choice) > 1
+        {"if": {"type": choice["type"]}, "then": choice}
+        for choice in choices
+        if len(choice) > 1
     ]
     if rules:
         result["allOf"] = rules
@@ -177,7 +181,9 @@ def _definitions_of_kind(kind: str, catalog: Catalog) -> Schema:
     for part in parts:
         name = ".".join((kind, re.sub(r"[^\w.-]", "_", part.plugin), part.name))
         tables[name] = _options(part.spec, f"{name}.", definitions)
-        tables[name]["description"] = " ".join(inspect.cleandoc(part.spec.__doc__ or "").split())
+        tables[name]["description"] = " ".join(
+            inspect.cleandoc(part.spec.__doc__ or "").split()
+        )
     shared = _shared([table["properties"] for table in tables.values()])
 
     # A table without `use` changes options of a default component, which is not known here.
@@ -227,7 +233,9 @@ def _shared(tables: list[Schema]) -> Schema:
                 same_key.append(option)
     shared: Schema = {}
     for key, options in variants.items():
-        descriptions = [option["description"] for option in options if "description" in option]
+        descriptions = [
+            option["description"] for option in options if "description" in option
+        ]
         if len(options) == 1:
             shared[key] = options[0]
         elif descriptions:

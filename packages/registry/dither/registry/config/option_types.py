@@ -19,7 +19,9 @@ __all__ = ["annotation_of", "descend", "models_of", "slot_kind"]
 
 def annotation_of(info: FieldInfo) -> Any:
     """Return the annotation of a field with its metadata."""
-    return Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
+    return (
+        Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
+    )
 
 
 def descend(
@@ -59,7 +61,9 @@ def _element(container: Any, part: str | int, value: Any) -> Any:
     return None
 
 
-def models_of(annotation: Any, value: Any, catalog: Catalog | None) -> Iterator[type[Options]]:
+def models_of(
+    annotation: Any, value: Any, catalog: Catalog | None
+) -> Iterator[type[Options]]:
     """Yield the models a value may be: that of the component it names, or of a nested table."""
     for leaf, is_slot in _leaves(annotation):
         if not (isinstance(leaf, type) and issubclass(leaf, Options)):

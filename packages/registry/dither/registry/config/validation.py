@@ -41,10 +41,14 @@ def validate(model: type[O], document: Document, catalog: Catalog | None = None)
         return model.model_validate(document.tree, context={"catalog": catalog})
     except ValidationError as error:
         details = error.errors(include_url=False)
-    problems = list(ErrorConverter(model, document, catalog).convert(details[:MAX_PROBLEMS]))
+    problems = list(
+        ErrorConverter(model, document, catalog).convert(details[:MAX_PROBLEMS])
+    )
     problems.sort(key=_place)
     if len(details) > MAX_PROBLEMS:
-        problems.append(omitted_problems(len(details) - MAX_PROBLEMS, document.origin(())))
+        problems.append(
+            omitted_problems(len(details) - MAX_PROBLEMS, document.origin(()))
+        )
     raise Refused(problems)
 
 
@@ -84,7 +88,9 @@ def located(document: Document) -> Iterator[None]:
     try:
         yield
     except Refused as refused:
-        refused.problems = tuple(_located(problem, document) for problem in refused.problems)
+        refused.problems = tuple(
+            _located(problem, document) for problem in refused.problems
+        )
         raise
 
 
@@ -103,7 +109,10 @@ def dump(options: Options, catalog: Catalog | None = None) -> dict[str, Any]:
 
     def plain(value: Any) -> Any:
         if isinstance(value, Spec):
-            return {"use": catalog.pin(value) if catalog else value.name, **tables(value)}
+            return {
+                "use": catalog.pin(value) if catalog else value.name,
+                **tables(value),
+            }
         if isinstance(value, Options):
             return tables(value)
         if isinstance(value, Mapping):

@@ -54,10 +54,20 @@ EXPECTED = {
     "string_unicode": "text that can be encoded as UTF-8",
 }
 """What was expected, by error type of pydantic."""
-LENGTHS = {"too_short": ("at least", "min_length"), "too_long": ("at most", "max_length")}
+LENGTHS = {
+    "too_short": ("at least", "min_length"),
+    "too_long": ("at most", "max_length"),
+}
 QUOTED = re.compile(r"'([^']*)'")
 WRONG_TYPE = ("_type", "_parsing", "is_instance_of")
-OUT_OF_RANGE = ("greater_than", "less_than", "too_", "string_too_", "multiple_of", "finite_")
+OUT_OF_RANGE = (
+    "greater_than",
+    "less_than",
+    "too_",
+    "string_too_",
+    "multiple_of",
+    "finite_",
+)
 PATTERN_MESSAGE = "patternErrorMessage"
 """Key of `Field(json_schema_extra={...})` for an option with a pattern: the text after "expected ".
 Editors show it as well."""
@@ -83,7 +93,9 @@ class ErrorConverter:
         catalog: The components that it may name.
     """
 
-    def __init__(self, model: type[Options], document: Document, catalog: Catalog | None) -> None:
+    def __init__(
+        self, model: type[Options], document: Document, catalog: Catalog | None
+    ) -> None:
         self.model = model
         self.document = document
         self.catalog = catalog
@@ -99,13 +111,17 @@ class ErrorConverter:
         missing: dict[Path, list[str]] = {}
         misspelled: set[Path] = set()
         located = [(*self._locate(detail), detail) for detail in details]
-        unions_done = {union for path, union, _ in located if union is not None and path != union}
+        unions_done = {
+            union for path, union, _ in located if union is not None and path != union
+        }
 
         for path, union, detail in located:
             if path == union:
                 if union not in unions_done:
                     unions_done.add(path)
-                    alternatives = [other for place, _, other in located if place == path]
+                    alternatives = [
+                        other for place, _, other in located if place == path
+                    ]
                     yield self._no_type_matches(path, alternatives)
             elif detail["type"] == "missing":
                 missing.setdefault(path[:-1], []).append(str(path[-1]))
@@ -186,7 +202,10 @@ class ErrorConverter:
             text = "is missing"
         header = f"write in [{'.'.join(map(str, table))}]:" if table else "write:"
         width = max(map(len, keys))
-        lines = [header, *(f"{key:{width}} = {self._example(table, key)}" for key in keys)]
+        lines = [
+            header,
+            *(f"{key:{width}} = {self._example(table, key)}" for key in keys),
+        ]
         origin = self.document.origin(path)
         return Problem(text, path, origin, help="\n".join(lines), code="missing-key")
 
@@ -214,13 +233,19 @@ class ErrorConverter:
             if not isinstance(value, dict):
                 message += f", got {_format(value)}"
         place = path
-        if detail["type"] == "unknown_part" and isinstance(self.document.at(path), dict):
+        if detail["type"] == "unknown_part" and isinstance(
+            self.document.at(path), dict
+        ):
             place = (*path, "use")
         origin = self.document.origin(place, value=True)
-        return Problem(message, path, origin, help=hint, given=value, code=_code(detail))
+        return Problem(
+            message, path, origin, help=hint, given=value, code=_code(detail)
+        )
 
     def _no_type_matches(self, path: Path, details: Sequence[Detail]) -> Problem:
-        right_type = [d for d in details if not d["type"].endswith(("_type", "no_name"))]
+        right_type = [
+            d for d in details if not d["type"].endswith(("_type", "no_name"))
+        ]
         # An option such as "auto", or true or false, names both.
         if right_type and all(d["type"] == "literal_error" for d in right_type):
             right_type += [d for d in details if d["type"] == "bool_type"]
@@ -229,7 +254,10 @@ class ErrorConverter:
         # In the order of the types, each once.
         alternatives: dict[str, None] = {}
         for detail in details:
-            expected, _ = self._expectation((), detail) or (_lowered(detail["msg"]), None)
+            expected, _ = self._expectation((), detail) or (
+                _lowered(detail["msg"]),
+                None,
+            )
             alternatives[expected.removeprefix("expected ")] = None
         value = details[0]["input"]
         message = f"expected {_join(list(alternatives))}, got {_format(value)}"
@@ -244,7 +272,9 @@ class ErrorConverter:
         if kind == "string_pattern_mismatch":
             info = self._keys(path[:-1]).get(str(path[-1])) if path else None
             extra = info.json_schema_extra if info is not None else None
-            sentence = extra.get(PATTERN_MESSAGE) if isinstance(extra, Mapping) else None
+            sentence = (
+                extra.get(PATTERN_MESSAGE) if isinstance(extra, Mapping) else None
+            )
             return str(sentence or f"text like {context['pattern']}"), None
         if kind in LENGTHS:
             words, key = LENGTHS[kind]

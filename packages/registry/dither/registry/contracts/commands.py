@@ -77,7 +77,11 @@ class Engine(Protocol):
         """Return the model of a run directory or an export."""
 
     def sample(
-        self, run: Path, options: RunOptions, request: SampleRequest, templates: Templates
+        self,
+        run: Path,
+        options: RunOptions,
+        request: SampleRequest,
+        templates: Templates,
     ) -> int:
         """Write samples drawn from templates, as `dither sample` does; return the exit code."""
 

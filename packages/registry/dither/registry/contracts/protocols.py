@@ -126,7 +126,10 @@ class BoundedProcess(Protocol):
     """A process that can complete a loss to a bound on -log p(x_0)."""
 
     def bound(
-        self, clean: Clean, measured: Measured, denoise: Callable[[State, Float[Tensor, " B"]], Any]
+        self,
+        clean: Clean,
+        measured: Measured,
+        denoise: Callable[[State, Float[Tensor, " B"]], Any],
     ) -> Measured:
         """Add the terms before the smallest t and at t = 1 to a loss, per position in nats."""
 
@@ -135,7 +138,9 @@ class BoundedProcess(Protocol):
 class ImportanceSampledProcess(Protocol):
     """A process that may draw times and states from another distribution than uniform t and q(x_t | x_0)."""
 
-    def estimate(self, clean: Clean, t: Float[Tensor, " B"]) -> tuple[Float[Tensor, " B"], Noised]:
+    def estimate(
+        self, clean: Clean, t: Float[Tensor, " B"]
+    ) -> tuple[Float[Tensor, " B"], Noised]:
         """Return times and noised batches with the same mean token loss over uniform t as `corrupt`.
 
         Importance weights are factors of the rate of the noise.
@@ -164,7 +169,9 @@ class TokenProcess(Process, Protocol):
         """Draw x_t given x_s for t > s, with the noise between the two times; fixed values stay as they are."""
 
     @abstractmethod
-    def begin_step(self, state: State, now: Noise, then: Noise, like: Clean) -> TokenStep:
+    def begin_step(
+        self, state: State, now: Noise, then: Noise, like: Clean
+    ) -> TokenStep:
         """Draw the random numbers of a step from x_t to x_s, and return what the model must predict."""
 
     def step(
@@ -253,14 +260,17 @@ class Session(Protocol):
     ) -> Any:
         """Run the model on a state at time t, and return the prediction.
 
-        With `at`, for processes over tokens, the head is applied to the chosen positions only; their
-        prediction is returned in order, as one sample `1 N V`. If none is chosen the model is not run.
+        With `at`, for processes over tokens, the head is applied to the chosen positions only;
+        their prediction is returned in order, as one sample `1 N V`. If none is chosen the model is
+        not run.
         """
 
     def append(self, x: Shaped[Tensor, "B L"]) -> None:
         """Append finished positions to the cache; later calls attend to them."""
 
-    def refresh(self, x: Shaped[Tensor, "B L"], t: Float[Tensor, "B *L"], start: int) -> None:
+    def refresh(
+        self, x: Shaped[Tensor, "B L"], t: Float[Tensor, "B *L"], start: int
+    ) -> None:
         """Cache the keys and values of a whole state at time t; later states are its positions from `start` on."""
 
 
@@ -393,7 +403,9 @@ class DistributionPrediction(Protocol):
 
 def sample_prediction(pred: Any) -> Float[Tensor, "B L M"]:
     """Draw clean features from a `DistributionPrediction`; return x0 of any other `FeaturePrediction`."""
-    x: Float[Tensor, "B L M"] = pred.draw() if isinstance(pred, DistributionPrediction) else pred.x0
+    x: Float[Tensor, "B L M"] = (
+        pred.draw() if isinstance(pred, DistributionPrediction) else pred.x0
+    )
     return x
 
 

@@ -88,10 +88,14 @@ class Clean(_TensorRecord):
     ) -> Clean:
         """Make a batch: by default every position is valid and none is known."""
         valid = (
-            torch.ones(x0.shape[:2], dtype=torch.bool, device=x0.device) if valid is None else valid
+            torch.ones(x0.shape[:2], dtype=torch.bool, device=x0.device)
+            if valid is None
+            else valid
         )
         known = (
-            torch.zeros(x0.shape, dtype=torch.bool, device=x0.device) if known is None else known
+            torch.zeros(x0.shape, dtype=torch.bool, device=x0.device)
+            if known is None
+            else known
         )
         return cls(x0, valid, known, cond)
 
@@ -103,7 +107,9 @@ class Clean(_TensorRecord):
     def slice_positions(self, start: int, stop: int) -> Clean:
         """Return positions `start` to `stop` (exclusive) with all conditions and without the goal."""
         part = slice(start, stop)
-        return Clean(self.x0[:, part], self.valid[:, part], self.known[:, part], self.cond)
+        return Clean(
+            self.x0[:, part], self.valid[:, part], self.known[:, part], self.cond
+        )
 
 
 @runtime_checkable

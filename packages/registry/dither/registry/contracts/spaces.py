@@ -55,12 +55,16 @@ class Condition:
             raise ValueError(f'condition "{self.name}" requires at least one label')
         if self.labels and len(self.labels) != self.size:
             names = f"{len(self.labels)} names"
-            raise ValueError(f'condition "{self.name}" has {self.size} labels but {names}')
+            raise ValueError(
+                f'condition "{self.name}" has {self.size} labels but {names}'
+            )
 
     def __str__(self) -> str:
         if self.length is not None:
             return f"{self.length} integers per sample"
-        return "one number per position" if self.size is None else "one label per sample"
+        return (
+            "one number per position" if self.size is None else "one label per sample"
+        )
 
     def shape(self, batch: int, positions: int) -> tuple[int, ...]:
         """Return the shape of its values for a batch of samples."""
@@ -92,12 +96,16 @@ class Field:
     def __post_init__(self) -> None:
         if self.length < 1 or self.size < 1:
             numbers = f"{self.length}, {self.size}"
-            raise ValueError(f'field "{self.name}" requires length and size >= 1: {numbers}')
+            raise ValueError(
+                f'field "{self.name}" requires length and size >= 1: {numbers}'
+            )
         for special in ("mask", "pad", "end"):
             value = getattr(self, special)
             if value is not None and not 0 <= value < self.size:
                 ids = f"the ids 0..{self.size - 1}"
-                raise ValueError(f'field "{self.name}": {special} = {value} is outside {ids}')
+                raise ValueError(
+                    f'field "{self.name}": {special} = {value} is outside {ids}'
+                )
 
 
 @dataclass(frozen=True)
@@ -110,10 +118,14 @@ class TokenSpace:
     def __post_init__(self) -> None:
         names = [field.name for field in self.fields]
         if not names or len(set(names)) != len(names):
-            raise ValueError(f"a token space requires fields with unique names: {names}")
+            raise ValueError(
+                f"a token space requires fields with unique names: {names}"
+            )
 
     def __str__(self) -> str:
-        fields = (f"{field.name}: {field.length} of {field.size} ids" for field in self.fields)
+        fields = (
+            f"{field.name}: {field.length} of {field.size} ids" for field in self.fields
+        )
         return f"tokens ({', '.join(fields)})"
 
     @property
@@ -180,7 +192,9 @@ class TokenSpace:
         if len(self.fields) == 1:
             return {self.fields[0].name: x}
         parts = x.split_with_sizes([field.length for field in self.fields], dim)
-        return {field.name: part for field, part in zip(self.fields, parts, strict=True)}
+        return {
+            field.name: part for field, part in zip(self.fields, parts, strict=True)
+        }
 
 
 @dataclass(frozen=True)
@@ -218,7 +232,9 @@ class FeatureSpace:
     def __post_init__(self) -> None:
         if self.length < 1 or self.width < 1:
             numbers = f"{self.length}, {self.width}"
-            raise ValueError(f"a feature space requires length and width >= 1: {numbers}")
+            raise ValueError(
+                f"a feature space requires length and width >= 1: {numbers}"
+            )
         for group in self.groups:
             if not 0 <= group.start < group.stop <= self.width:
                 span = f"{group.start}..{group.stop} of {self.width} columns"

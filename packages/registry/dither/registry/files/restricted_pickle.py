@@ -83,8 +83,14 @@ class _RestrictedUnpickler(pickle._Unpickler):
 
 
 for _load, _codes in (
-    (_RestrictedUnpickler._load_tuple, (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3)),
-    (_RestrictedUnpickler._load_integer, (pickle.INT, pickle.LONG, pickle.LONG1, pickle.LONG4)),
+    (
+        _RestrictedUnpickler._load_tuple,
+        (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3),
+    ),
+    (
+        _RestrictedUnpickler._load_integer,
+        (pickle.INT, pickle.LONG, pickle.LONG1, pickle.LONG4),
+    ),
 ):
     for _code in (code[0] for code in _codes if code[0] in pickle._Unpickler.dispatch):
         _RestrictedUnpickler.dispatch[_code] = partial(

@@ -38,7 +38,9 @@ def safe_name(name: str, among: Iterable[str] = ()) -> str:
         and MARKED.fullmatch(name) is None
         and len(name.encode()) <= MAX_BYTES
     )
-    if is_plain and not any(other != name and _folded(other) == folded for other in among):
+    if is_plain and not any(
+        other != name and _folded(other) == folded for other in among
+    ):
         return name
 
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST]

@@ -40,7 +40,9 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         with open_file(path) as file:
             start = file.read(4)
     except OSError as error:
-        raise Refused(f"{path} cannot be read: {error.strerror}", code="unreadable-file") from None
+        raise Refused(
+            f"{path} cannot be read: {error.strerror}", code="unreadable-file"
+        ) from None
     if start[:1] == PICKLE:
         hint = "save it again with a later torch, or as safetensors"
         text = f"{path} is a bare pickle of torch before 1.6"
@@ -56,7 +58,9 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
-        raise Refused(f"{path} is not a safetensors file: {error}", code="damaged-file") from None
+        raise Refused(
+            f"{path} is not a safetensors file: {error}", code="damaged-file"
+        ) from None
 
 
 def _torch_file(path: Path) -> dict[str, Tensor]:
@@ -120,8 +124,12 @@ def _extract_tensors(loaded: Any, path: Path) -> dict[str, Tensor]:
             raise Refused(text, code="too-large")
         weights[str(name)] = value.detach()
     if not weights:
-        names = ", ".join(str(name) for name in list(items)[:8]) or type(loaded).__name__
-        raise Refused(f"{path} contains no named weights, only: {names}", code="missing-array")
+        names = (
+            ", ".join(str(name) for name in list(items)[:8]) or type(loaded).__name__
+        )
+        raise Refused(
+            f"{path} contains no named weights, only: {names}", code="missing-array"
+        )
     return weights
 
 
@@ -138,7 +146,9 @@ def _strip_prefixes(weights: dict[str, Tensor], path: Path) -> dict[str, Tensor]
     stripped: dict[str, Tensor] = {}
     for name, value in weights.items():
         short = name
-        while prefix := next((prefix for prefix in PREFIXES if short.startswith(prefix)), None):
+        while prefix := next(
+            (prefix for prefix in PREFIXES if short.startswith(prefix)), None
+        ):
             short = short.removeprefix(prefix)
         if short in stripped:
             text = f"{path} contains two weights {short}, with and without a prefix"

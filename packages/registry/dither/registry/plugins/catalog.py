@@ -23,7 +23,9 @@ __all__ = ["Catalog", "Component"]
 MAX_COMPONENTS = 10_000
 """Components that a plugin may register: a generator may be endless."""
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-REFERENCE = re.compile(r"(?:(?P<plugin>[^/@]+)/)?(?P<name>[^/@]+)(?:@(?P<rev>\d{1,9}))?")
+REFERENCE = re.compile(
+    r"(?:(?P<plugin>[^/@]+)/)?(?P<name>[^/@]+)(?:@(?P<rev>\d{1,9}))?"
+)
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -95,7 +97,9 @@ class Catalog:
         """
         registered = list(islice(specs, MAX_COMPONENTS + 1))
         if len(registered) > MAX_COMPONENTS:
-            raise ValueError(f'plugin "{plugin}" registers more than {MAX_COMPONENTS:,} components')
+            raise ValueError(
+                f'plugin "{plugin}" registers more than {MAX_COMPONENTS:,} components'
+            )
 
         added: dict[tuple[str, str], Component] = {}
         for spec in registered:
@@ -109,7 +113,9 @@ class Catalog:
             added[key] = Component(spec, plugin)
 
         for key, same_name in list(self._components.items()):
-            self._components[key] = [part for part in same_name if part.plugin != plugin]
+            self._components[key] = [
+                part for part in same_name if part.plugin != plugin
+            ]
             if not self._components[key]:
                 del self._components[key]
         for key, component in added.items():
@@ -123,11 +129,15 @@ class Catalog:
         for (part_kind, _), same_name in self._components.items():
             if kind in (None, part_kind):
                 parts += same_name
-        return sorted(parts, key=lambda part: (order.index(part.kind), part.name, part.plugin))
+        return sorted(
+            parts, key=lambda part: (order.index(part.kind), part.name, part.plugin)
+        )
 
     def count(self, plugin: str) -> int:
         """Return the number of components of a loaded plugin."""
-        names = [part.plugin for same_name in self._components.values() for part in same_name]
+        names = [
+            part.plugin for same_name in self._components.values() for part in same_name
+        ]
         return names.count(plugin)
 
     def names(self, kind: str) -> list[str]:
@@ -197,7 +207,10 @@ class Catalog:
             raise PydanticCustomError(
                 "no_name",
                 'expected the name of {kind}, or a table with `use = "name"`; registered: {names}',
-                {"kind": with_article(kind), "names": ", ".join(self.names(kind)) or "none"},
+                {
+                    "kind": with_article(kind),
+                    "names": ", ".join(self.names(kind)) or "none",
+                },
             )
         try:
             part = self.find(kind, table["use"])
@@ -215,7 +228,9 @@ class Catalog:
         except (Exception, SystemExit) as error:
             # Validators are code of the plugin.
             text = f"{part.title} failed: {describe_exception(error)}"
-            raise PydanticCustomError("failed_part", "{text}", {"text": text}) from error
+            raise PydanticCustomError(
+                "failed_part", "{text}", {"text": text}
+            ) from error
 
     def part_of(self, spec: Spec) -> Component | None:
         """Return the component that a parsed Spec is an instance of, if it is registered."""
@@ -237,14 +252,20 @@ def _name_in(reference: str) -> str:
 def _key(plugin: str, spec: Any) -> tuple[str, str]:
     """Return kind and name of a registered class; raise ValueError if it is not a component."""
     if not (isinstance(spec, type) and issubclass(spec, Spec)):
-        raise ValueError(f'plugin "{plugin}" registers {spec!r}, which is not a Spec class')
+        raise ValueError(
+            f'plugin "{plugin}" registers {spec!r}, which is not a Spec class'
+        )
     title = f'{spec.__name__} of plugin "{plugin}"'
     if spec.kind not in KINDS or not issubclass(spec, KINDS[spec.kind]):
         raise ValueError(f"{title} must subclass a kind: {', '.join(KINDS)}")
     if not isinstance(spec.name, str) or not NAME.fullmatch(spec.name):
         raise ValueError(f"{title} requires a kebab-case name, not {spec.name!r}")
     if type(spec.rev) is not int or spec.rev < 1:
-        raise ValueError(f"{title} requires an integer rev of at least 1, not {spec.rev!r}")
+        raise ValueError(
+            f"{title} requires an integer rev of at least 1, not {spec.rev!r}"
+        )
     if isabstract(spec):
-        raise ValueError(f"{title} lacks the method {', '.join(sorted(spec.__abstractmethods__))}")
+        raise ValueError(
+            f"{title} lacks the method {', '.join(sorted(spec.__abstractmethods__))}"
+        )
     return spec.kind, spec.name

@@ -54,10 +54,14 @@ BOUNDS: dict[type, tuple[str, str]] = {
     MinLen: ("at least {} long", "min_length"),
     MaxLen: ("at most {} long", "max_length"),
 }
-BOUND = (
-    "its mean is the diffusion part of a bound on -log p(x_0), in nats; evaluation adds the rest"
-)
-WORDS = {int: "integer", float: "number", str: "string", bool: "true or false", Any: "anything"}
+BOUND = "its mean is the diffusion part of a bound on -log p(x_0), in nats; evaluation adds the rest"
+WORDS = {
+    int: "integer",
+    float: "number",
+    str: "string",
+    bool: "true or false",
+    Any: "anything",
+}
 
 
 @runtime_checkable
@@ -162,7 +166,9 @@ def _name(annotation: Any, is_slot: bool = False) -> str:
     if origin is Literal:
         return " | ".join(map(toml, arguments))
     if origin in (Union, types.UnionType):
-        return " or ".join(_name(argument) for argument in arguments if argument is not type(None))
+        return " or ".join(
+            _name(argument) for argument in arguments if argument is not type(None)
+        )
     if arguments:
         # A table has keys of text.
         container = "table" if origin is dict else "list"

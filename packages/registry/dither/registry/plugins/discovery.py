@@ -18,7 +18,14 @@ from types import CodeType, ModuleType
 
 from ..files.limits import read_bytes
 
-__all__ = ["FILE_MODULE", "GROUP", "Installed", "import_file", "installed_plugins", "invalid_name"]
+__all__ = [
+    "FILE_MODULE",
+    "GROUP",
+    "Installed",
+    "import_file",
+    "installed_plugins",
+    "invalid_name",
+]
 
 GROUP = "dither.plugins"
 """Group of the entry points."""
@@ -67,14 +74,22 @@ def _plugins_of(dist: Distribution) -> list[Installed]:
     text = ""
     try:
         text = dist.read_text("entry_points.txt") or ""
-        return [_identify(point, dist) for point in dist.entry_points.select(group=GROUP)]
+        return [
+            _identify(point, dist) for point in dist.entry_points.select(group=GROUP)
+        ]
     except Exception as error:
-        content = error.object if isinstance(error, UnicodeDecodeError) else text.encode()
+        content = (
+            error.object if isinstance(error, UnicodeDecodeError) else text.encode()
+        )
         if GROUP.encode() not in content:
             return []
         name = _identify(EntryPoint("", "", GROUP), dist).distribution
         point = EntryPoint(name, name, GROUP)
-        return [Installed(name, name, "", point, f"its entry_points.txt is damaged: {error}")]
+        return [
+            Installed(
+                name, name, "", point, f"its entry_points.txt is damaged: {error}"
+            )
+        ]
 
 
 def _identify(point: EntryPoint, dist: Distribution | None) -> Installed:
@@ -87,7 +102,9 @@ def _identify(point: EntryPoint, dist: Distribution | None) -> Installed:
             version = metadata["Version"]
     failure = ""
     if not (name and version):
-        failure = "the metadata of its distribution lacks the name or version; reinstall it"
+        failure = (
+            "the metadata of its distribution lacks the name or version; reinstall it"
+        )
     return Installed(point.name, name or "?", version or "", point, failure)
 
 

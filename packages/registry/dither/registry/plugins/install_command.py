@@ -25,7 +25,9 @@ def optional_import(
         yield
     except ImportError:
         fix = install_command(distribution, extra)
-        raise Refused(Problem(message, path, help=fix, code="missing-dependency")) from None
+        raise Refused(
+            Problem(message, path, help=fix, code="missing-dependency")
+        ) from None
 
 
 def install_command(distribution: str, extra: str) -> str:
@@ -36,7 +38,10 @@ def install_command(distribution: str, extra: str) -> str:
     from packaging.requirements import Requirement
 
     try:
-        required = [Requirement(text) for text in importlib.metadata.requires(distribution) or ()]
+        required = [
+            Requirement(text)
+            for text in importlib.metadata.requires(distribution) or ()
+        ]
     except importlib.metadata.PackageNotFoundError:
         required = []
     libraries = [

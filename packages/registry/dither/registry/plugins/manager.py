@@ -30,7 +30,11 @@ __all__ = ["ALLOWED", "Plugins", "default_catalog", "load_plugins"]
 
 ALLOWED = "DITHER_PLUGINS"
 """Environment variable: the only plugins that may be used, separated by commas; empty for none."""
-CODES = {"failed": "plugin-failed", "clash": "plugin-conflict", "blocked": "plugin-blocked"}
+CODES = {
+    "failed": "plugin-failed",
+    "clash": "plugin-conflict",
+    "blocked": "plugin-blocked",
+}
 
 
 class Plugins:
@@ -61,7 +65,11 @@ class Plugins:
     @property
     def files(self) -> dict[Path, PluginStatus]:
         """The one-file plugins, by path."""
-        return {Path(status.source).resolve(): status for status in self.reports if status.sha256}
+        return {
+            Path(status.source).resolve(): status
+            for status in self.reports
+            if status.sha256
+        }
 
     @property
     def active(self) -> list[PluginStatus]:
@@ -83,14 +91,18 @@ class Plugins:
             callers = self.manager.get_hookcallers(plugin) or []
             for caller in callers:
                 if caller.name == REGISTRATION:
-                    (impl,) = (impl for impl in caller.get_hookimpls() if impl.plugin is plugin)
+                    (impl,) = (
+                        impl for impl in caller.get_hookimpls() if impl.plugin is plugin
+                    )
                     specs: Any = impl.function()
                     self.catalog.add(name, specs)
         except BaseException:
             if self.manager.get_plugin(name) is plugin:
                 self.manager.unregister(plugin)
             raise
-        before = self._statuses.get(name) or PluginStatus(name, "loaded", type(plugin).__name__)
+        before = self._statuses.get(name) or PluginStatus(
+            name, "loaded", type(plugin).__name__
+        )
         self._statuses[name] = replace(
             before,
             state="loaded",
@@ -139,7 +151,9 @@ class Plugins:
                 self._register(name, plugin.point.load())
         except (Exception, SystemExit) as error:
             reason = describe_exception(error)
-            self._set_unusable(replace(self._statuses[name], state="failed", reason=reason))
+            self._set_unusable(
+                replace(self._statuses[name], state="failed", reason=reason)
+            )
         except BaseException:
             # Interrupted: the next use tries again.
             self._pending[name] = plugin
@@ -161,12 +175,18 @@ class Plugins:
         status = self._statuses.get(name)
         if status is None:
             installed = ", ".join(self._statuses)
-            advice = f"installed: {installed}; install its package, or give its file: ./x.py"
+            advice = (
+                f"installed: {installed}; install its package, or give its file: ./x.py"
+            )
             hint = did_you_mean(name, self._statuses, advice)
-            raise Refused(Problem(f'unknown plugin "{name}"', help=hint, code="unknown-plugin"))
+            raise Refused(
+                Problem(f'unknown plugin "{name}"', help=hint, code="unknown-plugin")
+            )
         if status.state != "loaded":
             reason = f"cannot be used: {status.state}, {status.reason}"
-            raise Refused(f'plugin "{name}" ({status.origin}) {reason}', code=CODES[status.state])
+            raise Refused(
+                f'plugin "{name}" ({status.origin}) {reason}', code=CODES[status.state]
+            )
         self.catalog.used.add(name)
 
     def load_file(self, path: Path) -> None:
@@ -188,11 +208,15 @@ class Plugins:
         try:
             with redirect_stdout(sys.stderr):
                 module, sha256 = import_file(path)
-                self._statuses[name] = PluginStatus(name, "loaded", str(path), sha256=sha256)
+                self._statuses[name] = PluginStatus(
+                    name, "loaded", str(path), sha256=sha256
+                )
                 self.register(name, module)
         except (Exception, SystemExit) as error:
             reason = describe_exception(error)
-            self._statuses[name] = PluginStatus(name, "failed", str(path), reason=reason)
+            self._statuses[name] = PluginStatus(
+                name, "failed", str(path), reason=reason
+            )
             text = f"plugin file {path} failed to load: {reason}"
             raise Refused(text, code="plugin-failed") from error
 
@@ -239,7 +263,9 @@ class Plugins:
             if impl.plugin_name not in self.catalog.used:
                 continue
             try:
-                result: Any = impl.function(*(arguments[argument] for argument in impl.argnames))
+                result: Any = impl.function(
+                    *(arguments[argument] for argument in impl.argnames)
+                )
                 # A check may raise while it yields.
                 if name == CHECK:
                     result = misfits_of(result)
@@ -326,12 +352,16 @@ def _blocked(
     return blocked
 
 
-def _check_installed(source: str, names: Collection[str], installed: Collection[str]) -> None:
+def _check_installed(
+    source: str, names: Collection[str], installed: Collection[str]
+) -> None:
     problems = []
     for name in sorted(set(names) - set(installed)):
         close = did_you_mean(name, installed, "")
         hint = f"{close} installed: {', '.join(sorted(installed)) or 'none'}".lstrip()
-        problem = Problem(f'{source}: unknown plugin "{name}"', help=hint, code="unknown-plugin")
+        problem = Problem(
+            f'{source}: unknown plugin "{name}"', help=hint, code="unknown-plugin"
+        )
         problems.append(problem)
     if problems:
         raise Refused(problems)

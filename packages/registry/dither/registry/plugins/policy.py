@@ -79,7 +79,12 @@ class PluginPolicy(Options):
                 requirement = Requirement(text)
             except InvalidRequirement:
                 requirement = None
-            if requirement is None or requirement.url or requirement.extras or requirement.marker:
+            if (
+                requirement is None
+                or requirement.url
+                or requirement.extras
+                or requirement.marker
+            ):
                 hint = 'write a name with versions, as in "wavelet>=0.2"'
                 raise ValueError(f'"{text}" is not a requirement; {hint}')
         return value
@@ -171,7 +176,9 @@ def required_plugins(
     names: list[str] = []
     problems = []
     for requirement in policy.require:
-        installed = [s for s in statuses if is_called(requirement.name, s.name, s.source)]
+        installed = [
+            s for s in statuses if is_called(requirement.name, s.name, s.source)
+        ]
         suitable = [status.name for status in installed if _meets(status, requirement)]
         if not suitable:
             reason = "which is not installed"

@@ -23,7 +23,9 @@ def check_components(policy: Policy, plugins: Plugins) -> list[Problem]:
     if listed:
         # A plugin that only some machines have is not in the file, and no difference.
         registered = {row for row in registered if row[0] in policy.components}
-    problems = [_missing(row, registered, plugins) for row in sorted(listed - registered)]
+    problems = [
+        _missing(row, registered, plugins) for row in sorted(listed - registered)
+    ]
     for plugin, kind, name in sorted(registered - listed):
         text = f'{kind} "{name}" of plugin "{plugin}" is not in registry.toml'
         problems.append(Problem(text, help=SYNC, code=OUTDATED))
@@ -39,7 +41,9 @@ def _missing(
     hint = SYNC
     if state == "loaded":
         reason = "does not register it"
-        others = [other for owner, k, other in registered if (owner, k) == (plugin, kind)]
+        others = [
+            other for owner, k, other in registered if (owner, k) == (plugin, kind)
+        ]
         if close := nearest(name, others):
             reason += f'; did you mean "{close}"?'
     else:
@@ -58,7 +62,9 @@ def _registered(plugins: Plugins) -> Components:
         kinds.setdefault(component.kind, []).append(component.name)
     order = list(KINDS)
     for plugin, kinds in components.items():
-        components[plugin] = {kind: kinds[kind] for kind in sorted(kinds, key=order.index)}
+        components[plugin] = {
+            kind: kinds[kind] for kind in sorted(kinds, key=order.index)
+        }
     return dict(sorted(components.items()))
 
 
@@ -75,7 +81,9 @@ def sync_components(path: Path, plugins: Plugins) -> list[str]:
     after = {plugin: kinds for plugin, kinds in before.items() if plugin in unusable}
     after = dict(sorted((after | _registered(plugins)).items()))
     try:
-        document = tomlkit.parse(path.read_bytes().decode("utf-8-sig") if path.exists() else "")
+        document = tomlkit.parse(
+            path.read_bytes().decode("utf-8-sig") if path.exists() else ""
+        )
         document.pop("components", None)
         sections = [tomlkit.dumps(document).rstrip()]
         if after:

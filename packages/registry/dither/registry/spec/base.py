@@ -202,8 +202,12 @@ class Place:
         def parse(value: Any, info: ValidationInfo) -> Spec:
             if isinstance(value, Spec):
                 if value.kind != source.kind:
-                    kinds = f"{with_article(value.kind)}, not {with_article(source.kind)}"
-                    raise PydanticCustomError("wrong_kind", f'"{value.name}" is {kinds}')
+                    kinds = (
+                        f"{with_article(value.kind)}, not {with_article(source.kind)}"
+                    )
+                    raise PydanticCustomError(
+                        "wrong_kind", f'"{value.name}" is {kinds}'
+                    )
                 return value
             catalog = (info.context or {}).get("catalog")
             if catalog is None:
@@ -243,7 +247,9 @@ def named(name: str, **options: Any) -> Any:
 
 
 def _holds(annotation: Any, kind: type) -> bool:
-    return annotation is kind or any(_holds(inner, kind) for inner in get_args(annotation))
+    return annotation is kind or any(
+        _holds(inner, kind) for inner in get_args(annotation)
+    )
 
 
 def _as_path(value: Any) -> Any:

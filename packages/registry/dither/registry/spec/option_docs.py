@@ -45,7 +45,9 @@ def _source(module: str) -> str:
 def _documented(source: str) -> dict[str, dict[str, str]]:
     """Return the docstrings below the fields of each class of a module, by qualified name."""
     try:
-        return {name: dict(_below(node)) for name, node in _classes(ast.parse(source), "")}
+        return {
+            name: dict(_below(node)) for name, node in _classes(ast.parse(source), "")
+        }
     except SyntaxError:  # the file was changed after its import
         return {}
 

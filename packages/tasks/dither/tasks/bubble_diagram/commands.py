@@ -53,13 +53,17 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         keep: Annotated[
             str | None,
             typer.Option(
-                "--keep", metavar="ROOMS", help="Rooms to keep, such as 0-3,5; by default all."
+                "--keep",
+                metavar="ROOMS",
+                help="Rooms to keep, such as 0-3,5; by default all.",
             ),
         ] = None,
         redraw: Annotated[
             str,
             typer.Option(
-                "--redraw", metavar="NUMBER", help="Other rooms to draw: rest, or a number."
+                "--redraw",
+                metavar="NUMBER",
+                help="Other rooms to draw: rest, or a number.",
             ),
         ] = "rest",
         outline: Annotated[
@@ -77,7 +81,9 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         constraints: Annotated[
             Path | None,
             typer.Option(
-                "--constraints", metavar="FILE", help="TOML file with \\[task.constraints]."
+                "--constraints",
+                metavar="FILE",
+                help="TOML file with \\[task.constraints].",
             ),
         ] = None,
         metrics: SampleMetrics = True,
@@ -89,7 +95,9 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         """Edit a floor plan: keep some of its rooms, draw others; or fill an outline."""
         plans, settings = split_words(words)
         if len(plans) > 1 or not (plans or outline):
-            raise typer.BadParameter("give a file of a plan, an --outline FILE, or both")
+            raise typer.BadParameter(
+                "give a file of a plan, an --outline FILE, or both"
+            )
         if not plans and (keep is not None or redraw != "rest"):
             raise typer.BadParameter("--keep and --redraw require a file of a plan")
         rooms = None if keep is None else _parse_rooms(keep)
@@ -133,7 +141,9 @@ def _parse_number(text: str) -> int | None:
     if text == "rest":
         return None
     if not text.isdecimal():
-        raise typer.BadParameter(f'expected rest or a number, got "{text}"', param_hint="--redraw")
+        raise typer.BadParameter(
+            f'expected rest or a number, got "{text}"', param_hint="--redraw"
+        )
     return int(text)
 
 

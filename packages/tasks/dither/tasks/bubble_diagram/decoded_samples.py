@@ -55,14 +55,18 @@ class DecodedSample:
         return f"{verdict}, search gave up" if self.unknown else verdict
 
 
-def read_samples(tokens: Tokens, rooms: int) -> list[tuple[Diagram | None, tuple[str, ...]]]:
+def read_samples(
+    tokens: Tokens, rooms: int
+) -> list[tuple[Diagram | None, tuple[str, ...]]]:
     """Return for each sample with `rooms` room slots the diagram, or None and its errors."""
     samples: list[tuple[Diagram | None, tuple[str, ...]]] = []
     for row in tokens:
         try:
             samples.append((decode(row, rooms), ()))
         except Refused as refused:
-            samples.append((None, tuple(problem.message for problem in refused.problems)))
+            samples.append(
+                (None, tuple(problem.message for problem in refused.problems))
+            )
     return samples
 
 
@@ -118,11 +122,15 @@ def edit_distance(placement: Placement) -> float:
     import networkx
 
     diagram = placement.diagram
-    drawn = Diagram.from_boxes(diagram.types, [tuple(box) for box in placement.boxes.tolist()])
+    drawn = Diagram.from_boxes(
+        diagram.types, [tuple(box) for box in placement.boxes.tolist()]
+    )
     graphs = []
     for edges in (diagram.edges, drawn.edges):
         graph = networkx.Graph([(i, j) for i, j, _ in edges])
-        graph.add_nodes_from((room, {"type": kind}) for room, kind in enumerate(diagram.types))
+        graph.add_nodes_from(
+            (room, {"type": kind}) for room, kind in enumerate(diagram.types)
+        )
         graphs.append(graph)
     different = networkx.symmetric_difference(*graphs).number_of_edges()
     if not different:
@@ -143,8 +151,15 @@ def layout_area_error(samples: Iterable[DecodedSample]) -> dict[str, float]:
     `area_kept` is the share of rooms whose box has an area in its bin, `area_error` the mean
     relative distance to it.
     """
-    placements = [sample.placement for sample in samples if sample.level == 5 and sample.placement]
+    placements = [
+        sample.placement for sample in samples if sample.level == 5 and sample.placement
+    ]
     if not placements:
         return {}
-    errors = np.concatenate([area_errors(placed.diagram, placed.boxes) for placed in placements])
-    return {"area_kept": float((errors == 0).mean()), "area_error": float(errors.mean())}
+    errors = np.concatenate(
+        [area_errors(placed.diagram, placed.boxes) for placed in placements]
+    )
+    return {
+        "area_kept": float((errors == 0).mean()),
+        "area_error": float(errors.mean()),
+    }

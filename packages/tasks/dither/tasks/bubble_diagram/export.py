@@ -23,7 +23,14 @@ from .decoded_samples import decode_samples
 from .formats.housegan import DOOR, FRONT_DOOR, TO_HOUSEGAN
 from .formats.jsonl import plan_line
 from .geometry.boundary import Point
-from .geometry.floor_plan import DOOR_WIDTH, Corner, Door, FloorPlan, floor_plan, segment
+from .geometry.floor_plan import (
+    DOOR_WIDTH,
+    Corner,
+    Door,
+    FloorPlan,
+    floor_plan,
+    segment,
+)
 from .geometry.placement import place_diagram, place_rooms, room_names, whole_boxes
 from .plans import Box, Diagram
 from .plots.diagram import draw_floorplan
@@ -51,7 +58,10 @@ def write_diagrams(
     HouseGAN++ also requires `list.txt` with one file name per line, which is not returned.
     """
     suffix, text = EXPORTS[form]
-    files = {f"{number}{suffix}": text(diagram) + "\n" for number, diagram in diagrams.items()}
+    files = {
+        f"{number}{suffix}": text(diagram) + "\n"
+        for number, diagram in diagrams.items()
+    }
     if form == "jsonl":
         files = {f"plans{suffix}": "".join(files.values())}
     names = list(files)
@@ -88,14 +98,22 @@ def write_samples(
         diagram = replace(placement.diagram, name=f"sample {sample.number}")
         if placement.exact:
             boxes = _centred(placement.boxes, placement.outline)
-            diagram = replace(diagram, boxes=boxes, boundary=placement.boundary_at(boxes[0]))
+            diagram = replace(
+                diagram, boxes=boxes, boundary=placement.boundary_at(boxes[0])
+            )
         else:
             diagram = replace(diagram, boxes=None, boundary=None)
             bare += 1
         diagrams[sample.number] = diagram
     if bare:
-        done = "written without boxes" if form == "jsonl" else "their boxes violate some relations"
-        notes.append(f"{bare:,} of {len(diagrams):,} samples cannot be realised by boxes; {done}")
+        done = (
+            "written without boxes"
+            if form == "jsonl"
+            else "their boxes violate some relations"
+        )
+        notes.append(
+            f"{bare:,} of {len(diagrams):,} samples cannot be realised by boxes; {done}"
+        )
     return write_diagrams(diagrams, folder, form), notes
 
 
@@ -139,7 +157,9 @@ def housegan_plan(diagram: Diagram) -> dict[str, Any]:
 
     # The nodes on the other side of the walls of each node, with their boxes.
     shared: list[list[tuple[int, Box]]] = [[] for _ in outlines]
-    for node, (door, box) in enumerate(zip(plan.doors, openings, strict=True), len(boxes)):
+    for node, (door, box) in enumerate(
+        zip(plan.doors, openings, strict=True), len(boxes)
+    ):
         shared[node].append((door.i, boxes[door.i]))
         if door.j is not None:
             shared[node].append((door.j, boxes[door.j]))
@@ -187,7 +207,10 @@ def geojson_plan(diagram: Diagram) -> dict[str, Any]:
     Boxes as in `housegan_plan`.
     """
     _, plan = _plan_of(diagram)
-    areas = np.bincount(plan.label[plan.label >= 0], minlength=len(diagram.types)) * METRES**2
+    areas = (
+        np.bincount(plan.label[plan.label >= 0], minlength=len(diagram.types))
+        * METRES**2
+    )
     features = []
     for layer, (room, *beyond), points in _lines(plan):
         properties: dict[str, Any] = {"layer": layer, "room": room}
@@ -199,7 +222,9 @@ def geojson_plan(diagram: Diagram) -> dict[str, Any]:
             geometry = {"type": "Polygon", "coordinates": [points[::-1]]}
         if beyond:
             properties["to"] = beyond[0]
-        features.append({"type": "Feature", "properties": properties, "geometry": geometry})
+        features.append(
+            {"type": "Feature", "properties": properties, "geometry": geometry}
+        )
     return {"type": "FeatureCollection", "features": features}
 
 
@@ -217,14 +242,18 @@ def dxf_plan(diagram: Diagram) -> str:
     drawing.header["$INSUNITS"] = 6  # metres
     space = drawing.modelspace()
     names = room_names(diagram)
-    for color, layer in enumerate(("rooms", "doors", "front-door", "windows", "names"), 1):
+    for color, layer in enumerate(
+        ("rooms", "doors", "front-door", "windows", "names"), 1
+    ):
         drawing.layers.add(layer, color=color)
     for layer, (room, *_), points in _lines(plan):
         is_room = layer == "rooms"
         space.add_lwpolyline(points, close=is_room, dxfattribs={"layer": layer})
         if is_room:
             y, x = np.argwhere(plan.label == room).mean(0).tolist()
-            label = space.add_text(names[room], height=0.25, dxfattribs={"layer": "names"})
+            label = space.add_text(
+                names[room], height=0.25, dxfattribs={"layer": "names"}
+            )
             label.set_placement((x * METRES, -y * METRES))
     text = StringIO()
     drawing.write(text)
@@ -238,7 +267,9 @@ def _plan_of(diagram: Diagram) -> tuple[tuple[Box, ...], FloorPlan]:
         walls = place_rooms(diagram).astype(float)
         whole = whole_boxes(walls * min(1.0, GRID / walls.max()))
         boxes = _centred(np.clip(whole, 0, GRID))
-    return boxes, floor_plan(diagram.types, np.array(boxes), diagram.front_door, diagram.doors)
+    return boxes, floor_plan(
+        diagram.types, np.array(boxes), diagram.front_door, diagram.doors
+    )
 
 
 def _opening(door: Door) -> Box:

@@ -53,7 +53,9 @@ class PlanIndex:
         hits = np.zeros(len(tokens), bool)
         for row in range(len(tokens)):
             candidates = self.order[first[row] : last[row]].tolist()
-            hits[row] = any(_isomorphic(samples, row, self, other) for other in candidates)
+            hits[row] = any(
+                _isomorphic(samples, row, self, other) for other in candidates
+            )
         return hits
 
 
@@ -150,7 +152,9 @@ def _isomorphic(
             if candidate in order:
                 continue
             pairs = enumerate(order)
-            fits = all(agree(ours[earlier][room], at, candidate) for earlier, at in pairs)
+            fits = all(
+                agree(ours[earlier][room], at, candidate) for earlier, at in pairs
+            )
             if fits and extend((*order, candidate)):
                 return True
         return False
@@ -163,7 +167,9 @@ def _reversible() -> list[list[bool]]:
     """For each two relations, whether some boxes have the first forwards and the second backwards."""
     # Walls at 0..6 show every order of the walls and the middles of two boxes.
     spans = list(combinations(range(7), 2))
-    boxes = np.array([(x0, y0, x1, y1) for (x0, x1), (y0, y1) in product(spans, spans)], np.int64)
+    boxes = np.array(
+        [(x0, y0, x1, y1) for (x0, x1), (y0, y1) in product(spans, spans)], np.int64
+    )
     u = boxes[:, None]
     v = boxes[None, :]
     occurs = np.zeros((NO_EDGE + 1, NO_EDGE + 1), bool)
@@ -188,8 +194,12 @@ def plan_groups(plans: Plans) -> list[bytes]:
         rows = np.flatnonzero(plans.rooms == rooms)
         types = plans.types[rows, :rooms]
         boxes = plans.boxes[rows, :rooms]
-        forward = _relation_matrices(plans[rows].tokens(slots), slots, None)[:, :rooms, :rooms]
-        for row, form in zip(rows.tolist(), canonical_forms(types, forward), strict=True):
+        forward = _relation_matrices(plans[rows].tokens(slots), slots, None)[
+            :, :rooms, :rooms
+        ]
+        for row, form in zip(
+            rows.tolist(), canonical_forms(types, forward), strict=True
+        ):
             keys[row] = b"s" + _digest(form)
             graph.add_node(keys[row])
 

@@ -22,7 +22,16 @@ from .isomorphism import PlanIndex, is_first_occurrence, plan_keys, room_hashes
 from .plans import Plans, PlanSplits, blocks, real_edges, split_fields
 from .relations import pair_ends
 from .validity import is_reachable, validity_levels
-from .vocabulary import AREA_MASK, DOOR, EDGE_PAD, IDS, NO_EDGE, NODE_MASK, NODE_PAD, door_ends
+from .vocabulary import (
+    AREA_MASK,
+    DOOR,
+    EDGE_PAD,
+    IDS,
+    NO_EDGE,
+    NODE_MASK,
+    NODE_PAD,
+    door_ends,
+)
 
 TYPES: Final = NODE_MASK
 """Number of room types."""
@@ -83,7 +92,9 @@ class Reference:
         train = self._plans.train
         keys = np.empty(len(train), np.uint64)
         for rows in blocks(len(train)):
-            keys[rows] = plan_keys(room_hashes(train[rows].tokens(self.rooms), self.rooms))
+            keys[rows] = plan_keys(
+                room_hashes(train[rows].tokens(self.rooms), self.rooms)
+            )
         return keys
 
     def _in_training(self, samples: Tokens) -> Rows:
@@ -94,7 +105,9 @@ class Reference:
         boxes = np.pad(plans.boxes, ((0, 0), (0, self.rooms - slots), (0, 0)))
         return PlanIndex(plans.tokens(self.rooms), self.rooms, boxes).holds(samples)
 
-    def metrics(self, samples: Tokens, boxes: BoxBatch | None = None) -> dict[str, float]:
+    def metrics(
+        self, samples: Tokens, boxes: BoxBatch | None = None
+    ) -> dict[str, float]:
         """Return validity levels, distances of the legal samples to real plans, and novelty.
 
         See `Frequencies.distances`, `Topology.distances` and `Archetypes.metrics`. `unique` and
@@ -113,7 +126,11 @@ class Reference:
         metrics = levels.rates()
         metrics["connected"] = float(levels.structure.connected.mean())
         metrics["one_living_room"] = float(levels.structure.one_living_room.mean())
-        for name, mask in (("unique", first), ("novel", novel), ("valid_unique_novel", best)):
+        for name, mask in (
+            ("unique", first),
+            ("novel", novel),
+            ("valid_unique_novel", best),
+        ):
             metrics[name] = float(mask.sum()) / len(samples)
 
         if len(legal) and len(self.held[0]):
@@ -129,7 +146,9 @@ class Reference:
         if not len(plans):
             return {}
         if len(plans) not in self._floors:
-            self._floors[len(plans)] = self.metrics(plans.tokens(self.rooms), plans.boxes)
+            self._floors[len(plans)] = self.metrics(
+                plans.tokens(self.rooms), plans.boxes
+            )
         return self._floors[len(plans)]
 
     def sample_metrics(self, samples: Tokens) -> dict[str, float]:
@@ -208,7 +227,10 @@ class Frequencies:
             "type_count": (self.counts, reference.counts),
             "relation": (self.edges, reference.edges),
             "edge": (self.edges[:NO_EDGE], reference.edges[:NO_EDGE]),
-            "conditional_edge": (self.given[..., :NO_EDGE], reference.given[..., :NO_EDGE]),
+            "conditional_edge": (
+                self.given[..., :NO_EDGE],
+                reference.given[..., :NO_EDGE],
+            ),
         }
         distances = {}
         for name, both in counts.items():
@@ -229,9 +251,13 @@ class Frequencies:
         type_shares, edge_shares = self.unigram()
         rooms = random.choice(slots + 1, count, p=self.rooms / self.rooms.sum())
         real = np.arange(slots) < rooms[:, None]
-        types = np.where(real, random.choice(TYPES, real.shape, p=type_shares), NODE_PAD)
+        types = np.where(
+            real, random.choice(TYPES, real.shape, p=type_shares), NODE_PAD
+        )
         pairs = real_edges(real)
-        edges = np.where(pairs, random.choice(LABELS, pairs.shape, p=edge_shares), EDGE_PAD)
+        edges = np.where(
+            pairs, random.choice(LABELS, pairs.shape, p=edge_shares), EDGE_PAD
+        )
         return np.concatenate([types, edges], 1)
 
 
@@ -243,7 +269,9 @@ def shuffled(
     """Permute the relations of each pair of slots among the diagrams that have both rooms."""
     random = np.random.default_rng(seed)
     permuted = tokens.copy()
-    for position, real in enumerate(real_edges(tokens[:, :rooms] != NODE_PAD).T, start=rooms):
+    for position, real in enumerate(
+        real_edges(tokens[:, :rooms] != NODE_PAD).T, start=rooms
+    ):
         permuted[real, position] = random.permutation(tokens[real, position])
     return permuted
 
@@ -255,7 +283,9 @@ def divergence(first: _Counts, second: _Counts) -> float:
     """
     from scipy.spatial.distance import jensenshannon
 
-    return _mean(first, second, lambda p, q: np.square(jensenshannon(p, q, axis=1)), log(2))
+    return _mean(
+        first, second, lambda p, q: np.square(jensenshannon(p, q, axis=1)), log(2)
+    )
 
 
 def variation(first: _Counts, second: _Counts) -> float:
@@ -278,7 +308,9 @@ def _mean(
         return float("nan")
     distances = np.full(len(first), largest)
     rows = np.flatnonzero(first_sum * weight)
-    distances[rows] = distance(first[rows] / first_sum[rows], second[rows] / weight[rows])
+    distances[rows] = distance(
+        first[rows] / first_sum[rows], second[rows] / weight[rows]
+    )
     return float(np.average(distances, weights=weight[:, 0]))
 
 
@@ -343,7 +375,9 @@ def mmd(
         return float("nan")
     # Equal histograms are merged into one with a weight, which shortens the sums over pairs without
     # changing them.
-    distinct, index = np.unique(np.concatenate([first, second]), axis=0, return_inverse=True)
+    distinct, index = np.unique(
+        np.concatenate([first, second]), axis=0, return_inverse=True
+    )
     index = index.reshape(-1)
     weight = np.bincount(index[:count], minlength=len(distinct)) / count
     weight -= np.bincount(index[count:], minlength=len(distinct)) / len(second)
@@ -358,7 +392,9 @@ def mmd(
     return float(weight @ np.exp(kernel, out=kernel) @ weight)
 
 
-def _spectra(near: Float[np.ndarray, "N R R"], real: Bool[np.ndarray, "N R"]) -> _PerRoom:
+def _spectra(
+    near: Float[np.ndarray, "N R R"], real: Bool[np.ndarray, "N R"]
+) -> _PerRoom:
     """Eigenvalues of each graph in the positions of its rooms."""
     degrees = near.sum(2)
     scale = np.where(degrees > 0, 1 / np.sqrt(np.maximum(degrees, 1)), 0.0)
@@ -398,7 +434,9 @@ class Archetypes:
     @classmethod
     def of(cls, tokens: Tokens, rooms: int) -> Archetypes:
         """Count archetypes; invalid type tokens are ignored."""
-        counts = (tokens[:, :rooms, None] == np.arange(NODE_MASK)).sum(1, dtype=np.int16)
+        counts = (tokens[:, :rooms, None] == np.arange(NODE_MASK)).sum(
+            1, dtype=np.int16
+        )
         return cls(Counter(row.tobytes() for row in counts))
 
     def metrics(self, reference: Archetypes) -> dict[str, float]:
@@ -436,12 +474,15 @@ def field_metrics(
     fields = split_fields(tokens, rooms)
     if fields.doors is not None:
         metrics["reachable"] = float(is_reachable(tokens, rooms).mean())
-        metrics["door_js"] = divergence(_door_counts(tokens, rooms), _door_counts(reference, rooms))
+        metrics["door_js"] = divergence(
+            _door_counts(tokens, rooms), _door_counts(reference, rooms)
+        )
     if fields.areas is not None:
         theirs = split_fields(reference, rooms)
         shape = (NODE_MASK, AREA_MASK)
         metrics["area_js"] = divergence(
-            _counts(shape, fields.types, fields.areas), _counts(shape, theirs.types, theirs.areas)
+            _counts(shape, fields.types, fields.areas),
+            _counts(shape, theirs.types, theirs.areas),
         )
     return metrics
 
@@ -455,9 +496,13 @@ def _door_counts(tokens: Tokens, rooms: int) -> Int[np.ndarray, "T T 2"]:
     return _counts((NODE_MASK, NODE_MASK + 1, DOOR + 1), *ends, doors)
 
 
-def _counts(shape: tuple[int, ...], *ids: Int[np.ndarray, "*n"]) -> Int[np.ndarray, "*T"]:
+def _counts(
+    shape: tuple[int, ...], *ids: Int[np.ndarray, "*n"]
+) -> Int[np.ndarray, "*T"]:
     """Count combinations of ids within a shape; others are ignored."""
-    within = [(part >= 0) & (part < size) for part, size in zip(ids, shape, strict=True)]
+    within = [
+        (part >= 0) & (part < size) for part, size in zip(ids, shape, strict=True)
+    ]
     real = np.all(within, axis=0)
     index = np.ravel_multi_index(tuple(part[real] for part in ids), shape)
     return np.bincount(index, minlength=prod(shape)).reshape(shape)
@@ -476,7 +521,9 @@ def field_nats(
     unigram: dict[str, float] = {}
     count: dict[str, float] = {}
     graphs = max(len(held), 1)
-    fields = zip(IDS.items(), split_fields(train, rooms), split_fields(held, rooms), strict=True)
+    fields = zip(
+        IDS.items(), split_fields(train, rooms), split_fields(held, rooms), strict=True
+    )
     for (name, size), fitted, part in fields:
         if fitted is None:
             continue
@@ -484,5 +531,7 @@ def field_nats(
         counts = np.array([np.count_nonzero(part == i) for i in range(size)])
         count[name] = float(counts.sum()) / graphs
         uniform[name] = count[name] * log(size)
-        unigram[name] = float(-(counts * np.log(smoothed / smoothed.sum())).sum()) / graphs
+        unigram[name] = (
+            float(-(counts * np.log(smoothed / smoothed.sum())).sum()) / graphs
+        )
     return uniform, unigram, count

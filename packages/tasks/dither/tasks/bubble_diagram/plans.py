@@ -27,7 +27,16 @@ from .arrays import (
     Tokens,
     Types,
 )
-from .relations import GRID, METRES, areas_of, corners, edges_of, labels_of, net_areas, pair_ends
+from .relations import (
+    GRID,
+    METRES,
+    areas_of,
+    corners,
+    edges_of,
+    labels_of,
+    net_areas,
+    pair_ends,
+)
 from .vocabulary import (
     AREA_PAD,
     AREAS,
@@ -92,14 +101,18 @@ class Diagram:
                 expected = f"(i, j, relation), i < j < {rooms}, relation < {NO_EDGE}"
                 raise ValueError(f"an edge is {expected}; got {i, j, relation}")
         if len({edge[:2] for edge in self.edges}) < len(self.edges):
-            raise ValueError(f"a pair of rooms has more than one relation: {self.edges}")
+            raise ValueError(
+                f"a pair of rooms has more than one relation: {self.edges}"
+            )
 
         for name, values in (("boxes", self.boxes), ("areas", self.areas)):
             if values is not None and len(values) != rooms:
                 raise ValueError(f"{rooms} rooms, but {len(values)} {name}")
         for ends in self.doors or ():
             if not is_door(ends, rooms):
-                raise ValueError(f"a door is (i, j), i < j < {rooms}, or (i, None); got {ends}")
+                raise ValueError(
+                    f"a door is (i, j), i < j < {rooms}, or (i, None); got {ends}"
+                )
 
     @property
     def front_door(self) -> tuple[float, float] | None:
@@ -137,12 +150,16 @@ def is_door(ends: tuple[int, int | None], rooms: int) -> bool:
 
 def sort_doors(doors: Iterable[tuple[int, int | None]]) -> Doors:
     """Return distinct doors in the order of their tokens."""
-    return tuple(sorted(set(doors), key=lambda ends: (ends[1] is None, ends[0], ends[1] or 0)))
+    return tuple(
+        sorted(set(doors), key=lambda ends: (ends[1] is None, ends[0], ends[1] or 0))
+    )
 
 
 def _edge_list(row: RelationRow, rooms: int) -> tuple[tuple[int, int, int], ...]:
     labelled = zip(pairs(rooms), row.tolist(), strict=True)
-    return tuple((i, j, relation) for (i, j), relation in labelled if relation != NO_EDGE)
+    return tuple(
+        (i, j, relation) for (i, j), relation in labelled if relation != NO_EDGE
+    )
 
 
 @dataclass(frozen=True)
@@ -211,7 +228,9 @@ class Plans:
         return len(self.types)
 
     def __getitem__(self, rows: slice | Numbers) -> Plans:
-        return replace(self, **{name: array[rows] for name, array in self.arrays().items()})
+        return replace(
+            self, **{name: array[rows] for name, array in self.arrays().items()}
+        )
 
     @property
     def rooms(self) -> Numbers:
@@ -255,7 +274,9 @@ class Plans:
         i, j = pair_ends(slots)
         labels = labels_of(boxes[:, i], boxes[:, j])
         edges = np.where(known & (self.edges < NO_EDGE), labels, self.edges)
-        return replace(self, edges=edges.astype(np.int8), boxes=boxes, boundaries=boundaries)
+        return replace(
+            self, edges=edges.astype(np.int8), boxes=boxes, boundaries=boundaries
+        )
 
     def _upright_turns(self) -> tuple[Numbers, Rows]:
         """Return how many quarter turns make a plan upright, and whether it is mirrored after."""
@@ -307,7 +328,9 @@ class Plans:
         if doors is not None:
             sides = np.pad(order, ((0, 0), (0, 1)), constant_values=slots)
             doors = _reorder_pairs(doors, np.array(door_ends(slots)).T, sides)
-        return replace(self, types=types, edges=edges.astype(np.int8), boxes=boxes, doors=doors)
+        return replace(
+            self, types=types, edges=edges.astype(np.int8), boxes=boxes, doors=doors
+        )
 
     def diagram(self, row: int) -> Diagram:
         plan = self[row : row + 1]
@@ -334,7 +357,9 @@ class Plans:
         """
         slots = self.types.shape[1]
         if slots > rooms:
-            raise ValueError(f"plans of up to {slots} rooms do not fit into {rooms} slots")
+            raise ValueError(
+                f"plans of up to {slots} rooms do not fit into {rooms} slots"
+            )
         base = rooms * (rooms + 1) // 2
         tokens = np.full((len(self), base), EDGE_PAD, np.int8)
         tokens[:, :rooms] = NODE_PAD
@@ -360,7 +385,9 @@ class Plans:
         return tokens
 
     def _area_tokens(self, rooms: int) -> Types:
-        _require_known(~self.has_boxes, "boxes", option="areas", hint="areas follow from boxes")
+        _require_known(
+            ~self.has_boxes, "boxes", option="areas", hint="areas follow from boxes"
+        )
         tokens = np.full((len(self), rooms), AREA_PAD, np.int8)
         for rows in blocks(len(self)):
             types = self.types[rows]
@@ -387,11 +414,15 @@ class PlanSplits:
         """Apply a change of each plan by itself."""
         parts = []
         for plans in vars(self).values():
-            parts.append(Plans.concatenate([change(plans[rows]) for rows in blocks(len(plans))]))
+            parts.append(
+                Plans.concatenate([change(plans[rows]) for rows in blocks(len(plans))])
+            )
         return PlanSplits(*parts)
 
 
-def turned(points: Int[np.ndarray, "N P 2"], turns: Numbers) -> Int[np.ndarray, "N P 2"]:
+def turned(
+    points: Int[np.ndarray, "N P 2"], turns: Numbers
+) -> Int[np.ndarray, "N P 2"]:
     """Return points on the canvas after quarter turns clockwise, from 0 to 3 for each plan."""
     for turn in (1, 2, 3):
         x, y = np.moveaxis(points, -1, 0)
@@ -456,7 +487,9 @@ def _require_known(
     hint: str,
 ) -> None:
     if unknown.any():
-        message = f"{name} are unknown in {int(unknown.sum()):,} of {len(unknown):,} plans"
+        message = (
+            f"{name} are unknown in {int(unknown.sum()):,} of {len(unknown):,} plans"
+        )
         raise Refused(Problem(message, ("task", option), help=hint, code="misfit"))
 
 
@@ -539,9 +572,13 @@ def decode(tokens: TokenRow, rooms: int) -> Diagram:
     labelled = zip(pairs(rooms), edges, strict=True)
     return Diagram(
         types=tuple(types[:count]),
-        edges=tuple((i, j, relation) for (i, j), relation in labelled if relation < NO_EDGE),
+        edges=tuple(
+            (i, j, relation) for (i, j), relation in labelled if relation < NO_EDGE
+        ),
         doors=None if doors is None else _joined(doors, rooms),
-        areas=None if areas is None else tuple((AREAS[i], AREAS[i + 1]) for i in areas[:count]),
+        areas=None
+        if areas is None
+        else tuple((AREAS[i], AREAS[i + 1]) for i in areas[:count]),
     )
 
 
@@ -582,7 +619,9 @@ def _token_error(
         return "" if token == ids + 1 else f"{token} although there is no room"
     if 0 <= token < ids:
         return ""
-    return {ids: "remaining MASK", ids + 1: "PAD between rooms"}.get(token, f"invalid id {token}")
+    return {ids: "remaining MASK", ids + 1: "PAD between rooms"}.get(
+        token, f"invalid id {token}"
+    )
 
 
 def _joined(doors: Sequence[int], rooms: int) -> Doors:

@@ -20,7 +20,15 @@ from ..missing_library import require_extra
 from ..prepared.manifest import Kind
 from ..prepared.spec import PrepareSpec
 from .constraints.table import Constraints
-from .vocabulary import BOUNDARY_POINTS, IDS, Adjacency, Bedrooms, Format, Order, Orientation
+from .vocabulary import (
+    BOUNDARY_POINTS,
+    IDS,
+    Adjacency,
+    Bedrooms,
+    Format,
+    Order,
+    Orientation,
+)
 
 if TYPE_CHECKING:
     from .plans import PlanSplits
@@ -100,7 +108,9 @@ class BubbleDiagram(TaskSpec):
             yield Misfit(message, ("data", "most"), ("task", "rooms"), help=hint)
         yield from below("data", self.data.check())
         if self.constraints is not None:
-            misfits = self.constraints.check(self.rooms, doors=self.doors, areas=self.areas)
+            misfits = self.constraints.check(
+                self.rooms, doors=self.doors, areas=self.areas
+            )
             yield from below("constraints", misfits)
 
     def space(self) -> TokenSpace:
@@ -117,7 +127,9 @@ class BubbleDiagram(TaskSpec):
             fields.append(Field(name, length, ids + 2, mask=ids, pad=ids + 1))
         conditions = []
         if self.boundary:
-            conditions.append(Condition("boundary", partial=True, length=2 * BOUNDARY_POINTS))
+            conditions.append(
+                Condition("boundary", partial=True, length=2 * BOUNDARY_POINTS)
+            )
         return TokenSpace(tuple(fields), tuple(conditions))
 
     def build(self) -> BubbleDiagrams:
@@ -128,8 +140,12 @@ class BubbleDiagram(TaskSpec):
         if self.boundary:
             from .geometry.boundary import with_boundaries
 
-            plans = with_boundaries(plans, rectangular=isinstance(self.data, ProceduralPlans))
-        return BubbleDiagrams(plans, self.space(), self.constraints, self.order, self.orientation)
+            plans = with_boundaries(
+                plans, rectangular=isinstance(self.data, ProceduralPlans)
+            )
+        return BubbleDiagrams(
+            plans, self.space(), self.constraints, self.order, self.orientation
+        )
 
 
 class ProceduralPlans(DataSpec):
@@ -175,7 +191,9 @@ class _HoldOut(DataSpec):
     @model_validator(mode="after")
     def _leaves_training_plans(self) -> Self:
         if self.valid + self.test >= 1:
-            raise ValueError(f"valid = {self.valid} and test = {self.test} leave no training plans")
+            raise ValueError(
+                f"valid = {self.valid} and test = {self.test} leave no training plans"
+            )
         return self
 
 
@@ -196,14 +214,18 @@ class JsonPlans(_HoldOut):
             find_file(Path(self.path).expanduser())
         except Refused as refused:
             for problem in refused.problems:
-                yield Misfit(problem.message, ("path",), help=problem.help, code=problem.code)
+                yield Misfit(
+                    problem.message, ("path",), help=problem.help, code=problem.code
+                )
 
     def build(self) -> PlanSplits:
         from .data.plan_files import hold_out
         from .formats.jsonl import read_plans
         from .plans import Plans
 
-        plans = Plans.from_diagrams(read_plans(Path(self.path).expanduser(), self.most), self.most)
+        plans = Plans.from_diagrams(
+            read_plans(Path(self.path).expanduser(), self.most), self.most
+        )
         return hold_out(plans, valid=self.valid, test=self.test)
 
 
@@ -256,5 +278,10 @@ class PlanFiles(_HoldOut, PrepareSpec):
         source = Path(self.source).expanduser()
         options = ReadOptions(self.most, self.adjacency, self.bedrooms)
         return prepare_files(
-            self, source, self.format, options, (self.valid, self.test), force=self.force
+            self,
+            source,
+            self.format,
+            options,
+            (self.valid, self.test),
+            force=self.force,
         )

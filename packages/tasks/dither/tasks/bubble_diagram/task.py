@@ -30,8 +30,23 @@ from .export import write_samples
 from .formats.jsonl import read_plan
 from .geometry.boundary import read_boundary
 from .geometry.outline_fit import outline_iou
-from .metrics import MOST_HELD, Frequencies, Reference, field_metrics, field_nats, shuffled
-from .plans import Diagram, Modelled, Plans, PlanSplits, area_bins, outline_areas, real_edges
+from .metrics import (
+    MOST_HELD,
+    Frequencies,
+    Reference,
+    field_metrics,
+    field_nats,
+    shuffled,
+)
+from .plans import (
+    Diagram,
+    Modelled,
+    Plans,
+    PlanSplits,
+    area_bins,
+    outline_areas,
+    real_edges,
+)
 from .plots.pictures import sample_pictures, trajectory_pictures
 from .relations import METRES, net_areas
 from .vocabulary import AREAS, LIVING, NODE_PAD, Export, Order, Orientation
@@ -60,7 +75,9 @@ class BubbleDiagrams:
     ) -> None:
         for split in ("train", "valid"):
             if not len(getattr(plans, split)):
-                raise Refused(f'the split "{split}" contains no plans', code="no-samples")
+                raise Refused(
+                    f'the split "{split}" contains no plans', code="no-samples"
+                )
         if orientation != "given":
             plans = plans.map(Plans.upright)
         if order != "given":
@@ -81,7 +98,8 @@ class BubbleDiagrams:
             "test": plans.test,
         }
         self._tokens = {
-            split: part.tokens(self.rooms, **self.modelled) for split, part in self._plans.items()
+            split: part.tokens(self.rooms, **self.modelled)
+            for split, part in self._plans.items()
         }
         self._room_counts = np.bincount(plans.train.rooms, minlength=self.rooms + 1)
         """Number of training plans by number of rooms."""
@@ -119,7 +137,12 @@ class BubbleDiagrams:
 
     def _valid(self, real: Tensor) -> Tensor:
         pairs = torch.from_numpy(real_edges(real.numpy()))
-        parts = {"nodes": [real], "edges": [pairs], "doors": [pairs, real], "areas": [real]}
+        parts = {
+            "nodes": [real],
+            "edges": [pairs],
+            "doors": [pairs, real],
+            "areas": [real],
+        }
         masks = []
         for field in self.space.fields:
             masks += parts[field.name]
@@ -165,7 +188,9 @@ class BubbleDiagrams:
 
         boundary = read_boundary(outline)
         if like is None:
-            areas = outline_areas(self._boundaries("train")) - outline_areas(boundary[None])
+            areas = outline_areas(self._boundaries("train")) - outline_areas(
+                boundary[None]
+            )
             nearest = np.argsort(np.abs(areas), kind="stable")[:NEAREST]
             rooms = self._plans["train"].rooms[nearest]
             counts = np.bincount(rooms, minlength=self.rooms + 1)
@@ -198,7 +223,9 @@ class BubbleDiagrams:
                 constraints.
         """
         diagram = read_plan(source, self.rooms) if isinstance(source, Path) else source
-        if diagram.boxes is not None and set(keep or ()) <= set(range(len(diagram.types))):
+        if diagram.boxes is not None and set(keep or ()) <= set(
+            range(len(diagram.types))
+        ):
             diagram, keep = self._arrange(diagram, keep)
 
         def place(rooms: list[int], total: int) -> Sequence[int]:
@@ -214,7 +241,9 @@ class BubbleDiagrams:
             diagram, keep, redraw, self.rooms, place, **self.modelled
         )
         misfits = constraints.check(self.rooms, **self.modelled)
-        problems = [Problem(m.message, m.path, help=m.help, code=m.code) for m in misfits]
+        problems = [
+            Problem(m.message, m.path, help=m.help, code=m.code) for m in misfits
+        ]
         if problems:
             raise Refused(problems)
         goal = constraints.goal(self.rooms, **self.modelled)
@@ -273,7 +302,9 @@ class BubbleDiagrams:
         """Return a new accumulator of nats per graph and per token."""
         return GraphMetrics(self.space)
 
-    def baselines(self, split: Split = "valid", samples: int | None = None) -> dict[str, float]:
+    def baselines(
+        self, split: Split = "valid", samples: int | None = None
+    ) -> dict[str, float]:
         """Return metrics of the uniform and the unigram predictor, and of three sets of samples.
 
         "unigram" are samples of the unigram predictor, "real" test plans (the noise floor), and
@@ -298,7 +329,9 @@ class BubbleDiagrams:
             named |= {f"{name}/{baseline}": value for name, value in values.items()}
         return named
 
-    def sample_metrics(self, samples: Int[Tensor, "N L"], like: Clean) -> dict[str, float]:
+    def sample_metrics(
+        self, samples: Int[Tensor, "N L"], like: Clean
+    ) -> dict[str, float]:
         """Return validity levels, and distances to validation plans that meet the constraints.
 
         Each distance has its noise floor. For modelled doors and areas also `field_metrics` and
@@ -309,7 +342,8 @@ class BubbleDiagrams:
         metrics = self._reference.sample_metrics(tokens[:, : self._base])
         if any(self.modelled.values()) and len(tokens):
             valid, test = (
-                part.tokens(self.rooms, **self.modelled) for part in self._reference.held
+                part.tokens(self.rooms, **self.modelled)
+                for part in self._reference.held
             )
             metrics |= field_metrics(tokens, valid, self.rooms)
             floor = field_metrics(test[: len(tokens)], valid, self.rooms)
@@ -318,18 +352,24 @@ class BubbleDiagrams:
         # Placing rooms takes much longer than the other metrics.
         if boundaries is None and not self.modelled["areas"]:
             return metrics
-        placed = list(decode_samples(tokens[:DRAWN], self.rooms, boundaries, _narrow(like)))
+        placed = list(
+            decode_samples(tokens[:DRAWN], self.rooms, boundaries, _narrow(like))
+        )
         if self.modelled["areas"]:
             metrics |= layout_area_error(placed)
         placements = [sample.placement for sample in placed if sample.placement]
-        overlaps = [outline_iou(placement) for placement in placements if placement.outline]
+        overlaps = [
+            outline_iou(placement) for placement in placements if placement.outline
+        ]
         if overlaps:
             metrics["outline_iou"] = float(np.mean(overlaps))
         return metrics
 
     def plots(self, samples: Int[Tensor, "N L"], like: Clean) -> Iterator[Picture]:
         tokens = samples.cpu().numpy()
-        yield from sample_pictures(tokens, self.rooms, _boundaries_of(like), _narrow(like))
+        yield from sample_pictures(
+            tokens, self.rooms, _boundaries_of(like), _narrow(like)
+        )
 
     def export(
         self,
@@ -348,7 +388,9 @@ class BubbleDiagrams:
             _narrow(like),
         )
 
-    def trajectory_plots(self, path: Int[Tensor, "T N L"], like: Clean) -> Iterator[Picture]:
+    def trajectory_plots(
+        self, path: Int[Tensor, "T N L"], like: Clean
+    ) -> Iterator[Picture]:
         path = torch.cat([like.x0[None].to(path), path])
         yield from trajectory_pictures(path.cpu().numpy(), self.rooms, _narrow(like))
 
@@ -379,7 +421,9 @@ class GraphMetrics:
 
     def __init__(self, space: TokenSpace) -> None:
         self._space = space
-        self._sums: dict[str, Any] = {field.name: torch.zeros(3) for field in space.fields}
+        self._sums: dict[str, Any] = {
+            field.name: torch.zeros(3) for field in space.fields
+        }
         """Of each field: nats, weights, and the number of tokens to predict; on the device."""
         self._graphs = 0
         self._accuracy = Accuracy(space)

@@ -24,7 +24,17 @@ from typing import Final
 import numpy as np
 from jaxtyping import Bool
 
-from .arrays import BoxBatch, Boxes, Links, PairRow, Pairs, RelationRow, Rows, TokenRow, Tokens
+from .arrays import (
+    BoxBatch,
+    Boxes,
+    Links,
+    PairRow,
+    Pairs,
+    RelationRow,
+    Rows,
+    TokenRow,
+    Tokens,
+)
 from .geometry.realisability import LIMIT, Realisation, realise, realises
 from .plans import real_edges, split_fields
 from .relations import exclusive, pair_ends
@@ -83,7 +93,10 @@ class Levels:
 
     def rates(self) -> dict[str, float]:
         """Return the share of diagrams that reach each level, and of those that are unknown."""
-        rates = {f"level_{level}": float(mask.mean()) for level, mask in enumerate(self.reached())}
+        rates = {
+            f"level_{level}": float(mask.mean())
+            for level, mask in enumerate(self.reached())
+        }
         return rates | {"unknown": float(self.unknown.mean())}
 
 
@@ -108,7 +121,9 @@ def validity_levels(
     proof = np.zeros((len(tokens), rooms, 4), np.int16)
     for row in np.flatnonzero(structure.order).tolist():
         known = None if boxes is None else boxes[row]
-        level, found, unknown[row] = _search(_Problem.of(tokens[row], rooms), known, limit)
+        level, found, unknown[row] = _search(
+            _Problem.of(tokens[row], rooms), known, limit
+        )
         reached[: level - 2, row] = True
         if found is not None:
             proof[row, : len(found)] = found
@@ -134,7 +149,9 @@ class _Problem:
     def realise(self, level: int, limit: int) -> Realisation:
         """Search boxes that prove a level from 3 to 5."""
         disjoint = self.exclusive.tobytes() if level == 5 else b""
-        return _realise(self.relations.tobytes(), disjoint, self.rooms, limit, apart=level > 3)
+        return _realise(
+            self.relations.tobytes(), disjoint, self.rooms, limit, apart=level > 3
+        )
 
 
 def _search(
@@ -149,7 +166,9 @@ def _search(
     boxes = None if known is None else known[: problem.rooms]
     if boxes is not None and not realises(boxes, problem.relations):
         boxes = None
-    if boxes is not None and realises(boxes, problem.relations, disjoint=problem.exclusive):
+    if boxes is not None and realises(
+        boxes, problem.relations, disjoint=problem.exclusive
+    ):
         return 5, boxes, False
 
     unknown = False

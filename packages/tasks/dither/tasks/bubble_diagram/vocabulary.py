@@ -102,14 +102,23 @@ AREA_MASK: Final = len(AREAS) - 1
 AREA_PAD: Final = AREA_MASK + 1
 """Token ids of MASK and PAD of an area."""
 
-IDS: Final = {"nodes": NODE_MASK, "edges": EDGE_MASK, "doors": DOOR_MASK, "areas": AREA_MASK}
+IDS: Final = {
+    "nodes": NODE_MASK,
+    "edges": EDGE_MASK,
+    "doors": DOOR_MASK,
+    "areas": AREA_MASK,
+}
 """Number of data ids of each field; the next two ids are MASK and PAD."""
 
-_AREA: Final = re.compile(r"(?:(\d+(?:\.\d+)?) to|at (least|most)) (\d+(?:\.\d+)?) m(?:2|²)")
+_AREA: Final = re.compile(
+    r"(?:(\d+(?:\.\d+)?) to|at (least|most)) (\d+(?:\.\d+)?) m(?:2|²)"
+)
 BOUNDARY_POINTS: Final = 48
 """Points of a boundary: the two ends of the front door, and at most 46 corners of the outline."""
 
-Format = Literal["auto", "rplan-png", "graph2plan", "housegan", "resplan", "msd", "jsonl"]
+Format = Literal[
+    "auto", "rplan-png", "graph2plan", "housegan", "resplan", "msd", "jsonl"
+]
 """Input formats; "auto" selects one by file suffix."""
 
 Order = Literal["given", "from-left-to-right"]

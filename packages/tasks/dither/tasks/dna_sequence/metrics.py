@@ -62,10 +62,14 @@ class Markov:
         for known in range(order + 1):
             size = 4 ** (known + 1)
             codes = kmer_codes(bases, known + 1) + labels[:, None] * size
-            counts = np.bincount(codes.ravel(), minlength=cells * size).reshape(cells, -1, 4)
+            counts = np.bincount(codes.ravel(), minlength=cells * size).reshape(
+                cells, -1, 4
+            )
             # Contexts that end in the same bases share the distribution of the shorter one.
             lower = shorter if known == 0 else np.tile(shorter, (1, 4, 1))
-            shorter = (counts + WEIGHT * lower) / (counts.sum(2, keepdims=True) + WEIGHT)
+            shorter = (counts + WEIGHT * lower) / (
+                counts.sum(2, keepdims=True) + WEIGHT
+            )
             self.tables.append(shorter)
 
     def nats(
@@ -89,7 +93,10 @@ class Markov:
         return bases
 
     def _next(
-        self, bases: UInt8[np.ndarray, "N L"], labels: Int64[np.ndarray, " N"], place: int
+        self,
+        bases: UInt8[np.ndarray, "N L"],
+        labels: Int64[np.ndarray, " N"],
+        place: int,
     ) -> Float[np.ndarray, "N 4"]:
         """Return the distribution of the base at a place given those before."""
         known = min(place, len(self.tables) - 1)
@@ -122,7 +129,9 @@ class Group:
         return cls(
             label=label,
             bases=bases,
-            kmers=np.bincount(kmer_codes(bases, k).ravel(), minlength=4**k).astype(float),
+            kmers=np.bincount(kmer_codes(bases, k).ravel(), minlength=4**k).astype(
+                float
+            ),
             gc=((bases == 1) | (bases == 2)).mean(1),
             hits=hits,
         )
@@ -148,16 +157,22 @@ class Reference:
     def markov(self) -> Markov:
         """The chain of the training split."""
         sequences = self._sequences
-        return Markov(sequences.bases["train"], sequences.labels["train"], len(self.cells))
+        return Markov(
+            sequences.bases["train"], sequences.labels["train"], len(self.cells)
+        )
 
     @cached_property
     def motifs(self) -> list[Motif]:
         """The motifs that fit into the sequences."""
         length = self._sequences.facts().length
-        return [motif for motif in self._sequences.motifs() if len(motif.scores) <= length]
+        return [
+            motif for motif in self._sequences.motifs() if len(motif.scores) <= length
+        ]
 
     @cached_property
-    def _halves(self) -> tuple[tuple[UInt8[np.ndarray, "_ L"], Int64[np.ndarray, " _"]], ...]:
+    def _halves(
+        self,
+    ) -> tuple[tuple[UInt8[np.ndarray, "_ L"], Int64[np.ndarray, " _"]], ...]:
         """Return the reference and the floor, with as many sequences of each cell type."""
         bases = self._sequences.bases["valid"]
         labels = self._sequences.labels["valid"]
@@ -190,15 +205,21 @@ class Reference:
             bases, cells = self._halves[1]
             rows = []
             floor_labels = []
-            for label, count in zip(*np.unique(labels, return_counts=True), strict=True):
+            for label, count in zip(
+                *np.unique(labels, return_counts=True), strict=True
+            ):
                 # Samples without a label are compared with sequences of any cell type.
                 of_cell = np.flatnonzero((cells == label) | (label < 0))[:count]
                 rows.append(of_cell)
                 floor_labels.append(np.full(len(of_cell), label))
             any_cell = np.arange(len(labels)) % len(self.cells)
-            drawn = self.markov.draw(np.where(labels < 0, any_cell, labels), bases.shape[1], 0)
+            drawn = self.markov.draw(
+                np.where(labels < 0, any_cell, labels), bases.shape[1], 0
+            )
             self._rivals = {
-                "floor": self.groups(bases[np.concatenate(rows)], np.concatenate(floor_labels)),
+                "floor": self.groups(
+                    bases[np.concatenate(rows)], np.concatenate(floor_labels)
+                ),
                 "markov": self.groups(drawn, labels),
             }
             self._rivals_of = key
@@ -220,9 +241,13 @@ class Reference:
         """
         pairs = [(group, self.reference[label]) for label, group in groups.items()]
         metrics = {
-            "kmer_js": _mean([jensenshannon(own.kmers, held.kmers, 2) for own, held in pairs]),
+            "kmer_js": _mean(
+                [jensenshannon(own.kmers, held.kmers, 2) for own, held in pairs]
+            ),
             "gc": _mean([group.gc.mean() for group in groups.values()]),
-            "gc_distance": _mean([wasserstein_distance(own.gc, held.gc) for own, held in pairs]),
+            "gc_distance": _mean(
+                [wasserstein_distance(own.gc, held.gc) for own, held in pairs]
+            ),
         }
         if self.motifs:
             differences = [np.abs(own.hits - held.hits) for own, held in pairs]
@@ -231,11 +256,15 @@ class Reference:
             metrics["motif_r"] = _correlation(
                 own_contrast, contrast([held.hits for _, held in pairs])
             )
-        copied = [self._is_known(kmer_codes(group.bases, COPIED)) for group in groups.values()]
+        copied = [
+            self._is_known(kmer_codes(group.bases, COPIED)) for group in groups.values()
+        ]
         if copied[0].size:
             metrics["copied"] = _mean([known.mean() for known in copied])
         metrics |= self.accuracies(groups)
-        return {name: float(value) for name, value in metrics.items() if np.isfinite(value)}
+        return {
+            name: float(value) for name, value in metrics.items() if np.isfinite(value)
+        }
 
     def sample_metrics(
         self, bases: UInt8[np.ndarray, "N L"], labels: Int64[np.ndarray, " N"]
@@ -256,7 +285,9 @@ class Reference:
     def _is_known(self, codes: Int64[np.ndarray, "N n"]) -> Bool[np.ndarray, "N n"]:
         if not len(self._known):
             return np.zeros(codes.shape, bool)
-        nearest = self._known[np.searchsorted(self._known, codes).clip(max=len(self._known) - 1)]
+        nearest = self._known[
+            np.searchsorted(self._known, codes).clip(max=len(self._known) - 1)
+        ]
         known: Bool[np.ndarray, "N n"] = nearest == codes
         return known
 
@@ -269,7 +300,9 @@ class Reference:
 
         bases = self._sequences.bases["test"]
         labels = self._sequences.labels["test"]
-        model = make_pipeline(StandardScaler(), LogisticRegression(C=STRENGTH, max_iter=500))
+        model = make_pipeline(
+            StandardScaler(), LogisticRegression(C=STRENGTH, max_iter=500)
+        )
         return model.fit(_features(bases), labels)
 
     def accuracies(self, groups: dict[int, Group]) -> dict[str, float]:
@@ -295,7 +328,9 @@ def _features(bases: UInt8[np.ndarray, "N L"]) -> Float[np.ndarray, "N F"]:
     words = (codes[:, None] // 4 ** np.arange(WORD)[::-1] % 4).astype(np.uint8)
     other = kmer_codes(reverse_complement(words), WORD)[:, 0]
     names, feature = np.unique(np.minimum(codes, other), return_inverse=True)
-    cells = feature[kmer_codes(bases, WORD)] + np.arange(len(bases))[:, None] * len(names)
+    cells = feature[kmer_codes(bases, WORD)] + np.arange(len(bases))[:, None] * len(
+        names
+    )
     counts = np.bincount(cells.ravel(), minlength=len(bases) * len(names))
     return np.sqrt(counts.reshape(len(bases), -1))
 
@@ -310,7 +345,9 @@ def contrast(hits: list[Float[np.ndarray, " K"]]) -> Float[np.ndarray, " _"]:
     return centred
 
 
-def _correlation(first: Float[np.ndarray, " _"], second: Float[np.ndarray, " _"]) -> float:
+def _correlation(
+    first: Float[np.ndarray, " _"], second: Float[np.ndarray, " _"]
+) -> float:
     """Return Pearson's r; NaN if one side is constant."""
     if min(np.ptp(first), np.ptp(second)) < 1e-12:
         return float("nan")
@@ -341,7 +378,12 @@ class BaseMetrics:
 
     def per_sample(self, clean: Clean, measured: Measured) -> dict[str, RatioSums]:
         weights = measured.weights.double()
-        return {"nats_per_base": ((measured.values.double() * weights).sum(1), weights.sum(1))}
+        return {
+            "nats_per_base": (
+                (measured.values.double() * weights).sum(1),
+                weights.sum(1),
+            )
+        }
 
     def compute(self) -> dict[str, float]:
         return self._nats.compute("nats_per_base") | self._accuracy.compute()

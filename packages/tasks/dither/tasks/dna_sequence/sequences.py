@@ -43,7 +43,9 @@ class Sequences:
     labels: dict[Split, Int64[np.ndarray, " _"]]
     motifs: Callable[[], Sequence[Motif]]
     nats: (
-        Callable[[UInt8[np.ndarray, "N L"], Int64[np.ndarray, " N"]], Float[np.ndarray, " N"]]
+        Callable[
+            [UInt8[np.ndarray, "N L"], Int64[np.ndarray, " N"]], Float[np.ndarray, " N"]
+        ]
         | None
     ) = None
 
@@ -57,7 +59,11 @@ def read_dhs(name: str) -> Sequences:
     bases = encode(regions.sequence)
     labels = regions.open.argmax(1)
     valid, test = (np.isin(regions.chromosome, chromosomes) for chromosomes in HELD_OUT)
-    rows: dict[Split, np.ndarray] = {"train": ~(valid | test), "valid": valid, "test": test}
+    rows: dict[Split, np.ndarray] = {
+        "train": ~(valid | test),
+        "valid": valid,
+        "test": test,
+    }
     return Sequences(
         name=name,
         cells=tuple(CELLS),
@@ -93,9 +99,13 @@ class Planted:
         best = np.random.default_rng([seed, 0]).integers(4, size=(cells, motifs, width))
         is_best = np.arange(4) == best[..., None]
         self.rate = rate
-        self.motifs: Float[np.ndarray, "C K W 4"] = np.where(is_best, DOMINANT, (1 - DOMINANT) / 3)
+        self.motifs: Float[np.ndarray, "C K W 4"] = np.where(
+            is_best, DOMINANT, (1 - DOMINANT) / 3
+        )
         gc = np.linspace(0.3, 0.7, cells) if cells > 1 else np.array([0.5])
-        self.background: Float[np.ndarray, "C 4"] = np.stack([1 - gc, gc, gc, 1 - gc], 1) / 2
+        self.background: Float[np.ndarray, "C 4"] = (
+            np.stack([1 - gc, gc, gc, 1 - gc], 1) / 2
+        )
 
     def draw(
         self, count: int, length: int, seed: list[int]
@@ -110,7 +120,9 @@ class Planted:
         for start in range(length - width + 1):
             rows = np.flatnonzero((free <= start) & (rng.random(count) < self.rate))
             chosen = self.motifs[labels[rows], rng.integers(motifs, size=len(rows))]
-            bases[rows, start : start + width] = _choose(rng, chosen, (len(rows), width))
+            bases[rows, start : start + width] = _choose(
+                rng, chosen, (len(rows), width)
+            )
             free[rows] = start + width
         return bases, labels
 
@@ -133,16 +145,24 @@ class Planted:
             if start + width > length:
                 before[start + 1] = np.logaddexp(before[start + 1], alone)
                 continue
-            before[start + 1] = np.logaddexp(before[start + 1], alone + np.log1p(-self.rate))
+            before[start + 1] = np.logaddexp(
+                before[start + 1], alone + np.log1p(-self.rate)
+            )
             word = bases[:, None, start : start + width, None].astype(np.int64)
             of_motif = np.take_along_axis(columns, word, 3)[..., 0].sum(2)
-            planted = np.logaddexp.reduce(of_motif, 1) + np.log(self.rate / self.motifs.shape[1])
-            before[start + width] = np.logaddexp(before[start + width], before[start] + planted)
+            planted = np.logaddexp.reduce(of_motif, 1) + np.log(
+                self.rate / self.motifs.shape[1]
+            )
+            before[start + width] = np.logaddexp(
+                before[start + width], before[start] + planted
+            )
         return -before[length]
 
 
 def _choose(
-    rng: np.random.Generator, probabilities: Float[np.ndarray, "... 4"], shape: tuple[int, int]
+    rng: np.random.Generator,
+    probabilities: Float[np.ndarray, "... 4"],
+    shape: tuple[int, int],
 ) -> UInt8[np.ndarray, "..."]:
     """Draw one base for each of the distributions, which broadcast to `shape`."""
     u = rng.random(shape)

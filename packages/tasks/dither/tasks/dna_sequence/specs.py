@@ -69,7 +69,12 @@ class DnaSequence(TaskSpec):
                 read_motifs(Path(self.motifs).expanduser())
             except Refused as refused:
                 for problem in refused.problems:
-                    yield Misfit(problem.message, ("motifs",), help=problem.help, code=problem.code)
+                    yield Misfit(
+                        problem.message,
+                        ("motifs",),
+                        help=problem.help,
+                        code=problem.code,
+                    )
 
     def space(self) -> TokenSpace:
         """Return one field of four ids, "bases", and the condition "cell"."""
@@ -85,7 +90,10 @@ class DnaSequence(TaskSpec):
         sequences: Sequences = self.data.build()
         motifs = None if self.motifs is None else Path(self.motifs).expanduser()
         return DnaSequences(
-            sequences, kmer=self.kmer, motifs=motifs, reverse_complement=self.reverse_complement
+            sequences,
+            kmer=self.kmer,
+            motifs=motifs,
+            reverse_complement=self.reverse_complement,
         )
 
 
@@ -111,7 +119,9 @@ class DHSSequences(DataSpec):
 
     def prepare(self) -> str:
         sequences = self.build()
-        sizes = ", ".join(f"{len(rows):,} for {split}" for split, rows in sequences.bases.items())
+        sizes = ", ".join(
+            f"{len(rows):,} for {split}" for split, rows in sequences.bases.items()
+        )
         return f"{sizes}; {len(sequences.motifs()):,} motifs"
 
 
@@ -145,7 +155,9 @@ class PlantedMotifs(DataSpec):
     @model_validator(mode="after")
     def _fits(self) -> PlantedMotifs:
         if self.width > self.length:
-            raise ValueError(f"a motif of {self.width} bases does not fit into {self.length}")
+            raise ValueError(
+                f"a motif of {self.width} bases does not fit into {self.length}"
+            )
         return self
 
     def facts(self) -> SequenceFacts:
@@ -157,6 +169,15 @@ class PlantedMotifs(DataSpec):
         from .sequences import plant
 
         options = self.model_dump(
-            include={"length", "cells", "motifs", "width", "rate", "train", "held", "seed"}
+            include={
+                "length",
+                "cells",
+                "motifs",
+                "width",
+                "rate",
+                "train",
+                "held",
+                "seed",
+            }
         )
         return plant(self.name, self.facts().cells, **options)

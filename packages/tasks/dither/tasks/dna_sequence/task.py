@@ -54,7 +54,9 @@ class DnaSequences:
     ) -> None:
         for split in ("train", "valid", "test"):
             if not len(sequences.bases[split]):
-                raise Refused(f'{sequences.name}: the split "{split}" is empty', code="no-samples")
+                raise Refused(
+                    f'{sequences.name}: the split "{split}" is empty', code="no-samples"
+                )
         if motifs is not None:
             from ..get_region.formats.motif_files import read_motifs
 
@@ -78,7 +80,8 @@ class DnaSequences:
         bases = self.sequences.bases[split][numbers]
         labels = self.sequences.labels[split][numbers]
         return Clean.of(
-            torch.from_numpy(bases.astype(np.int64)), cell=torch.from_numpy(labels.astype(np.int64))
+            torch.from_numpy(bases.astype(np.int64)),
+            cell=torch.from_numpy(labels.astype(np.int64)),
         )
 
     def like(self, n: int, seed: int) -> Clean:
@@ -92,18 +95,24 @@ class DnaSequences:
         """Return an accumulator of nats per base."""
         return BaseMetrics(self.space)
 
-    def baselines(self, split: Split = "valid", samples: int | None = None) -> dict[str, float]:
+    def baselines(
+        self, split: Split = "valid", samples: int | None = None
+    ) -> dict[str, float]:
         """Return nats per base of uniform bases, of the Markov chains and, if it is known, of the true distribution."""
         predictors: dict[str, Any] = {"markov": self._reference.markov.nats}
         if self.sequences.nats is not None:
             predictors["truth"] = self.sequences.nats
         result = {"nats_per_base/uniform": log(4)}
         for name, nats in predictors.items():
-            mean = nats(self.sequences.bases[split], self.sequences.labels[split]).mean()
+            mean = nats(
+                self.sequences.bases[split], self.sequences.labels[split]
+            ).mean()
             result[f"nats_per_base/{name}"] = float(mean) / self.space.length
         return result
 
-    def sample_metrics(self, samples: Int[Tensor, "N L"], like: Clean) -> dict[str, float]:
+    def sample_metrics(
+        self, samples: Int[Tensor, "N L"], like: Clean
+    ) -> dict[str, float]:
         """Return distances of samples to held-out sequences and accuracies; see `Reference`."""
         return self._reference.sample_metrics(*_arrays(samples, like))
 
@@ -145,7 +154,9 @@ class DnaSequences:
             rows += np.flatnonzero(labels == label)[:limit].tolist()
         rows.sort()
         texts = zip(rows, as_text(bases[rows]), strict=True)
-        return "".join(f">sample-{row} {names[labels[row]]}\n{text}\n" for row, text in texts)
+        return "".join(
+            f">sample-{row} {names[labels[row]]}\n{text}\n" for row, text in texts
+        )
 
 
 def _arrays(
@@ -177,7 +188,9 @@ def _compare_plot(reference: Reference, groups: dict[str, dict[int, Group]]) -> 
         dots |= {"label": label, "rasterized": True}
         counts = np.sum([group.kmers for group in own], 0)
         held_counts = np.sum([group.kmers for group in held], 0)
-        kmers.scatter(held_counts / held_counts.sum(), counts / max(counts.sum(), 1), **dots)
+        kmers.scatter(
+            held_counts / held_counts.sum(), counts / max(counts.sum(), 1), **dots
+        )
         own_hits = contrast([group.hits for group in own])
         hits.scatter(contrast([group.hits for group in held]), own_hits, **dots)
         shares = np.concatenate([group.gc for group in own])

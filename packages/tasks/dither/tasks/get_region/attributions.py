@@ -32,7 +32,9 @@ EXPLAINED: Final = 4096
 METHODS: Final = ("gradient_x_input", "knock_out")
 
 
-def attribute(task: RegionWindows, model: TrainedModel, request: DataRequest) -> list[Path]:
+def attribute(
+    task: RegionWindows, model: TrainedModel, request: DataRequest
+) -> list[Path]:
     """Write gradient x input and knock-out of every motif, in the units of the source.
 
     The input counts from a region without the motif. Knock-out is the fall of a prediction when a
@@ -47,7 +49,9 @@ def attribute(task: RegionWindows, model: TrainedModel, request: DataRequest) ->
     matrix = source.matrix
     every = max(1, -(-len(source.windows) * task.regions // EXPLAINED))
     # A region without motifs, in the units of the model.
-    zero = torch.from_numpy(task.units.forward(np.zeros((1, 1, task.space.width), np.float32)))
+    zero = torch.from_numpy(
+        task.units.forward(np.zeros((1, 1, task.space.width), np.float32))
+    )
     scale = torch.from_numpy(task.standard.std * task.units.divisor)
     genes = np.zeros(0, np.int64) if matrix.gene_region is None else matrix.gene_region
     cells = []
@@ -60,7 +64,14 @@ def attribute(task: RegionWindows, model: TrainedModel, request: DataRequest) ->
             rows.append(index[clean.valid.numpy()])
             sites.append(index[is_site.numpy()])
             columns = [
-                _attribute(model, clean, zero[..., : task.motifs], column, scale[column], is_site)
+                _attribute(
+                    model,
+                    clean,
+                    zero[..., : task.motifs],
+                    column,
+                    scale[column],
+                    is_site,
+                )
                 for column in source.columns
             ]
             windows.append(_stack(columns))
@@ -88,7 +99,10 @@ def attribute(task: RegionWindows, model: TrainedModel, request: DataRequest) ->
         "end": matrix.end[index],
     }
 
-    files = [request.folder / name for name in ("attributions.npz", "attributions.png", *tables)]
+    files = [
+        request.folder / name
+        for name in ("attributions.npz", "attributions.png", *tables)
+    ]
     with atomic_write(files[0]) as temporary:
         np.savez_compressed(temporary, **arrays)
     titles = [f"{cell} {column}".strip() for cell in source.cells for column in names]
@@ -97,7 +111,9 @@ def attribute(task: RegionWindows, model: TrainedModel, request: DataRequest) ->
         temporary.write_bytes(png)
     for path, table in zip(files[2:], tables.values(), strict=True):
         with atomic_write(path) as temporary:
-            table.to_csv(temporary, index=False, lineterminator="\n", float_format="%.6g")
+            table.to_csv(
+                temporary, index=False, lineterminator="\n", float_format="%.6g"
+            )
     return files
 
 
@@ -125,7 +141,9 @@ def _by_gene(
     assert matrix.gene_region is not None
     number_of = {region: number for number, region in enumerate(regions.tolist())}
     sites: dict[str, list[int]] = {}
-    for gene, region in zip(matrix.gene.tolist(), matrix.gene_region.tolist(), strict=True):
+    for gene, region in zip(
+        matrix.gene.tolist(), matrix.gene_region.tolist(), strict=True
+    ):
         if region in number_of:
             sites.setdefault(gene, []).append(number_of[region])
     means = []
@@ -142,7 +160,12 @@ def _attribute(
     column: int,
     scale: Tensor,
     sites: Bool[Tensor, "N L"],
-) -> tuple[Float[Tensor, "n M"], Float[Tensor, "n M"], Float[Tensor, "g M"], Float[Tensor, "g M"]]:
+) -> tuple[
+    Float[Tensor, "n M"],
+    Float[Tensor, "n M"],
+    Float[Tensor, "g M"],
+    Float[Tensor, "g M"],
+]:
     """Return gradient x input and knock-out of a column for regions, and of predictions at sites."""
     motifs = zero.shape[-1]
     valid = clean.valid
@@ -166,5 +189,7 @@ def _attribute(
             without = clean.x0.clone()
             without[..., motif] = zero[..., motif]
             without *= valid[..., None]
-            falls[..., motif] = (y - model.mean(replace(clean, x0=without))[..., column]) * scale
+            falls[..., motif] = (
+                y - model.mean(replace(clean, x0=without))[..., column]
+            ) * scale
     return gradient[valid], falls[valid], of_sites[sites], falls[sites]

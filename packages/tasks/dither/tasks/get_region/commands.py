@@ -34,12 +34,15 @@ Words = Annotated[
     ),
 ]
 Split = Annotated[
-    Part | None, typer.Option("--split", help="By default valid; all with data of yours.")
+    Part | None,
+    typer.Option("--split", help="By default valid; all with data of yours."),
 ]
 Cell = Annotated[
     str | None,
     typer.Option(
-        "--cell", metavar="NAME", help="Cell type; by default all that the model was trained on."
+        "--cell",
+        metavar="NAME",
+        help="Cell type; by default all that the model was trained on.",
     ),
 ]
 
@@ -47,7 +50,9 @@ Cell = Annotated[
 def add_commands(app: typer.Typer, engine: Engine) -> None:
     """Add the commands of this task."""
 
-    @app.command(epilog="Example: dither predict runs/RUN my.zarr --cell K562 --export csv")
+    @app.command(
+        epilog="Example: dither predict runs/RUN my.zarr --cell K562 --export csv"
+    )
     def predict(
         run: RunDirectory,
         words: Words = None,

@@ -27,7 +27,12 @@ ARRAY_NAMES: Final = {
     "expression": "expression",
     "tss": "TSS",
 }
-DTYPES: Final = {"open": np.bool_, "atpm": np.float32, "expression": np.float32, "tss": np.bool_}
+DTYPES: Final = {
+    "open": np.bool_,
+    "atpm": np.float32,
+    "expression": np.float32,
+    "tss": np.bool_,
+}
 
 
 def convert(
@@ -48,14 +53,24 @@ def convert(
     """
     began = perf_counter()
     if missing := [file for file in files if not file.is_file()]:
-        raise Refused([Problem(f"{file}: no such file", code="file-not-found") for file in missing])
+        raise Refused(
+            [
+                Problem(f"{file}: no such file", code="file-not-found")
+                for file in missing
+            ]
+        )
     check_owned(folder, REGIONS)
     made = {**options, "source": describe_sources(files, path)}
     if (existing := find_existing(folder, REGIONS, made, force=force)) is not None:
         return f"{folder} exists already, all checksums match\n{_summary(existing)}"
     raw = read()
-    with Progress("regions converted") as progress, write_folder(folder, REGIONS, made) as writer:
-        _write_regions(writer, raw, _blocks(raw, np.dtype(dtype), path, progress.update), dtype)
+    with (
+        Progress("regions converted") as progress,
+        write_folder(folder, REGIONS, made) as writer,
+    ):
+        _write_regions(
+            writer, raw, _blocks(raw, np.dtype(dtype), path, progress.update), dtype
+        )
     lines = [_summary(writer.manifest)]
     lines += [f"note: {note}" for note in (*raw.notes, *_notes(raw.arrays))]
     lines.append(f"in {perf_counter() - began:.1f} s, written to {folder}")
@@ -105,10 +120,14 @@ def _blocks(
         block: Float[np.ndarray, "n M"] = np.asarray(features[rows])
         if block.size and float(block.max()) > largest:
             row, column = np.argwhere(block.astype(np.float64) > largest)[0].tolist()
-            where = raw.locate("features", rows.start + row, str(raw.arrays["motifs"][column]))
+            where = raw.locate(
+                "features", rows.start + row, str(raw.arrays["motifs"][column])
+            )
             limit = f"{dtype} holds ({largest:g})"
             message = f"{path}: {where}: {block[row, column]:g} is more than {limit}"
-            raise Refused(Problem(message, help="use --dtype float32", code="out-of-range"))
+            raise Refused(
+                Problem(message, help="use --dtype float32", code="out-of-range")
+            )
         yield block
         update(rows.stop, len(features))
 

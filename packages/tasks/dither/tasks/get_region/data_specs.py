@@ -52,7 +52,9 @@ class HumanDHS(DataSpec):
     def facts(self) -> RegionFacts:
         """Return sizes and names; a test compares them with the table."""
         longest, chromosomes = (859, 2) if self.subset == "chr21-22" else (3217, 24)
-        return RegionFacts(282, ("K562", "HepG2", "GM12878", "hESC"), longest, chromosomes)
+        return RegionFacts(
+            282, ("K562", "HepG2", "GM12878", "hESC"), longest, chromosomes
+        )
 
     def build(self) -> RegionMatrix:
         from .data.human_dhs import read_human
@@ -111,7 +113,9 @@ class _AtPath(_Regions):
         require_extra("regions", self.name, ("task", "data"))
         from .formats.sources import ReadOptions, open_regions
 
-        options = ReadOptions(getattr(self, "overlaps", True), getattr(self, "empty_chunks", True))
+        options = ReadOptions(
+            getattr(self, "overlaps", True), getattr(self, "empty_chunks", True)
+        )
         return open_regions([self.source()], self.splits(), options, headers=headers)
 
 
@@ -216,7 +220,9 @@ class ScannedRegions(PreparedRegions):
     """
 
     name = "motifs"
-    read_options: ClassVar[frozenset[str]] = PreparedRegions.read_options | {"empty_chunks"}
+    read_options: ClassVar[frozenset[str]] = PreparedRegions.read_options | {
+        "empty_chunks"
+    }
     paths: list[str] = Option(min_length=2, max_length=3)
     """PEAKS.bed, sorted; GENOME.fa, perhaps gzipped; and a file of motifs, by default vertebrates
     of JASPAR 2026. The fourth column of a file called CELL.atac.bed is the accessibility of that
@@ -230,7 +236,15 @@ class ScannedRegions(PreparedRegions):
         from .formats.motif_files import scan_regions
 
         files = [Path(path).expanduser() for path in self.paths]
-        read = partial(scan_regions, *files, p_value=self.p_value, overlaps=self.overlaps)
+        read = partial(
+            scan_regions, *files, p_value=self.p_value, overlaps=self.overlaps
+        )
         return convert(
-            files[0], files, self.folder(), self.options(), read, dtype=self.dtype, force=self.force
+            files[0],
+            files,
+            self.folder(),
+            self.options(),
+            read,
+            dtype=self.dtype,
+            force=self.force,
         )

@@ -44,8 +44,12 @@ def write_anndata(path: Path, arrays: Mapping[str, Any]) -> None:
     import anndata
     import pandas  # type: ignore[import-untyped,unused-ignore]
 
-    regions = pandas.DataFrame({name: arrays[name] for name in ("chromosome", "start", "end")})
-    regions.index = [f"{row.chromosome}:{row.start}-{row.end}" for row in regions.itertuples()]
+    regions = pandas.DataFrame(
+        {name: arrays[name] for name in ("chromosome", "start", "end")}
+    )
+    regions.index = [
+        f"{row.chromosome}:{row.start}-{row.end}" for row in regions.itertuples()
+    ]
     names = arrays["cell"].astype(object)
     if "region" in arrays:
         empty = np.zeros((len(regions), 0), np.float32)
@@ -68,9 +72,13 @@ def write_tracks(folder: Path, arrays: Mapping[str, Any], form: str) -> list[Pat
     files = []
     suffix = "bw" if form == "bigwig" else "bedgraph"
     cells = arrays["cell"].tolist()
-    regions = pandas.DataFrame({name: arrays[name] for name in ("chromosome", "start", "end")})
+    regions = pandas.DataFrame(
+        {name: arrays[name] for name in ("chromosome", "start", "end")}
+    )
     for number, cell in enumerate(cells):
-        for column, values in zip(arrays["column"], arrays["prediction"][number].T, strict=True):
+        for column, values in zip(
+            arrays["column"], arrays["prediction"][number].T, strict=True
+        ):
             # Cell types are named by the data: never paths, and different ones stay apart.
             name = f"{safe_name(cell, cells)}-{column}" if cell else str(column)
             files.append(folder / f"{name}.{suffix}")
@@ -79,7 +87,9 @@ def write_tracks(folder: Path, arrays: Mapping[str, Any], form: str) -> list[Pat
                 if form == "bigwig":
                     _write_bigwig(temporary, table)
                 else:
-                    lines = table.to_csv(sep="\t", header=False, index=False, float_format="%.6g")
+                    lines = table.to_csv(
+                        sep="\t", header=False, index=False, float_format="%.6g"
+                    )
                     text = f'track type=bedGraph name="{name}"\n{lines}'
                     temporary.write_text(text, encoding="utf-8")
     return files

@@ -96,11 +96,17 @@ def _draw_window(
     strip = STRIP if sampled[0] else WIDE_STRIP
     widths = [strip if number else 1 for _, number in shown]
     figure = new_figure(15, 7.0, title)
-    axes = figure.subplots(1, len(shown), sharey=True, width_ratios=widths, squeeze=False)[0]
+    axes = figure.subplots(
+        1, len(shown), sharey=True, width_ratios=widths, squeeze=False
+    )[0]
     before = None
     for axis, (panel, number) in zip(axes, shown, strict=True):
-        bar = _draw_panel(figure, axis, panel, parts[number], largest[number], is_strip=number > 0)
-        bare(axis, "" if panel is before else panel.name).tick_params(left=before is None)
+        bar = _draw_panel(
+            figure, axis, panel, parts[number], largest[number], is_strip=number > 0
+        )
+        bare(axis, "" if panel is before else panel.name).tick_params(
+            left=before is None
+        )
         before = panel
         if number:
             axis.set_xticks([0], [extra[number - 1]], rotation=90, fontsize=7)
@@ -128,12 +134,20 @@ def _panels(
         panels.append(_Panel(name, masked, "given        sampled", is_mask=True))
     panels.append(_Panel("sampled and given", drawn))
     difference = drawn - truth
-    panels.append(_Panel("sample minus truth", difference, "difference", is_difference=True))
+    panels.append(
+        _Panel("sample minus truth", difference, "difference", is_difference=True)
+    )
     return panels
 
 
 def _draw_panel(
-    figure: Figure, axis: Axes, panel: _Panel, columns: Any, high: float, *, is_strip: bool
+    figure: Figure,
+    axis: Axes,
+    panel: _Panel,
+    columns: Any,
+    high: float,
+    *,
+    is_strip: bool,
 ) -> Colorbar:
     """Draw columns of a panel, with a colour bar below them."""
     from matplotlib.colors import ListedColormap
@@ -146,7 +160,9 @@ def _draw_panel(
     elif panel.is_difference:
         low = -high
         colours = "RdBu_r"
-    image = axis.imshow(panel.values[:, columns], vmin=low, vmax=high, cmap=colours, **HEAT)
+    image = axis.imshow(
+        panel.values[:, columns], vmin=low, vmax=high, cmap=colours, **HEAT
+    )
     bar = figure.colorbar(
         image,
         ax=axis,
@@ -166,7 +182,12 @@ def _draw_panel(
 
 def _spread(length: int, number: int) -> list[int]:
     """Return evenly spaced positions, including the first and the last."""
-    return sorted({round(position) for position in np.linspace(0, length - 1, min(number, length))})
+    return sorted(
+        {
+            round(position)
+            for position in np.linspace(0, length - 1, min(number, length))
+        }
+    )
 
 
 def _quantitative(
@@ -208,7 +229,9 @@ def _draw_scatter(columns: Sequence[tuple[str, Pair]]) -> bytes:
         high = max(float(truth.max()), float(guess.max()))
         axis.plot([low, high], [low, high], color=LIGHT, zorder=0)
         step = -(-len(truth) // DOTS)
-        axis.scatter(truth[::step], guess[::step], s=9, color=BLUE, alpha=0.35, linewidths=0)
+        axis.scatter(
+            truth[::step], guess[::step], s=9, color=BLUE, alpha=0.35, linewidths=0
+        )
     return to_png(figure)
 
 
@@ -229,11 +252,15 @@ def _draw_accessibility(metrics: RegionMetrics, where: str) -> bytes | None:
         text = f"{values[f'accessibility_{name}']:.3f}"
         return text if half is None else f"{text} +- {half:.3f}"
 
-    figure = new_figure(9, 4.2, f"{where}: {truth.sum():,} of {truth.size:,} regions are open")
+    figure = new_figure(
+        9, 4.2, f"{where}: {truth.sum():,} of {truth.size:,} regions are open"
+    )
     roc, recall = figure.subplots(1, 2)
     false, true, _ = roc_curve(truth, score)
     title = f"ROC: area {area('auc')}, random .5"
-    bare(roc, title, "false positive rate", "true positive rate").plot([0, 1], [0, 1], color=LIGHT)
+    bare(roc, title, "false positive rate", "true positive rate").plot(
+        [0, 1], [0, 1], color=LIGHT
+    )
     roc.plot(false, true, color=BLUE)
     precision, sensitivity, _ = precision_recall_curve(truth, score)
     title = f"precision: average {area('auprc')}, random {share:.3f}"
@@ -247,7 +274,9 @@ def _draw_calibration(draws: Draws) -> bytes:
     """Return a PNG: the calibration of several draws of each window."""
     metrics = draw_metrics(draws)
     binary = is_binary(draws.truth)
-    summary = f"spread by error {metrics.get('spread_skill', 0.0):.2f} (1 is calibrated)"
+    summary = (
+        f"spread by error {metrics.get('spread_skill', 0.0):.2f} (1 is calibrated)"
+    )
     if not binary:
         inside = f"{metrics['draw_coverage_90']:.1%} of the truths are inside"
         summary = f"{inside} the {LEVEL:.0%} interval, {summary}"
@@ -259,11 +288,18 @@ def _draw_calibration(draws: Draws) -> bytes:
         bins = np.minimum((draws.above * BINS).astype(int), BINS - 1)
         groups = [np.flatnonzero(bins == number) for number in np.unique(bins)]
         shares = [draws.above[rows].mean() for rows in groups]
-        axis.plot(shares, [draws.truth[rows].mean() for rows in groups], color=BLUE, marker="o")
+        axis.plot(
+            shares,
+            [draws.truth[rows].mean() for rows in groups],
+            color=BLUE,
+            marker="o",
+        )
         axis.set(xlabel="share of draws above 1/2", ylabel="share of truths that are 1")
     else:
         levels = np.linspace(0.05, 0.95, 19)
-        axis.plot(levels, [coverage(draws, level) for level in levels], color=BLUE, marker=".")
+        axis.plot(
+            levels, [coverage(draws, level) for level in levels], color=BLUE, marker="."
+        )
         axis.set(xlabel="level of the interval", ylabel="share of truths inside")
     return to_png(figure)
 
@@ -338,7 +374,9 @@ def plot_samples(
     means = np.stack([values[rows].mean(0) for rows in groups])
     metrics.predictions.add(truth[first], means, counted[first], starts)
     pairs = metrics.predictions.pairs()
-    if columns := _quantitative([*labels.motifs, *labels.extra], pairs, len(labels.motifs)):
+    if columns := _quantitative(
+        [*labels.motifs, *labels.extra], pairs, len(labels.motifs)
+    ):
         yield Picture("scatter", png=_draw_scatter(columns))
 
     draws = Draws.of(truth, values, counted, groups)
@@ -378,15 +416,24 @@ def _draw_tracks(
 
     figure = new_figure(13, 0.8 + 2.9 * len(shown), f"{places[0]} to {places[-1]}")
     heights = [2, 1] * len(shown)
-    axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
-    for values, errors, column in zip(axes[::2], axes[1::2], shown.tolist(), strict=True):
+    axes = figure.subplots(
+        len(heights), 1, sharex=True, height_ratios=heights, squeeze=False
+    )[:, 0]
+    for values, errors, column in zip(
+        axes[::2], axes[1::2], shown.tolist(), strict=True
+    ):
         where = counted[:, column]
         true = truth[where, column]
         bare(values, y=names[column])
         mean = _draw_track(values, x[where], true, draws[:, where, column])
         if len(sites):
             low = np.full(len(sites), values.get_ylim()[0])
-            dots = {"s": 20, "color": "black", "marker": "^", "label": "transcription start"}
+            dots = {
+                "s": 20,
+                "color": "black",
+                "marker": "^",
+                "label": "transcription start",
+            }
             values.scatter(sites, low, **dots)
         legend = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": 4}
         values.legend(fontsize=8, frameon=False, **legend)
@@ -430,7 +477,9 @@ def draw_attributions(
     size = (3.2 + 0.6 * len(values), 1.8 + 0.19 * len(order))
     figure = new_figure(*size, "Gradient x input, mean over regions")
     axis = bare(figure.subplots())
-    image = axis.imshow(values[:, order].T, vmin=-high, vmax=high, cmap="RdBu_r", **HEAT)
+    image = axis.imshow(
+        values[:, order].T, vmin=-high, vmax=high, cmap="RdBu_r", **HEAT
+    )
     axis.set_xticks(range(len(titles)), titles, rotation=45, fontsize=8, ha="right")
     axis.set_yticks(range(len(order)), [motifs[column] for column in order], fontsize=7)
     figure.colorbar(image, ax=axis, shrink=0.6).outline.set_visible(False)

@@ -18,14 +18,22 @@ from dither.registry.files.atomic import atomic_write
 
 from .export import check_forms, write_anndata, write_tracks
 from .plots import draw_umap
-from .source_windows import DataRequest, RegionWindows, SourceWindows, cell_labels, known_motifs
+from .source_windows import (
+    DataRequest,
+    RegionWindows,
+    SourceWindows,
+    cell_labels,
+    known_motifs,
+)
 
 __all__ = ["embed", "predict", "predict_values"]
 
 FORMS: Final = ("csv", "npz", "h5ad", "bedgraph", "bigwig")
 
 
-def predict(task: RegionWindows, model: TrainedModel, request: DataRequest) -> list[Path]:
+def predict(
+    task: RegionWindows, model: TrainedModel, request: DataRequest
+) -> list[Path]:
     """Write predictions of every region, per cell type and column, in the units of the source."""
     forms = check_forms(request.formats or ("csv",), FORMS)
     source = SourceWindows.of(task, request)
@@ -80,7 +88,9 @@ def _write_table(path: Path, arrays: dict[str, Any]) -> None:
     table["column"] = np.tile(np.repeat(columns, count), len(cells))
     for name in ("prediction", "truth"):
         table[name] = arrays[name].swapaxes(1, 2).ravel()
-    pandas.DataFrame(table).to_csv(path, index=False, lineterminator="\n", float_format="%.7g")
+    pandas.DataFrame(table).to_csv(
+        path, index=False, lineterminator="\n", float_format="%.7g"
+    )
 
 
 def predict_values(
@@ -95,7 +105,9 @@ def predict_values(
     """
     labels = cell_labels(task, cell)
     if len(labels) > 1:
-        raise Refused(f"name the cell type: {', '.join(labels)}", code="missing-argument")
+        raise Refused(
+            f"name the cell type: {', '.join(labels)}", code="missing-argument"
+        )
     motifs = np.asarray(x, np.float32)
     is_windows = motifs.ndim == 3 and motifs.shape[-1] == task.motifs
     if not is_windows or not 1 <= motifs.shape[1] <= task.regions:
@@ -103,7 +115,9 @@ def predict_values(
         message = f"x has the shape {motifs.shape}, expected {expected}"
         raise Refused(message, code="wrong-shape")
     if bool(task.given[task.motifs :].any()):
-        raise Refused("the model is given accessibility too; use `dither predict`", code="usage")
+        raise Refused(
+            "the model is given accessibility too; use `dither predict`", code="usage"
+        )
 
     count, length = motifs.shape[:2]
     divided = motifs / task.units.divisor[: task.motifs]
@@ -111,7 +125,9 @@ def predict_values(
         divided = np.minimum(divided, 1)
     scaled = np.zeros((count, task.regions, task.space.width), np.float32)
     scaled[:, :length, : task.motifs] = divided
-    real = np.broadcast_to(np.arange(task.regions) < length, (count, task.regions)).copy()
+    real = np.broadcast_to(
+        np.arange(task.regions) < length, (count, task.regions)
+    ).copy()
     clean = known_motifs(task, scaled, real, next(iter(labels.values())))
     draws = torch.stack([model.sample(clean) for _ in range(task.draws)])
     mean: np.ndarray = task.inverse_transform(draws.mean(0))

@@ -24,7 +24,13 @@ from .data.region_matrix import RegionMatrix
 from .data.windows import WindowOptions, Windows, cut_windows
 from .formats.sources import ReadOptions, open_regions
 
-__all__ = ["DataRequest", "RegionWindows", "SourceWindows", "cell_labels", "known_motifs"]
+__all__ = [
+    "DataRequest",
+    "RegionWindows",
+    "SourceWindows",
+    "cell_labels",
+    "known_motifs",
+]
 
 RegionWindows = Any
 """The task of `task.py`, which imports this module."""
@@ -73,7 +79,9 @@ class SourceWindows:
             windows = cut_windows(matrix, request.split, options, [0], covering=True)
         if not len(windows):
             names = ", ".join(matrix.chromosomes.tolist()[:30])
-            message = f'no region is in the split "{request.split}"; chromosomes: {names}'
+            message = (
+                f'no region is in the split "{request.split}"; chromosomes: {names}'
+            )
             raise Refused(Problem(message, help="use --split all", code="no-samples"))
         return cls(task, matrix, windows, cells)
 
@@ -118,13 +126,23 @@ class SourceWindows:
     def _values(self, name: str, cell: str) -> Any:
         """Return known values of a cell type, or NaN."""
         matrix = self.matrix
-        arrays = {"open": matrix.open, "atpm": matrix.atpm, "expression": matrix.expression}
+        arrays = {
+            "open": matrix.open,
+            "atpm": matrix.atpm,
+            "expression": matrix.expression,
+        }
         array = arrays[name]
-        if array is None or cell not in matrix.cells or f"{name}:{cell}" in matrix.unknown:
+        if (
+            array is None
+            or cell not in matrix.cells
+            or f"{name}:{cell}" in matrix.unknown
+        ):
             return np.full((len(matrix), 1), np.nan)
         return array[:, matrix.cells.index(cell)]
 
-    def batches(self, cell: str, every: int = 1) -> Iterator[tuple[Clean, Int[np.ndarray, "N L"]]]:
+    def batches(
+        self, cell: str, every: int = 1
+    ) -> Iterator[tuple[Clean, Int[np.ndarray, "N L"]]]:
         """Yield windows and their regions; everything that the model predicts is masked."""
         task = self.task
         given = task.given.numpy()[task.motifs :]
@@ -139,7 +157,10 @@ class SourceWindows:
             extra = np.where(given, np.minimum(extra, 1), 0)
             scaled = np.concatenate([self.matrix.scaled(index), extra], -1)
             clean = known_motifs(task, scaled, real, self.cells[cell])
-            yield replace(clean, cond=clean.cond | self._conditions(cell, index, real)), index
+            yield (
+                replace(clean, cond=clean.cond | self._conditions(cell, index, real)),
+                index,
+            )
 
     def _conditions(
         self, cell: str, index: Int[np.ndarray, "N L"], real: Bool[np.ndarray, "N L"]
@@ -147,15 +168,21 @@ class SourceWindows:
         """Return chromosome, centre and transcription starts of windows."""
         matrix = self.matrix
         # Chromosomes that the model has not seen are read as the first.
-        number_of = {name: number for number, name in enumerate(self.task.samples.chromosomes)}
+        number_of = {
+            name: number for number, name in enumerate(self.task.samples.chromosomes)
+        }
         first = matrix.chromosome_number[index[:, 0]]
-        numbers = [number_of.get(name, 0) for name in matrix.chromosomes[first].tolist()]
+        numbers = [
+            number_of.get(name, 0) for name in matrix.chromosomes[first].tolist()
+        ]
         centre = (matrix.start[index] + matrix.end[index]) // 2
         cond = {
             "chromosome": torch.tensor(numbers),
             "centre": torch.from_numpy(np.where(real, centre, 0)),
         }
-        reads_tss = any(condition.name == "tss" for condition in self.task.space.conditions)
+        reads_tss = any(
+            condition.name == "tss" for condition in self.task.space.conditions
+        )
         is_known = cell in matrix.cells and f"tss:{cell}" not in matrix.unknown
         if reads_tss and is_known and matrix.tss is not None:
             sites = matrix.tss[index, matrix.cells.index(cell)].any(-1) & real
@@ -171,7 +198,10 @@ def known_motifs(
 ) -> Clean:
     """Return windows whose motifs, and groups that are always given, are known."""
     valid = torch.from_numpy(real)
-    x0 = torch.from_numpy(task.units.forward(scaled.astype(np.float32))) * valid[..., None]
+    x0 = (
+        torch.from_numpy(task.units.forward(scaled.astype(np.float32)))
+        * valid[..., None]
+    )
     known = task.given.clone()
     known[: task.motifs] = True
     cond = {
@@ -190,20 +220,27 @@ def cell_labels(task: RegionWindows, name: str | None) -> dict[str, int]:
     if name is None:
         return labels
     may_be_new = any(
-        condition.name == "cell" and condition.partial for condition in task.space.conditions
+        condition.name == "cell" and condition.partial
+        for condition in task.space.conditions
     )
     if name not in labels and not may_be_new:
         hint = "a model with valid_cells or test_cells may predict others"
         known = ", ".join(trained) or "none"
-        message = f'the model was not trained on the cell type "{name}"; it knows {known}'
-        problem = Problem(message, help=did_you_mean(name, labels, hint), code="unknown-value")
+        message = (
+            f'the model was not trained on the cell type "{name}"; it knows {known}'
+        )
+        problem = Problem(
+            message, help=did_you_mean(name, labels, hint), code="unknown-value"
+        )
         raise Refused(problem)
     return {name: labels.get(name, -1)}
 
 
 def _read(task: RegionWindows, paths: Sequence[Path]) -> RegionMatrix:
     """Read regions with the motifs of the task, in its order and divided by its divisors."""
-    matrix = open_regions(paths, Splits((), (), scale=False), ReadOptions(overlaps=True))
+    matrix = open_regions(
+        paths, Splits((), (), scale=False), ReadOptions(overlaps=True)
+    )
     place = {name: number for number, name in enumerate(matrix.motifs)}
     own = task.matrix
     missing = [name for name in own.motifs if name not in place]
@@ -211,7 +248,9 @@ def _read(task: RegionWindows, paths: Sequence[Path]) -> RegionMatrix:
         names = ", ".join(missing[:5])
         count = f"{len(missing)} of {task.motifs} motifs of the model"
         message = f"{paths[0]}: {count} are missing: {names}"
-        raise Refused(Problem(message, help="motifs are matched by name", code="missing-array"))
+        raise Refused(
+            Problem(message, help="motifs are matched by name", code="missing-array")
+        )
     order = [place[name] for name in own.motifs]
     return replace(
         matrix,

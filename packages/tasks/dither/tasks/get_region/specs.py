@@ -128,7 +128,9 @@ class GetRegion(TaskSpec):
     def _cells_apart(self) -> GetRegion:
         seen: dict[str, str] = {}
         for option in ("cell_type", "valid_cells", "test_cells"):
-            for cell in self.trained() if option == "cell_type" else getattr(self, option):
+            for cell in (
+                self.trained() if option == "cell_type" else getattr(self, option)
+            ):
                 if seen.get(cell) == option:
                     raise ValueError(f'{option} names "{cell}" twice')
                 if cell in seen:
@@ -139,7 +141,11 @@ class GetRegion(TaskSpec):
         return self
 
     def trained(self) -> list[str]:
-        return [self.cell_type] if isinstance(self.cell_type, str) else list(self.cell_type)
+        return (
+            [self.cell_type]
+            if isinstance(self.cell_type, str)
+            else list(self.cell_type)
+        )
 
     def step(self) -> int:
         """Return the number of regions from one training window to the next."""
@@ -153,9 +159,15 @@ class GetRegion(TaskSpec):
 
     def cells(self) -> dict[Split, list[str]]:
         """Return the cell types of each split; empty if nothing depends on one."""
-        if self.column() in ("none", "constant") and not (self.expression or self.drop_closed):
+        if self.column() in ("none", "constant") and not (
+            self.expression or self.drop_closed
+        ):
             return {}
-        return {"train": self.trained(), "valid": self.valid_cells, "test": self.test_cells}
+        return {
+            "train": self.trained(),
+            "valid": self.valid_cells,
+            "test": self.test_cells,
+        }
 
     def check(self) -> Iterator[Misfit]:
         """Yield a wrong source, incompatible options, and options that the data do not support."""
@@ -172,10 +184,16 @@ class GetRegion(TaskSpec):
             yield Misfit(message, ("stride",), help=fix, code="out-of-range")
         if all(group.name in GIVEN[self.given] for group in self._groups(1)):
             message = f'given = "{self.given}" leaves nothing to predict'
-            yield Misfit(message, ("given",), help="set accessibility = true, or expression = true")
+            yield Misfit(
+                message,
+                ("given",),
+                help="set accessibility = true, or expression = true",
+            )
         if self.drop_closed and self.column() == "open":
             message = "without closed regions the accessibility column is 1 everywhere"
-            fix = 'set accessibility = "constant", or "quantitative", which still varies'
+            fix = (
+                'set accessibility = "constant", or "quantitative", which still varies'
+            )
             yield Misfit(message, ("drop_closed",), help=fix)
         if data:
             return
@@ -184,7 +202,9 @@ class GetRegion(TaskSpec):
         except Refused as refused:
             for problem in refused.problems:
                 place = problem.path[1:] or ("data",)
-                yield Misfit(problem.message, place, help=problem.help, code=problem.code)
+                yield Misfit(
+                    problem.message, place, help=problem.help, code=problem.code
+                )
         else:
             yield from self._unsupported(facts)
 
@@ -248,14 +268,23 @@ class GetRegion(TaskSpec):
         trained = tuple(cells.get("train", ()))
         held_out = [*cells.get("valid", ()), *cells.get("test", ())]
         conditions = [Condition("chromosome", facts.chromosomes), Condition("centre")]
-        if facts.tss and not any(f"tss:{cell}" in facts.unknown for cell in (*trained, *held_out)):
+        if facts.tss and not any(
+            f"tss:{cell}" in facts.unknown for cell in (*trained, *held_out)
+        ):
             conditions.append(Condition("tss"))
         # Held-out cell types have no label.
         if trained:
-            conditions.append(Condition("cell", len(trained), trained, partial=bool(held_out)))
+            conditions.append(
+                Condition("cell", len(trained), trained, partial=bool(held_out))
+            )
         given = tuple(group.name for group in groups if group.name in GIVEN[self.given])
         return FeatureSpace(
-            self.regions, groups[-1].stop, groups, tuple(conditions), given, self.standardise
+            self.regions,
+            groups[-1].stop,
+            groups,
+            tuple(conditions),
+            given,
+            self.standardise,
         )
 
     def restore(self, folder: Path, space: Space) -> object:
@@ -272,7 +301,9 @@ class GetRegion(TaskSpec):
 
 
 def _no_effect(option: str, fix: str, reason: str = "") -> Misfit:
-    return Misfit(f"{option} has no effect{reason}", (option,), help=fix, code="no-effect")
+    return Misfit(
+        f"{option} has no effect{reason}", (option,), help=fix, code="no-effect"
+    )
 
 
 def _available(cell: str, cells: Sequence[str]) -> str:

@@ -26,7 +26,12 @@ from .data.region_matrix import RegionMatrix
 from .data.units import UNITS
 from .metrics.baselines import Baselines, MaskedBatch
 from .metrics.region_metrics import APART, RegionMetrics, baseline_metrics
-from .metrics.sample_metrics import draw_groups, sample_metrics, sampled_batches, sampled_mask
+from .metrics.sample_metrics import (
+    draw_groups,
+    sample_metrics,
+    sampled_batches,
+    sampled_mask,
+)
 from .plots import Labels, plot_samples
 from .predict import predict_values
 
@@ -92,7 +97,9 @@ class RegionWindows:
         rows = np.concatenate([np.zeros(0, int), *orders])[:count]
         clean = self.batch("valid", rows.tolist())
 
-        places = clean.valid if self.spec.fill_unit == "region" else ~clean.fixed.flatten(1)
+        places = (
+            clean.valid if self.spec.fill_unit == "region" else ~clean.fixed.flatten(1)
+        )
         masked = torch.zeros_like(places)
         for of_window, mask in zip(places, masked, strict=True):
             (candidates,) = torch.where(of_window)
@@ -100,7 +107,10 @@ class RegionWindows:
             mask[candidates[random.permutation(len(candidates))[:number]]] = True
         width = places.shape[1] // clean.valid.shape[1]
         known = clean.known | (places & ~masked).view(*clean.valid.shape, width)
-        cond = clean.cond | {"window": torch.from_numpy(rows), "imputation": torch.arange(count)}
+        cond = clean.cond | {
+            "window": torch.from_numpy(rows),
+            "imputation": torch.arange(count),
+        }
         windows = Clean(clean.x0, clean.valid, known, cond)
         return windows.apply(lambda value: value.repeat_interleave(self.draws, 0)[:n])
 
@@ -112,14 +122,20 @@ class RegionWindows:
     def _new_metrics(self) -> RegionMetrics:
         apart = self.samples.trained_chromosomes
         mean = self.samples.measured.mean
-        return RegionMetrics(self.space.groups, self.units, mean, apart if len(apart) else None)
+        return RegionMetrics(
+            self.space.groups, self.units, mean, apart if len(apart) else None
+        )
 
-    def inverse_transform(self, values: Float[Tensor, "*B W"]) -> Float32[np.ndarray, "*B W"]:
+    def inverse_transform(
+        self, values: Float[Tensor, "*B W"]
+    ) -> Float32[np.ndarray, "*B W"]:
         """Return values of the model in the units of the source; see `ColumnUnits.inverse_transform`.
 
         Accessibility under `largest = "window"` remains a share of the largest of its window.
         """
-        return self.units.inverse_transform(values.detach().to("cpu", torch.float32).numpy())
+        return self.units.inverse_transform(
+            values.detach().to("cpu", torch.float32).numpy()
+        )
 
     def save_assets(self, folder: Path) -> None:
         """Write the units of columns, for a run and exports without data."""
@@ -136,7 +152,9 @@ class RegionWindows:
         train, starts = self.samples.training(cell=None if cell < 0 else cell)
         return Baselines(train, starts, self.space.groups, self.spec.rivals)
 
-    def baselines(self, split: Split = "valid", samples: int | None = None) -> dict[str, float]:
+    def baselines(
+        self, split: Split = "valid", samples: int | None = None
+    ) -> dict[str, float]:
         """Return the metrics of `Baselines` on the target elements of the latest evaluation, of any split.
 
         Those with the prefix "sample " are on the elements of the latest samples.
@@ -148,7 +166,9 @@ class RegionWindows:
                 batches[APART] = self._latest.trained.batches
         return baseline_metrics(self._new_metrics, self._fit, batches)
 
-    def sample_metrics(self, samples: Float[Tensor, "N L M"], like: Clean) -> dict[str, float]:
+    def sample_metrics(
+        self, samples: Float[Tensor, "N L M"], like: Clean
+    ) -> dict[str, float]:
         """Return the metrics of sampled values, and of several draws of a window."""
         self._sampled = sampled_batches(self._new_metrics(), samples, like)
         return sample_metrics(self._new_metrics(), samples, like)
@@ -174,14 +194,18 @@ class RegionWindows:
     ) -> tuple[list[Path], list[str]]:
         """Write regions.npz with all arrays, or regions.csv (see `HEADER`)."""
         arrays = sampled_regions(self.samples, samples, like)
-        notes = [] if arrays["drawn"].any() else ["no value was sampled: all were given"]
+        notes = (
+            [] if arrays["drawn"].any() else ["no value was sampled: all were given"]
+        )
         path = folder / f"regions.{form}"
         with atomic_write(path) as temporary:
             if form == "npz":
                 np.savez_compressed(temporary, **arrays | self.units.arrays())  # type: ignore[arg-type]
             else:
                 table = table_of(arrays, draw_groups(like))
-                table.to_csv(temporary, index=False, lineterminator="\n", float_format="%.7g")
+                table.to_csv(
+                    temporary, index=False, lineterminator="\n", float_format="%.7g"
+                )
         return [path], notes
 
     predict_values = predict_values
@@ -216,14 +240,18 @@ def sampled_regions(
     - `column`: names. `W`.
     """
     window = like.cond["window"].cpu()
-    rows, real, cell = source.windows["valid"].take(window.tolist(), source.options.regions)
+    rows, real, cell = source.windows["valid"].take(
+        window.tolist(), source.options.regions
+    )
     if "cell" in like.cond:
         # The condition may have been changed to another cell type.
         label = like.cond["cell"].cpu().numpy()
         cell = np.where(label >= 0, label, cell)
     columns = source.columns
     truth = columns.in_source_units(rows, cell[:, None])
-    scaled = columns.in_data_units(torch.from_numpy(rows), torch.from_numpy(cell)[:, None]).numpy()
+    scaled = columns.in_data_units(
+        torch.from_numpy(rows), torch.from_numpy(cell)[:, None]
+    ).numpy()
     values = source.units.inverse_transform(samples.to("cpu", torch.float32).numpy())
     if columns.by_window:
         # Padding repeats a region, so it does not change the largest value.
@@ -232,12 +260,18 @@ def sampled_regions(
     # A given value that was cut at 1 is that of the source again.
     known = like.known.cpu().numpy()
     x0 = like.x0.cpu().numpy()
-    from_source = known & np.isclose(x0, source.units.forward(scaled), rtol=1e-5, atol=1e-6)
+    from_source = known & np.isclose(
+        x0, source.units.forward(scaled), rtol=1e-5, atol=1e-6
+    )
     values = np.where(from_source, truth, values)
 
     padding = ~real[..., None]
     matrix = source.matrix
-    cells = [source.cells[number] for number in cell.tolist()] if source.cells else [""] * len(rows)
+    cells = (
+        [source.cells[number] for number in cell.tolist()]
+        if source.cells
+        else [""] * len(rows)
+    )
     names = [*matrix.motifs, *extra_columns(source.space.groups, columns.accessibility)]
     sizes = [group.stop - group.start for group in draw_groups(like)]
     return {
@@ -256,7 +290,9 @@ def sampled_regions(
     }
 
 
-def table_of(arrays: Mapping[str, Shaped[np.ndarray, "..."]], draws: Sequence[slice]) -> Any:
+def table_of(
+    arrays: Mapping[str, Shaped[np.ndarray, "..."]], draws: Sequence[slice]
+) -> Any:
     """Return a row for each sampled region and column, with all draws of it; see `HEADER`."""
     import pandas  # type: ignore[import-untyped,unused-ignore]
 

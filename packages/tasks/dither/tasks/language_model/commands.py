@@ -44,13 +44,16 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
 
 
 def _add_sampling(app: typer.Typer, engine: Engine) -> None:
-    @app.command(epilog="Example: dither infill runs/RUN 'The [MASK:3] sat on the mat.'")
+    @app.command(
+        epilog="Example: dither infill runs/RUN 'The [MASK:3] sat on the mat.'"
+    )
     def infill(
         run: RunDirectory,
         text: Annotated[
             str,
             typer.Argument(
-                help="Text with gaps: \\[MASK:K] stands for K tokens to draw.", show_default=False
+                help="Text with gaps: \\[MASK:K] stands for K tokens to draw.",
+                show_default=False,
             ),
         ],
         settings: Settings = None,
@@ -89,7 +92,9 @@ def _add_sampling(app: typer.Typer, engine: Engine) -> None:
         over: Annotated[
             list[str] | None,
             typer.Option(
-                "--over", metavar="OPTION=V,V", help="Values of a sampler option (repeatable)."
+                "--over",
+                metavar="OPTION=V,V",
+                help="Values of a sampler option (repeatable).",
             ),
         ] = None,
         out: Out = None,
@@ -104,8 +109,13 @@ def _add_sampling(app: typer.Typer, engine: Engine) -> None:
         """
         options = run_options(checkpoint, plugins, overrides, settings)
         grid = _parse_axes(over or [])
-        points = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
-        changes = [[f"sampler.{key}={value}" for key, value in point.items()] for point in points]
+        points = [
+            dict(zip(grid, values, strict=True)) for values in product(*grid.values())
+        ]
+        changes = [
+            [f"sampler.{key}={value}" for key, value in point.items()]
+            for point in points
+        ]
         with engine.new_folder(run, ("frontier",), out) as folder:
             task, count, draws = engine.draw(run, options, changes)
             # Real text is the first row, and the reference of the others.
@@ -114,7 +124,9 @@ def _add_sampling(app: typer.Typer, engine: Engine) -> None:
             typer.echo(json.dumps(rows, indent=2))
             return
         for name in rows[-1]:
-            cells = [f"{row[name]:>9.4g}" if name in row else "     real" for row in rows]
+            cells = [
+                f"{row[name]:>9.4g}" if name in row else "     real" for row in rows
+            ]
             typer.echo(f"{name:24}" + " ".join(cells))
         typer.echo(picture)
 
@@ -134,11 +146,14 @@ def _add_evaluation(app: typer.Typer, engine: Engine) -> None:
         data: Annotated[
             Path | None,
             typer.Option(
-                "--data", metavar="FOLDER", help="Text of `dither prepare text` instead of files."
+                "--data",
+                metavar="FOLDER",
+                help="Text of `dither prepare text` instead of files.",
             ),
         ] = None,
         split: Annotated[
-            Literal["train", "valid", "test"], typer.Option("--split", help="Split of --data.")
+            Literal["train", "valid", "test"],
+            typer.Option("--split", help="Split of --data."),
         ] = "valid",
         checkpoint: Checkpoint = "newest",
         overrides: Overrides = None,
@@ -161,13 +176,19 @@ def _add_evaluation(app: typer.Typer, engine: Engine) -> None:
             return task.over_texts([_read_text(file) for file in files])
 
         engine.evaluate(
-            run, run_options(checkpoint, plugins, overrides, settings), other_text, as_json
+            run,
+            run_options(checkpoint, plugins, overrides, settings),
+            other_text,
+            as_json,
         )
 
-    @app.command("lm-eval", epilog="Example: dither lm-eval runs/RUN --tasks lambada_openai")
+    @app.command(
+        "lm-eval", epilog="Example: dither lm-eval runs/RUN --tasks lambada_openai"
+    )
     def lm_eval(
         run: Annotated[
-            Path, typer.Argument(help="A run directory or an export.", show_default=False)
+            Path,
+            typer.Argument(help="A run directory or an export.", show_default=False),
         ],
         tasks: Annotated[
             str,
@@ -213,7 +234,9 @@ def write_frontier(
         message = "the task of the run has no frontier of samples"
         raise Refused(Problem(message, ("task",), code="misfit"))
 
-    def with_options() -> Iterator[tuple[Mapping[str, float], Any, Any, Mapping[str, float]]]:
+    def with_options() -> Iterator[
+        tuple[Mapping[str, float], Any, Any, Mapping[str, float]]
+    ]:
         for point, drawn in zip(points, draws, strict=True):
             yield {key: float(value) for key, value in point.items()}, *drawn
 
@@ -232,7 +255,9 @@ def _parse_axes(texts: list[str]) -> dict[str, list[str]]:
     for text in texts:
         match = AXIS.fullmatch(text)
         if match is None:
-            message = f'expected OPTION=NUMBER,NUMBER such as temperature=0.8,1, got "{text}"'
+            message = (
+                f'expected OPTION=NUMBER,NUMBER such as temperature=0.8,1, got "{text}"'
+            )
             raise typer.BadParameter(message, param_hint="--over")
         grid[match["option"]] = match["values"].split(",")
     if not grid:
@@ -244,4 +269,6 @@ def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise Refused(f"{path} cannot be read as UTF-8: {error}", code="unreadable-file") from None
+        raise Refused(
+            f"{path} cannot be read as UTF-8: {error}", code="unreadable-file"
+        ) from None

@@ -84,12 +84,16 @@ class HarnessModel(LM):  # type: ignore[misc]
             bounds.append(bound)
         return bounds
 
-    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+    def generate_until(
+        self, requests: list[Instance], disable_tqdm: bool = False
+    ) -> list[str]:
         """Return text drawn after each context, up to the first stop text or the window's end."""
         texts = []
         positions = torch.arange(self.length)[None]
         for context, options in (request.args for request in requests):
-            count = min(int(options.get("max_gen_toks", self.length // 2)), self.length - 1)
+            count = min(
+                int(options.get("max_gen_toks", self.length // 2)), self.length - 1
+            )
             # The end of a context that leaves no room.
             before = self.task.tokens(context)[-(self.length - count) :]
             start = len(before)
@@ -108,7 +112,9 @@ class HarnessModel(LM):  # type: ignore[misc]
     def _row(self, ids: Sequence[int]) -> Tensor:
         return torch.tensor([[*ids, *[0] * (self.length - len(ids))]], dtype=torch.long)
 
-    def _score(self, ids: Sequence[int], cut: int, greedy: bool = True) -> tuple[float, bool]:
+    def _score(
+        self, ids: Sequence[int], cut: int, greedy: bool = True
+    ) -> tuple[float, bool]:
         """Return the bound on log p(ids[cut:] | ids[:cut]), and whether these are the likeliest."""
         excess = max(len(ids) - self.length, 0)
         if cut < excess:
@@ -120,7 +126,9 @@ class HarnessModel(LM):  # type: ignore[misc]
         if not ids:
             return 0.0, True
         known = torch.arange(len(ids))[None] < cut
-        bound = self.model.log_likelihood(torch.tensor([ids]), known, self.samples, self.seed_)
+        bound = self.model.log_likelihood(
+            torch.tensor([ids]), known, self.samples, self.seed_
+        )
         return float(bound.values[0]), greedy and self._is_greedy(ids, cut)
 
     @torch.no_grad()
@@ -138,7 +146,10 @@ class HarnessModel(LM):  # type: ignore[misc]
 
 
 def evaluate_tasks(
-    model: TrainedModel, tasks: Sequence[str], limit: int | None = None, samples: int = 32
+    model: TrainedModel,
+    tasks: Sequence[str],
+    limit: int | None = None,
+    samples: int = 32,
 ) -> dict[str, dict[str, Any]]:
     """Return the results of tasks of the harness by name.
 
@@ -152,13 +163,21 @@ def evaluate_tasks(
     files = [Path(task) for task in tasks if task.endswith((".yaml", ".yml"))]
     if missing := [file for file in files if not file.is_file()]:
         raise Refused(
-            [Problem(f"no such task file: {file}", code="file-not-found") for file in missing]
+            [
+                Problem(f"no such task file: {file}", code="file-not-found")
+                for file in missing
+            ]
         )
-    manager = TaskManager(include_path=[str(file.resolve().parent) for file in files] or None)
+    manager = TaskManager(
+        include_path=[str(file.resolve().parent) for file in files] or None
+    )
     names = [_task_name(Path(task)) if Path(task) in files else task for task in tasks]
     if unknown := [name for name in names if name not in manager.all_tasks]:
         raise Refused(
-            [Problem(f'the harness has no task "{name}"', code="unknown-value") for name in unknown]
+            [
+                Problem(f'the harness has no task "{name}"', code="unknown-value")
+                for name in unknown
+            ]
         )
     results = simple_evaluate(
         model=HarnessModel(model, samples),

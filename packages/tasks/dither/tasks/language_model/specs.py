@@ -92,12 +92,16 @@ class LanguageModel(TaskSpec):
             from .metrics.judge import judge_problems
 
             for problem in judge_problems(Path(self.judge)):
-                yield Misfit(problem.message, ("judge",), help=problem.help, code=problem.code)
+                yield Misfit(
+                    problem.message, ("judge",), help=problem.help, code=problem.code
+                )
 
     def _text_misfits(self) -> Iterator[Misfit]:
         """Yield an invalid number of byte pairs, and a prompt that fills a window."""
         if invalid_byte_pairs(self.tokenizer):
-            yield Misfit(f'"{self.tokenizer}": {BPE_RANGE}', ("tokenizer",), code="out-of-range")
+            yield Misfit(
+                f'"{self.tokenizer}": {BPE_RANGE}', ("tokenizer",), code="out-of-range"
+            )
         name = AUTO.get(self.tokenizer, self.tokenizer)
         sizes = {
             "bytes": (len(self.prompt.encode("utf-8", "replace")), "bytes"),
@@ -106,7 +110,10 @@ class LanguageModel(TaskSpec):
         # Other tokenizers are not loaded for a check: the build reports such a prompt.
         size, units = sizes.get(name, (0, "ids"))
         if size >= self.length:
-            yield Misfit(f"a prompt of {size} {units} fills a window of {self.length}", ("prompt",))
+            yield Misfit(
+                f"a prompt of {size} {units} fills a window of {self.length}",
+                ("prompt",),
+            )
 
     def _pair_misfits(self, pairs: PromptResponse) -> Iterator[Misfit]:
         """Yield why prompts with responses do not fit into windows."""
@@ -115,9 +122,13 @@ class LanguageModel(TaskSpec):
             yield Misfit(message, ("documents",), help='set documents = "packed"')
         if pairs.label is not None and self.documents == "packed":
             message = "documents with labels cannot share a window, which has one label"
-            yield Misfit(message, ("documents",), ("task", "data"), 'set documents = "ended"')
+            yield Misfit(
+                message, ("documents",), ("task", "data"), 'set documents = "ended"'
+            )
         if self.documents != "ended" and self.space().fields[0].end is None:
-            message = "a response ends with an end-of-text id, and the tokenizer has none"
+            message = (
+                "a response ends with an end-of-text id, and the tokenizer has none"
+            )
             yield Misfit(message, ("end_of_text",), help=ADD_END)
 
     def starts_known(self) -> bool:
@@ -142,7 +153,9 @@ class LanguageModel(TaskSpec):
             for problem in refused.problems:
                 # Without "task", which the caller adds.
                 path = tuple(problem.path or ())[1:]
-                yield Misfit(problem.message, path, help=problem.help, code=problem.code)
+                yield Misfit(
+                    problem.message, path, help=problem.help, code=problem.code
+                )
 
     def space(self) -> TokenSpace:
         """One field, `text`; reads data or a file only if its size depends on them."""
@@ -179,7 +192,9 @@ class LanguageModel(TaskSpec):
         from .task import LanguageModelling
 
         corpus: Corpus | TokenStore = self.data.build()
-        options = self.model_dump(include={"length", "documents", "prompt", "ngrams", "judge"})
+        options = self.model_dump(
+            include={"length", "documents", "prompt", "ngrams", "judge"}
+        )
         if isinstance(self.data, PromptResponse):
             prompt = self.data.render(self.prompt) if self.prompt else ""
             options |= {"prompt": prompt, "labels": self.data.label_names()}

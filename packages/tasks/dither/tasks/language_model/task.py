@@ -144,7 +144,9 @@ class TextTemplates:
         """Return the text of ids."""
         return self.tokenizer.decode(np.asarray(ids, np.int64))
 
-    def sample_metrics(self, samples: Int[Tensor, "N L"], like: Clean) -> dict[str, float]:
+    def sample_metrics(
+        self, samples: Int[Tensor, "N L"], like: Clean
+    ) -> dict[str, float]:
         """Return the diversity of samples."""
         return diversity_metrics(samples.cpu().numpy(), like.valid.cpu().numpy())
 
@@ -158,7 +160,9 @@ class TextTemplates:
         """Return the ids of each sample up to its first end-of-text id, without padding."""
         end = self.tokenizer.end
         texts = []
-        for row, valid in zip(samples.cpu().numpy(), like.valid.cpu().numpy(), strict=True):
+        for row, valid in zip(
+            samples.cpu().numpy(), like.valid.cpu().numpy(), strict=True
+        ):
             ids = row[valid]
             if end is not None and end in ids:
                 ids = ids[: np.argmax(ids == end)]
@@ -208,7 +212,10 @@ class LanguageModelling(TextTemplates):
             self.corpus = encode_corpus(corpus, tokenizer)
         field = Field("text", length, tokenizer.size, end=tokenizer.end)
         super().__init__(
-            tokenizer, length, prompt, TokenSpace((field,), text_conditions(documents, labels))
+            tokenizer,
+            length,
+            prompt,
+            TokenSpace((field,), text_conditions(documents, labels)),
         )
         self._order = ngrams
         self._judge: FolderJudge | None = None
@@ -217,17 +224,25 @@ class LanguageModelling(TextTemplates):
         streams = self.corpus.splits
         self.ids = {split: stream.ids for split, stream in streams.items()}
         self._documents = documents
-        self._windows = {split: self._windows_of(stream) for split, stream in streams.items()}
+        self._windows = {
+            split: self._windows_of(stream) for split, stream in streams.items()
+        }
         if documents == "ended" and tokenizer.end is None:
-            raise Refused(Problem(NO_END, path=("task", "documents"), help=ADD_END, code="misfit"))
+            raise Refused(
+                Problem(NO_END, path=("task", "documents"), help=ADD_END, code="misfit")
+            )
         for split in ("train", "valid"):
             if not len(self.ids[split]):
-                raise Refused(f'{corpus.name}: the split "{split}" is empty', code="no-samples")
+                raise Refused(
+                    f'{corpus.name}: the split "{split}" is empty', code="no-samples"
+                )
         if len(self.ids["train"]) < length and documents == "stream":
             size = f"{len(self.ids['train'])} ids, less than one window of {length}"
             message = f"{corpus.name}: the training text has {size}"
             fix = "lower length, or give more text"
-            raise Refused(Problem(message, path=("task", "length"), help=fix, code="no-samples"))
+            raise Refused(
+                Problem(message, path=("task", "length"), help=fix, code="no-samples")
+            )
 
     def size(self, split: Split) -> int:
         return len(self._windows[split])
@@ -267,7 +282,9 @@ class LanguageModelling(TextTemplates):
         clean = super().like(n, seed)
         rows = np.random.default_rng(seed).integers(self.size("train"), size=n)
         if self._has_labels:
-            clean = replace(clean, cond={"label": self.batch("train", rows.tolist()).cond["label"]})
+            clean = replace(
+                clean, cond={"label": self.batch("train", rows.tolist()).cond["label"]}
+            )
         if self._documents == "separate":
             _, sizes = self._windows["train"].spans(rows)
             # At least one id after the prompt.
@@ -291,7 +308,9 @@ class LanguageModelling(TextTemplates):
         """Return the task with other documents as its validation split."""
         writer = SplitWriter(self.tokenizer)
         for text in texts:
-            writer.add(Part(0, text, begins=True, ends=True), self.tokenizer.encode(text))
+            writer.add(
+                Part(0, text, begins=True, ends=True), self.tokenizer.encode(text)
+            )
         return self._over(writer.stream())
 
     def over_store(self, folder: Path, split: Split) -> LanguageModelling:
@@ -304,9 +323,13 @@ class LanguageModelling(TextTemplates):
 
     def _over(self, stream: TokenStream) -> LanguageModelling:
         task = copy(self)
-        task._pairs = {split: pairs for split, pairs in self._pairs.items() if split != "valid"}
+        task._pairs = {
+            split: pairs for split, pairs in self._pairs.items() if split != "valid"
+        }
         task.corpus = replace(
-            self.corpus, splits={**self.corpus.splits, "valid": stream}, distribution=None
+            self.corpus,
+            splits={**self.corpus.splits, "valid": stream},
+            distribution=None,
         )
         task.ids = {**self.ids, "valid": stream.ids}
         task._windows = {**self._windows, "valid": self._windows_of(stream)}
@@ -314,9 +337,13 @@ class LanguageModelling(TextTemplates):
 
     def metrics(self) -> TextMetrics:
         """Return an accumulator of nats per token, bits per character and perplexity."""
-        return TextMetrics(self.tokenizer, self.space, filled=self._documents == "ended")
+        return TextMetrics(
+            self.tokenizer, self.space, filled=self._documents == "ended"
+        )
 
-    def baselines(self, split: Split = "valid", samples: int | None = None) -> dict[str, float]:
+    def baselines(
+        self, split: Split = "valid", samples: int | None = None
+    ) -> dict[str, float]:
         """Return uniform and unigram, on request n-grams and xz, and the diversity of real windows.
 
         They are computed on the first `samples` windows, by default all. Like a model, n-grams see
@@ -329,15 +356,21 @@ class LanguageModelling(TextTemplates):
         metrics = trivial_baselines(train, text, self.tokenizer)
         if self._ngrams is not None:
             starts = np.cumsum([0, *map(len, windows)])[:-1]
-            metrics |= strong_baselines(self._ngrams, train, text, self.tokenizer, starts)
+            metrics |= strong_baselines(
+                self._ngrams, train, text, self.tokenizer, starts
+            )
         if self.corpus.distribution is not None:
-            metrics |= distribution_baselines(self.corpus.distribution, windows, self.tokenizer)
+            metrics |= distribution_baselines(
+                self.corpus.distribution, windows, self.tokenizer
+            )
         real = self.batch(split, range(min(REFERENCE, self.size(split))))
         for name, value in self.sample_metrics(real.x0, real).items():
             metrics[f"{name}/real"] = value
         return metrics
 
-    def sample_metrics(self, samples: Int[Tensor, "N L"], like: Clean) -> dict[str, float]:
+    def sample_metrics(
+        self, samples: Int[Tensor, "N L"], like: Clean
+    ) -> dict[str, float]:
         """Return the diversity of samples, and on request scores of n-grams and of the judge.
 
         `ngram_bits_per_char` is low for text like the training split, and lower still for
@@ -379,7 +412,9 @@ class LanguageModelling(TextTemplates):
             raise Refused(Problem(message, ("task", "ngrams"), help=fix, code="misfit"))
         size = self.size("valid")
         if size < 2 * count:
-            message = f"{2 * count} windows of validation are compared, but there are {size}"
+            message = (
+                f"{2 * count} windows of validation are compared, but there are {size}"
+            )
             raise Refused(Problem(message, ("evaluate", "samples"), code="no-samples"))
 
         numbers = np.linspace(0, size - 1, 2 * count).astype(np.int64)
@@ -399,7 +434,9 @@ class LanguageModelling(TextTemplates):
     def _ngrams(self) -> WittenBell | None:
         if self._order is None:
             return None
-        return WittenBell(self.ids["train"][-LIMIT:], size=self.tokenizer.size, order=self._order)
+        return WittenBell(
+            self.ids["train"][-LIMIT:], size=self.tokenizer.size, order=self._order
+        )
 
 
 def _prompt_ids(prompt: str, tokenizer: Tokenizer, length: int) -> Ids:
@@ -421,7 +458,9 @@ def _known_ids(
     if tokenizer.unknown is not None and tokenizer.unknown in ids:
         # Only tokenizers by character have such an id.
         pairs = zip(text, ids.tolist(), strict=True)
-        letters = {repr(letter) for letter, number in pairs if number == tokenizer.unknown}
+        letters = {
+            repr(letter) for letter, number in pairs if number == tokenizer.unknown
+        }
         message = f"{what} contains {', '.join(sorted(letters))}, which the training text does not"
         raise Refused(Problem(message, path=path, code="unknown-value"))
     return ids

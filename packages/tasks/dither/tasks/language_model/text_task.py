@@ -28,5 +28,7 @@ class TextTask(Protocol):
 def require_text(task: Any) -> TextTask:
     """Return a task, or raise `Refused` if its samples are not text."""
     if not isinstance(task, TextTask):
-        raise Refused(Problem("the task of the run is not about text", ("task",), code="misfit"))
+        raise Refused(
+            Problem("the task of the run is not about text", ("task",), code="misfit")
+        )
     return task

@@ -17,7 +17,12 @@ from jaxtyping import Shaped
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.atomic import atomic_write
-from dither.registry.files.limits import TABLE_BYTES, max_expanded, open_file, read_bytes
+from dither.registry.files.limits import (
+    TABLE_BYTES,
+    max_expanded,
+    open_file,
+    read_bytes,
+)
 
 __all__ = ["LIMIT", "Arrays", "load_npz", "map_npy", "read_archive", "write_archive"]
 
@@ -40,11 +45,20 @@ def map_npy(path: Path, help_text: str | None = None) -> Shaped[np.memmap, "..."
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise _unreadable(path, error, help_text) from None
-    except (ValueError, EOFError, OverflowError, SyntaxError, RecursionError, MemoryError) as error:
+    except (
+        ValueError,
+        EOFError,
+        OverflowError,
+        SyntaxError,
+        RecursionError,
+        MemoryError,
+    ) as error:
         message = f"{path}: damaged or cut short ({str(error)[:120]})"
         raise Refused(Problem(message, help=help_text, code="damaged-file")) from None
     if not isinstance(array, np.memmap):
-        raise Refused(Problem(f"{path}: not a single array", help=help_text, code="damaged-file"))
+        raise Refused(
+            Problem(f"{path}: not a single array", help=help_text, code="damaged-file")
+        )
     return array
 
 
@@ -81,7 +95,8 @@ def read_archive(path: Path, help_text: str) -> Arrays:
         content = read_bytes(path, TABLE_BYTES)
         about = json.loads(read_bytes(sidecar))
         expected = {
-            name: (entry["dtype"], tuple(entry["shape"])) for name, entry in about["arrays"].items()
+            name: (entry["dtype"], tuple(entry["shape"]))
+            for name, entry in about["arrays"].items()
         }
         sha256 = str(about["sha256"])
     except OSError as error:
@@ -117,21 +132,27 @@ def _load(file: BinaryIO, path: Path, size: int, unread: Container[str] = ()) ->
             expanded = sum(entry.file_size for entry in archive.infolist())
             limit = min(LIMIT, max_expanded(size))
             if expanded > limit:
-                message = f"{path}: arrays take {expanded:,} bytes, the limit is {limit:,}"
+                message = (
+                    f"{path}: arrays take {expanded:,} bytes, the limit is {limit:,}"
+                )
                 raise Refused(message, code="too-large")
             names = [name.removesuffix(".npy") for name in archive.namelist()]
             headers = {name: _header(archive, name) for name in names if name in unread}
         file.seek(0)
         with np.load(file, allow_pickle=False) as archive:
             arrays = {
-                name: _member(archive, name, path) for name in archive.files if name not in headers
+                name: _member(archive, name, path)
+                for name in archive.files
+                if name not in headers
             }
             return arrays | headers
     # A header may declare more than the file holds.
     except MemoryError as error:
         raise Refused(f"{path}: {error}", code="too-large") from None
     except DAMAGE as error:
-        raise Refused(f"{path}: damaged .npz file ({error})", code="damaged-file") from None
+        raise Refused(
+            f"{path}: damaged .npz file ({error})", code="damaged-file"
+        ) from None
 
 
 def _header(archive: zipfile.ZipFile, name: str) -> Shaped[np.ndarray, "..."]:
@@ -156,7 +177,9 @@ def _member(archive: Any, name: str, path: Path) -> Shaped[np.ndarray, "..."]:
             'objects are never unpickled; save text with .astype("str"), '
             'and numbers with .astype("float32")'
         )
-        problem = Problem(f'{path}: "{name}" holds objects', help=fix, code="wrong-shape")
+        problem = Problem(
+            f'{path}: "{name}" holds objects', help=fix, code="wrong-shape"
+        )
         raise Refused(problem) from None
     if not isinstance(array, np.ndarray):
         raise Refused(f'{path}: "{name}" is not an array', code="damaged-file")
@@ -164,5 +187,9 @@ def _member(archive: Any, name: str, path: Path) -> Shaped[np.ndarray, "..."]:
 
 
 def _unreadable(path: Path, error: OSError, help_text: str | None = None) -> Refused:
-    code = "file-not-found" if isinstance(error, FileNotFoundError) else "unreadable-file"
-    return Refused(Problem(f"{path}: {error.strerror or error}", help=help_text, code=code))
+    code = (
+        "file-not-found" if isinstance(error, FileNotFoundError) else "unreadable-file"
+    )
+    return Refused(
+        Problem(f"{path}: {error.strerror or error}", help=help_text, code=code)
+    )

@@ -126,7 +126,9 @@ def _length_problems(path: Path, record: ArrayRecord, fix: str) -> Iterator[Prob
         yield Problem(f"{path} is missing", help=fix, code="file-not-found")
         return
     if size != record.bytes:
-        message = f"{path} has {size:,} bytes, expected {record.bytes:,} as in {MANIFEST}"
+        message = (
+            f"{path} has {size:,} bytes, expected {record.bytes:,} as in {MANIFEST}"
+        )
         yield Problem(message, help=fix, code="damaged-file")
 
 
@@ -153,7 +155,9 @@ def describe_sources(files: Iterable[Path], root: Path) -> dict[str, Any]:
     for path in files:
         status = path.stat()
         size += status.st_size
-        lines.append(f"{os.path.relpath(path, root)} {status.st_size} {status.st_mtime_ns}")
+        lines.append(
+            f"{os.path.relpath(path, root)} {status.st_size} {status.st_mtime_ns}"
+        )
     content = "\n".join(sorted(lines)).encode("utf-8", "surrogateescape")
     return {
         "files": len(lines),

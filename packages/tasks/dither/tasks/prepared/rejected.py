@@ -37,7 +37,9 @@ class RejectedRows:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self._first: dict[str, list[Rejected]] = {}
-        self._file = tempfile.TemporaryFile("w+", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
+        self._file = tempfile.TemporaryFile(  # noqa: SIM115
+            "w+", encoding="utf-8", errors="backslashreplace"
+        )
 
     def __enter__(self) -> RejectedRows:
         return self

@@ -36,7 +36,13 @@ class PrepareSpec(DataSpec):
 
     def options(self) -> dict[str, Any]:
         """Return the options that determine the prepared data."""
-        hidden = {self.source_option, self.stored.option, "force", "use", *self.read_options}
+        hidden = {
+            self.source_option,
+            self.stored.option,
+            "force",
+            "use",
+            *self.read_options,
+        }
         return self.model_dump(mode="json", exclude=hidden)
 
     def folder(self) -> Path:
@@ -49,7 +55,9 @@ class PrepareSpec(DataSpec):
         is_name = re.compile(mark.unless if mark else "").fullmatch
         sources = []
         for name in self._sources():
-            sources.append(name if is_name(name) else os.path.abspath(Path(name).expanduser()))
+            sources.append(
+                name if is_name(name) else os.path.abspath(Path(name).expanduser())
+            )
         key = json.dumps({**self.options(), "sources": sources}, sort_keys=True)
         digest = hashlib.sha256(key.encode()).hexdigest()[:16]
         return cache_folder() / self.stored.name / digest
@@ -78,7 +86,10 @@ class PrepareSpec(DataSpec):
         if not (self.folder() / MANIFEST).is_file():
             message = f"{self.stored.name} not prepared: no {self.folder() / MANIFEST}"
             yield Misfit(
-                message, (self.source_option,), help=f"run: {self.command()}", code="not-prepared"
+                message,
+                (self.source_option,),
+                help=f"run: {self.command()}",
+                code="not-prepared",
             )
 
     def manifest(self) -> Manifest:
@@ -91,6 +102,8 @@ class PrepareSpec(DataSpec):
         """Raise Refused with the options that differ from those of a manifest."""
         if changed := changed_options(manifest, made):
             names = ", ".join(changed)
-            message = f"{self.folder()} was prepared with other options: {names} changed"
+            message = (
+                f"{self.folder()} was prepared with other options: {names} changed"
+            )
             fix = f"run: {self.command()} --force"
             raise Refused(Problem(message, help=fix, code="changed-options"))

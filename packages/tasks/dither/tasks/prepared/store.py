@@ -47,7 +47,9 @@ class ArrayStream:
     the process.
     """
 
-    def __init__(self, path: Path, dtype: np.dtype[Any], row_shape: Sequence[int] = ()) -> None:
+    def __init__(
+        self, path: Path, dtype: np.dtype[Any], row_shape: Sequence[int] = ()
+    ) -> None:
         self.path = path
         self.dtype = np.dtype(dtype)
         self.row_shape = tuple(row_shape)
@@ -59,7 +61,9 @@ class ArrayStream:
     def append(self, block: Shaped[np.ndarray, "n ..."]) -> None:
         block = np.ascontiguousarray(block, self.dtype)
         if block.shape[1:] != self.row_shape:
-            raise ValueError(f"rows of shape {self.row_shape} expected, got {block.shape[1:]}")
+            raise ValueError(
+                f"rows of shape {self.row_shape} expected, got {block.shape[1:]}"
+            )
         content = block.tobytes()
         self._digest.update(content)
         self.file.write(content)
@@ -84,7 +88,11 @@ class ArrayStream:
     def _header(self) -> bytes:
         header = io.BytesIO()
         descr = np.lib.format.dtype_to_descr(self.dtype)
-        fields = {"descr": descr, "fortran_order": False, "shape": (self.rows, *self.row_shape)}
+        fields = {
+            "descr": descr,
+            "fortran_order": False,
+            "shape": (self.rows, *self.row_shape),
+        }
         np.lib.format.write_array_header_1_0(header, fields)
         return header.getvalue()
 
@@ -104,9 +112,13 @@ class Writer:
         self._streams: dict[str, ArrayStream] = {}
         self._rejected: dict[str, int] = {}
 
-    def stream(self, name: str, dtype: Any, row_shape: Sequence[int] = ()) -> ArrayStream:
+    def stream(
+        self, name: str, dtype: Any, row_shape: Sequence[int] = ()
+    ) -> ArrayStream:
         """Begin an array whose rows come in blocks; `end` completes it."""
-        self._streams[name] = ArrayStream(self.folder / f"{name}.npy", np.dtype(dtype), row_shape)
+        self._streams[name] = ArrayStream(
+            self.folder / f"{name}.npy", np.dtype(dtype), row_shape
+        )
         return self._streams[name]
 
     def append(self, name: str, block: Shaped[np.ndarray, "n ..."]) -> None:
@@ -120,7 +132,9 @@ class Writer:
         self._arrays[name] = self._streams.pop(name).close(**info)
         return self._arrays[name]
 
-    def add(self, name: str, array: Shaped[np.ndarray, "n ..."], **info: Any) -> ArrayRecord:
+    def add(
+        self, name: str, array: Shaped[np.ndarray, "n ..."], **info: Any
+    ) -> ArrayRecord:
         self.stream(name, array.dtype, array.shape[1:]).append(array)
         return self.end(name, **info)
 
@@ -179,13 +193,19 @@ def write_folder(folder: Path, kind: Kind, made: Mapping[str, Any]) -> Iterator[
             except OSError as error:
                 # An error of another file, such as a source that the block reads, names that file.
                 if _is_elsewhere(error, temporary):
-                    code = "file-not-found" if error.errno == errno.ENOENT else "unreadable-file"
+                    code = (
+                        "file-not-found"
+                        if error.errno == errno.ENOENT
+                        else "unreadable-file"
+                    )
                     raise _refused(os.fsdecode(error.filename), error, code) from error
                 raise
             finally:
                 writer._abort()
     except OSError as error:
-        raise _refused(f"{folder}: cannot be written", error, "unwritable-file") from error
+        raise _refused(
+            f"{folder}: cannot be written", error, "unwritable-file"
+        ) from error
 
 
 def _refused(text: str, error: OSError, code: str) -> Refused:
@@ -210,18 +230,29 @@ def check_owned(folder: Path, kind: Kind) -> None:
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise Refused(f"{folder} is a file; prepared {kind.name} need a folder", code="file-exists")
+        raise Refused(
+            f"{folder} is a file; prepared {kind.name} need a folder",
+            code="file-exists",
+        )
     fix = f"--{kind.option} names another folder, which is created"
     patterns: list[str] = []
     if (folder / MANIFEST).exists():
         arrays = _listed_arrays(folder / MANIFEST, kind)
         if arrays is None:
-            message = f"{folder} contains other files: {MANIFEST} is not one of prepared"
-            raise Refused(Problem(f"{message} {kind.name}", help=fix, code="file-exists"))
+            message = (
+                f"{folder} contains other files: {MANIFEST} is not one of prepared"
+            )
+            raise Refused(
+                Problem(f"{message} {kind.name}", help=fix, code="file-exists")
+            )
         patterns = [MANIFEST, REJECTED, *kind.files, *arrays]
 
     names = sorted(path.name for path in folder.iterdir())
-    others = [name for name in names if not any(fnmatch(name, pattern) for pattern in patterns)]
+    others = [
+        name
+        for name in names
+        if not any(fnmatch(name, pattern) for pattern in patterns)
+    ]
     if others:
         shown = ", ".join(others[:3])
         if len(others) > 3:
@@ -276,7 +307,9 @@ def find_existing(
             texts.append(f"{key} was {json.dumps(manifest.made.get(key))}")
     if "source" in changed:
         texts.append("the source changed")
-    message = f"{folder} holds {kind.name} prepared with other options: {'; '.join(texts)}"
+    message = (
+        f"{folder} holds {kind.name} prepared with other options: {'; '.join(texts)}"
+    )
     fix = f"--force replaces them; --{kind.option} names another folder"
     raise Refused(Problem(message, help=fix, code="changed-options"))
 
@@ -359,7 +392,9 @@ def _sha256(path: Path, record: ArrayRecord) -> str:
 
 def _stamp(folder: Path) -> Path:
     """File that notes that the checksums of this folder were verified."""
-    name = hashlib.sha256(str(folder.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    name = hashlib.sha256(
+        str(folder.resolve()).encode("utf-8", "surrogateescape")
+    ).hexdigest()[:32]
     return cache_folder() / "verified" / f"{name}.json"
 
 
@@ -368,5 +403,7 @@ def _state(folder: Path, manifest: Manifest) -> list[list[str | int]]:
     rows: list[list[str | int]] = []
     for record in manifest.arrays.values():
         stat = (folder / record.file).stat()
-        rows.append([record.file, record.sha256, stat.st_size, stat.st_mtime_ns, stat.st_ino])
+        rows.append(
+            [record.file, record.sha256, stat.st_size, stat.st_mtime_ns, stat.st_ino]
+        )
     return rows

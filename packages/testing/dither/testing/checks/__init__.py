@@ -17,7 +17,15 @@ from . import (
 
 __all__ = ["CHECKS", "Check"]
 
-MODULES = (all_kinds, processes, process_distributions, samplers, losses, models, embeddings)
+MODULES = (
+    all_kinds,
+    processes,
+    process_distributions,
+    samplers,
+    losses,
+    models,
+    embeddings,
+)
 CHECKS: tuple[Check, ...] = tuple(
     check for module in (*MODULES, run_components, tasks) for check in module.CHECKS
 )

@@ -28,7 +28,9 @@ from ..traits import unknown_traits
 
 __all__ = ["CHECKS", "MODULES"]
 
-TYPE_KEYS = frozenset({"type", "$ref", "anyOf", "allOf", "oneOf", "enum", "const", "kind"})
+TYPE_KEYS = frozenset(
+    {"type", "$ref", "anyOf", "allOf", "oneOf", "enum", "const", "kind"}
+)
 """Keys of a JSON Schema that restrict a value; `kind` is used for slots."""
 MODULES = ("model", "block", "embedding", "position", "condition", "head")
 """Kinds whose components are `nn.Module`s."""
@@ -41,7 +43,9 @@ def options_round_trip(s: Situation) -> None:
     text = tomlkit.dumps(table)
     parsed = s.catalog.parse(s.spec.kind, tomllib.loads(text))
     assert parsed == s.spec, f"{s.spec!r} became {parsed!r}, written as {text!r}"
-    again = type(s.spec).model_validate(s.spec.model_dump(), context={"catalog": s.catalog})
+    again = type(s.spec).model_validate(
+        s.spec.model_dump(), context={"catalog": s.catalog}
+    )
     assert again == s.spec, f"{s.spec!r} became {again!r} after model_dump"
 
 
@@ -69,9 +73,13 @@ def summary(s: Situation) -> None:
 def options_documented(s: Situation) -> None:
     """Every option has a docstring below it, in nested tables too."""
     options = (
-        (prefix, key, table) for prefix, table in _tables(s.part.spec) for key in table.model_fields
+        (prefix, key, table)
+        for prefix, table in _tables(s.part.spec)
+        for key in table.model_fields
     )
-    missing = [prefix + key for prefix, key, table in options if key not in docs_of(table)]
+    missing = [
+        prefix + key for prefix, key, table in options if key not in docs_of(table)
+    ]
     assert not missing, f"{s.part.pinned}: no docstring below {', '.join(missing)}"
 
 
@@ -86,7 +94,9 @@ def options_writable(s: Situation) -> None:
                 )
 
 
-def _tables(model: type[Options], prefix: str = "") -> Iterator[tuple[str, type[Options]]]:
+def _tables(
+    model: type[Options], prefix: str = ""
+) -> Iterator[tuple[str, type[Options]]]:
     """Yield the options of a component and of every nested table, with the prefix of its keys."""
     yield prefix, model
     for key, info in model.model_fields.items():
@@ -103,11 +113,17 @@ def _tables(model: type[Options], prefix: str = "") -> Iterator[tuple[str, type[
 def spec_without_torch(s: Situation) -> None:
     """Importing the module of the Spec does not import torch."""
     module = type(s.spec).__module__
-    modules = {part.spec.__module__ for part in s.catalog.parts() if part.plugin == s.part.plugin}
+    modules = {
+        part.spec.__module__
+        for part in s.catalog.parts()
+        if part.plugin == s.part.plugin
+    }
     imported = _import_torch(tuple(sorted(filter(_is_installed, modules)))).get(module)
     if imported is None:
         raise NotApplicable(f"{module} is a file, not an installed module")
-    assert not imported, f"importing {module} imports torch, which delays listing and validation"
+    assert not imported, (
+        f"importing {module} imports torch, which delays listing and validation"
+    )
 
 
 def _is_installed(module: str) -> bool:
@@ -163,7 +179,9 @@ def json_schema(s: Situation) -> None:
         ) from None
     properties = schema.get("properties", {})
     untyped = [
-        key for key in s.part.spec.model_fields if not TYPE_KEYS & properties.get(key, {}).keys()
+        key
+        for key in s.part.spec.model_fields
+        if not TYPE_KEYS & properties.get(key, {}).keys()
     ]
     assert not untyped, f"the JSON Schema has no type for {', '.join(untyped)}"
     json.dumps(schema, allow_nan=False)
@@ -178,7 +196,9 @@ def options_frozen(s: Situation) -> None:
         except (ValidationError, TypeError, AttributeError):
             continue
         raise AssertionError(f"{key} can be assigned: {s.part.pinned} is not frozen")
-    again = s.catalog.parse(s.spec.kind, {"use": s.part.pinned, **dump(s.spec, s.catalog)})
+    again = s.catalog.parse(
+        s.spec.kind, {"use": s.part.pinned, **dump(s.spec, s.catalog)}
+    )
     if _hash(s.spec) is not None:
         assert _hash(again) == _hash(s.spec), "equal options have different hashes"
 
@@ -203,7 +223,9 @@ def defaults_share_nothing(s: Situation) -> None:
     for name, value in vars(s.part.spec).items():
         if not name.startswith("_") and name not in ours:
             shared = isinstance(value, MUTABLE)
-            assert not shared, f"all {s.part.pinned} share the mutable class attribute {name}"
+            assert not shared, (
+                f"all {s.part.pinned} share the mutable class attribute {name}"
+            )
 
 
 def traits_known(s: Situation) -> None:
@@ -228,7 +250,9 @@ def builds_share_nothing(s: Situation) -> None:
 
 def _state(built: Any) -> dict[str, Any]:
     """Return the tensors and mutable attributes of a component by name."""
-    state: dict[str, Any] = dict(_tensors(built)) if isinstance(built, nn.Module) else {}
+    state: dict[str, Any] = (
+        dict(_tensors(built)) if isinstance(built, nn.Module) else {}
+    )
     for name, value in vars(built).items() if hasattr(built, "__dict__") else ():
         if not name.startswith("_") and isinstance(value, list | dict | set | Tensor):
             state[name] = value
@@ -239,7 +263,11 @@ def keeps_torch_globals(s: Situation) -> None:
     """Building does not change torch's default dtype, device or gradient mode."""
 
     def torch_globals() -> tuple[Any, ...]:
-        return torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_default_device()
+        return (
+            torch.get_default_dtype(),
+            torch.is_grad_enabled(),
+            torch.get_default_device(),
+        )
 
     before = torch_globals()
     _built(s)
@@ -257,7 +285,9 @@ def seeded_build(s: Situation) -> None:
     """Torch's seed determines the initial weights."""
     first = _module(s)
     second = _module(s)
-    for (key, a), (_, b) in zip(_tensors(first).items(), _tensors(second).items(), strict=True):
+    for (key, a), (_, b) in zip(
+        _tensors(first).items(), _tensors(second).items(), strict=True
+    ):
         assert_equal(a, b, f"{key}, built twice with the same seed")
 
 
@@ -268,7 +298,9 @@ def state_dict_round_trip(s: Situation) -> None:
     second = s.spec.build(*s.args)
     second.load_state_dict(first.state_dict())
     for key, tensor in _tensors(first).items():
-        assert_equal(_tensors(second)[key], tensor, f"{key} after loading the state dict")
+        assert_equal(
+            _tensors(second)[key], tensor, f"{key} after loading the state dict"
+        )
 
 
 def builds_on_meta(s: Situation) -> None:
@@ -276,9 +308,13 @@ def builds_on_meta(s: Situation) -> None:
     real = _tensors(_module(s))
     with torch.device("meta"):
         meta = _tensors(s.spec.build(*s.args))
-    assert meta.keys() == real.keys(), f"on meta: {sorted(meta)}, otherwise {sorted(real)}"
+    assert meta.keys() == real.keys(), (
+        f"on meta: {sorted(meta)}, otherwise {sorted(real)}"
+    )
     for name, tensor in meta.items():
-        assert tensor.is_meta, f"{name} is allocated on {tensor.device} despite the meta device"
+        assert tensor.is_meta, (
+            f"{name} is allocated on {tensor.device} despite the meta device"
+        )
         actual = (tuple(tensor.shape), tensor.dtype)
         expected = (tuple(real[name].shape), real[name].dtype)
         assert actual == expected, f"{name} is {actual} on meta, otherwise {expected}"
@@ -291,7 +327,9 @@ def _built(s: Situation) -> Any:
     except Refused as error:
         if s.spec.kind != "data":
             raise
-        raise NotApplicable(f"data not available: {error.problems[0].message}") from None
+        raise NotApplicable(
+            f"data not available: {error.problems[0].message}"
+        ) from None
 
 
 def _module(s: Situation) -> nn.Module:
@@ -306,7 +344,9 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 CHECKS = (
-    *checks_of("any", options_round_trip, options_frozen, traits_known, place="options"),
+    *checks_of(
+        "any", options_round_trip, options_frozen, traits_known, place="options"
+    ),
     *checks_of(
         "any",
         unknown_option_refused,
@@ -327,7 +367,12 @@ CHECKS = (
         examples=1,
     ),
     *checks_of(
-        "any", builds, builds_share_nothing, keeps_torch_globals, place="default", examples=2
+        "any",
+        builds,
+        builds_share_nothing,
+        keeps_torch_globals,
+        place="default",
+        examples=2,
     ),
     *(
         check

@@ -39,7 +39,9 @@ LONG = 300
 
 
 def _embedding(s: Situation) -> tuple[Any, State]:
-    return perturb_parameters(s.build(), s.seed), random_state(s.space, s.clean.valid, s.seed)
+    return perturb_parameters(s.build(), s.seed), random_state(
+        s.space, s.clean.valid, s.seed
+    )
 
 
 def _embed(
@@ -80,7 +82,9 @@ def embeds_every_id(s: Situation) -> None:
     for position, size in enumerate(sizes.expand(length).tolist()):
         if size > 1:
             nearest = torch.pdist(h[:size, position]).min()
-            assert nearest > 1e-6, f"two ids have the same vector at position {position}"
+            assert nearest > 1e-6, (
+                f"two ids have the same vector at position {position}"
+            )
 
 
 def masked_values_ignored(s: Situation) -> None:
@@ -91,7 +95,9 @@ def masked_values_ignored(s: Situation) -> None:
     assert_close(_embed(s, embedding, other), h, "other masked values")
     visible = _embed(s, embedding, State.of(state.x))
     masked = state.masked.any(-1)
-    assert not masked.any() or (visible != h)[masked].any(), "masked values look like zeros"
+    assert not masked.any() or (visible != h)[masked].any(), (
+        "masked values look like zeros"
+    )
 
 
 def masked_positions_identical(s: Situation) -> None:
@@ -137,15 +143,21 @@ def pieces_equal_whole(s: Situation) -> None:
     if not cut:
         raise NotApplicable("the sample has one position")
     first = _embed(s, embedding, State(state.x[:, :cut], state.masked[:, :cut]))
-    second = _embed(s, embedding, State(state.x[:, cut:], state.masked[:, cut:]), start=cut)
-    assert_close(torch.cat([first, second], 1), _embed(s, embedding, state), "two pieces")
+    second = _embed(
+        s, embedding, State(state.x[:, cut:], state.masked[:, cut:]), start=cut
+    )
+    assert_close(
+        torch.cat([first, second], 1), _embed(s, embedding, state), "two pieces"
+    )
 
 
 def positions_shape(s: Situation) -> None:
     """The output has one finite vector per position, for all samples or for each."""
     p = perturb_parameters(s.build(), s.seed)(0, s.space.length, s.clean.cond)
     shape = tuple(p.shape)
-    assert shape[1:] == (s.space.length, s.args[1]), f"{shape} for {s.space}, width {s.args[1]}"
+    assert shape[1:] == (s.space.length, s.args[1]), (
+        f"{shape} for {s.space}, width {s.args[1]}"
+    )
     assert p.isfinite().all(), "values are not finite"
 
 
@@ -160,7 +172,9 @@ def positions_start(s: Situation) -> None:
 
 
 def _condition(s: Situation) -> tuple[Any, Float[Tensor, " B"]]:
-    return perturb_parameters(s.build(), s.seed), torch.tensor([0.0, 0.37, 1.0, 5.0, 999.0])
+    return perturb_parameters(s.build(), s.seed), torch.tensor(
+        [0.0, 0.37, 1.0, 5.0, 999.0]
+    )
 
 
 def condition_shape(s: Situation) -> None:
@@ -171,7 +185,9 @@ def condition_shape(s: Situation) -> None:
     for cond in (empty, s.clean.cond):
         c = condition(level, cond)
         names = ", ".join(cond) or "none"
-        assert tuple(c.shape) == expected, f"{tuple(c.shape)}, not {expected}; conditions {names}"
+        assert tuple(c.shape) == expected, (
+            f"{tuple(c.shape)}, not {expected}; conditions {names}"
+        )
         assert c.isfinite().all(), "values are not finite"
 
 
@@ -194,7 +210,9 @@ def levels_differ(s: Situation) -> None:
     condition, _ = _condition(s)
     vectors = condition.double()(torch.linspace(0, 1, 1001, dtype=torch.float64), {})
     different = len(vectors.round(decimals=9).unique(dim=0))
-    assert different == len(vectors), f"{len(vectors)} levels have {different} different vectors"
+    assert different == len(vectors), (
+        f"{len(vectors)} levels have {different} different vectors"
+    )
 
 
 def level_free(s: Situation) -> None:
@@ -209,7 +227,9 @@ def constant(s: Situation) -> None:
     condition, level = _condition(s)
     assert not list(condition.parameters()), "there are parameters"
     other = condition(level.flip(0) + 1, {})
-    assert_equal(condition(level, s.clean.cond), other, "another level and no conditions")
+    assert_equal(
+        condition(level, s.clean.cond), other, "another level and no conditions"
+    )
 
 
 def dropped_conditions(s: Situation) -> None:
@@ -227,9 +247,13 @@ def dropped_conditions(s: Situation) -> None:
 
         many = torch.ones_like(_cond(s, 10_000)[name])
         dropped = condition.drop_conditions({name: many})[name]
-        assert set(dropped.flatten().tolist()) <= {1, -1}, "a label is changed to another"
+        assert set(dropped.flatten().tolist()) <= {1, -1}, (
+            "a label is changed to another"
+        )
         count = int((dropped < 0).sum())
-        assert 0 < count < dropped.numel(), "the label is dropped for no sample, or for all"
+        assert 0 < count < dropped.numel(), (
+            "the label is dropped for no sample, or for all"
+        )
         assert bool((many == 1).all()), "drop_conditions modifies its input"
 
 
@@ -261,8 +285,12 @@ def head_unbounded(s: Situation) -> None:
     both = torch.stack([h, -h])
     far = torch.stack([replace_infinite(head(100 * part)) for part in both])
     farther = torch.stack([replace_infinite(head(200 * part)) for part in both])
-    assert (far != farther).any(-1).any(0).all(), "the output is the same for 100 h and 200 h"
-    assert far.max() != farther.max(), "the largest output is the same for 100 h and 200 h"
+    assert (far != farther).any(-1).any(0).all(), (
+        "the output is the same for 100 h and 200 h"
+    )
+    assert far.max() != farther.max(), (
+        "the largest output is the same for 100 h and 200 h"
+    )
     largest = farther.abs().max()
     assert largest > 20, f"outputs are at most {largest:.3g} for 200 h"
 
@@ -370,7 +398,9 @@ def permutation_equivariant(s: Situation) -> None:
     block, x, c = _block(s)
     generator = torch.Generator().manual_seed(s.seed)
     order = torch.randperm(LENGTH, generator=generator)
-    per_position = c[:, None] + torch.randn(BATCH, LENGTH, c.shape[-1], generator=generator)
+    per_position = c[:, None] + torch.randn(
+        BATCH, LENGTH, c.shape[-1], generator=generator
+    )
     mask = torch.rand(BATCH, 1, LENGTH, LENGTH, generator=generator) < 0.7
     # Each position sees itself, so that none sees nothing.
     mask |= torch.eye(LENGTH, dtype=torch.bool)
@@ -382,7 +412,9 @@ def permutation_equivariant(s: Situation) -> None:
     long = torch.randn(BATCH, LONG, x.shape[-1], generator=generator)
     c = per_position[:, 0]
     backwards = block(long.flip(1), c)
-    assert_close(backwards, block(long, c).flip(1), "reversed positions of a long input")
+    assert_close(
+        backwards, block(long, c).flip(1), "reversed positions of a long input"
+    )
 
 
 def weighted_equals_repeated(s: Situation) -> None:
@@ -402,7 +434,9 @@ def weighted_equals_repeated(s: Situation) -> None:
 def distances_matter(s: Situation) -> None:
     """Only distances between coordinates matter, not the order of positions or the origin."""
     block, x, c = _block(s)
-    coordinates = torch.tensor([[0, 900, 4000, 70_000, 70_001], [5, 6, 300, 2000, 1_000_000]])
+    coordinates = torch.tensor(
+        [[0, 900, 4000, 70_000, 70_001], [5, 6, 300, 2000, 1_000_000]]
+    )
     y = block(x, c, positions=coordinates)
     shifted = block(x, c, positions=coordinates + 123_456_789)
     assert_close(shifted, y, "shifted coordinates")
@@ -446,7 +480,11 @@ CHECKS = (
     *checks_of("embedding", embedding_tables, needs="tables"),
     *checks_of("position", positions_shape, positions_start),
     *checks_of(
-        "condition", condition_shape, condition_per_position, levels_differ, dropped_conditions
+        "condition",
+        condition_shape,
+        condition_per_position,
+        levels_differ,
+        dropped_conditions,
     ),
     *checks_of("condition", level_free, needs="level-free"),
     *checks_of("condition", constant, needs="constant"),

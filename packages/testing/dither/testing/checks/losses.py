@@ -43,7 +43,12 @@ def _inputs(s: Situation) -> tuple[Any, Any, Float[Tensor, "B L V"], Noised]:
     seed_cpu(s.seed)
     process: Any = s.process.build(s.space)
     noised = process.corrupt(s.clean, 0.05 + 0.9 * torch.rand(len(s.clean.valid)))
-    return s.build(), process, random_output(process.space, s.clean.valid, s.seed), noised
+    return (
+        s.build(),
+        process,
+        random_output(process.space, s.clean.valid, s.seed),
+        noised,
+    )
 
 
 def _measure(
@@ -73,7 +78,9 @@ def extremes_are_finite(s: Situation) -> None:
     loss, process, raw, noised = _inputs(s)
     # As a log score, about the largest whose exponential is finite.
     raw = (raw * 20).requires_grad_()
-    _check_finite(_measure(loss, process, raw, noised), raw, "for a confident prediction")
+    _check_finite(
+        _measure(loss, process, raw, noised), raw, "for a confident prediction"
+    )
 
 
 def finite_at_both_ends(s: Situation) -> None:
@@ -100,7 +107,9 @@ def positions_independent(s: Situation) -> None:
     noise = torch.randn(raw.shape).masked_fill(~where[..., None], 0.0)
     other = _measure(loss, process, raw + noise, noised)
     values = other.values[~where]
-    assert_close(values, measured.values[~where], "values of other positions", atol=1e-5)
+    assert_close(
+        values, measured.values[~where], "values of other positions", atol=1e-5
+    )
     assert_equal(other.weights, measured.weights, "weights")
 
 
@@ -130,8 +139,12 @@ def rows_independent(s: Situation) -> None:
     whole = _measure(loss, process, raw, noised)
     for row in range(len(noised.valid)):
         alone = _measure(loss, process, raw[row : row + 1], noised[row : row + 1])
-        assert_close(alone.values[0], whole.values[row], "values of a sample alone", atol=1e-5)
-        assert_close(alone.weights[0], whole.weights[row], "weights of a sample alone", atol=1e-6)
+        assert_close(
+            alone.values[0], whole.values[row], "values of a sample alone", atol=1e-5
+        )
+        assert_close(
+            alone.weights[0], whole.weights[row], "weights of a sample alone", atol=1e-6
+        )
 
 
 def truth_is_best(s: Situation) -> None:
@@ -149,7 +162,9 @@ def truth_is_best(s: Situation) -> None:
     assert best < random, f"an ideal prediction has loss {best}, a random one {random}"
     for scale in (0.3, -0.3):
         near = mean(ideal + scale * torch.randn(raw.shape).clamp(-2, 2))
-        text = f"an ideal prediction has loss {best}, one perturbed by {scale} has {near}"
+        text = (
+            f"an ideal prediction has loss {best}, one perturbed by {scale} has {near}"
+        )
         assert best <= near + 1e-5, text
 
 
@@ -165,7 +180,9 @@ def bound_of_own_jumps(s: Situation) -> None:
     """With an exact model the mean over x_t is at least the exact bound."""
     for nats, expected, what in _bounds(s):
         least = expected * (1 - 1e-3) - 2e-4
-        assert (nats > least).all(), f"{what}: {nats.tolist()}, at least {expected.tolist()}"
+        assert (nats > least).all(), (
+            f"{what}: {nats.tolist()}, at least {expected.tolist()}"
+        )
 
 
 def _bounds(s: Situation) -> Iterator[tuple[Tensor, Tensor, str]]:
@@ -213,7 +230,9 @@ def _token_bound(
     uncertain = prior.expand(2, -1).gather(1, x.T).T > 0
     noise = Noise(sigma.detach().expand(len(x)).float(), torch.full((len(x),), rate))
     none = torch.zeros_like(uncertain)
-    noised = Noised(OUTCOMES[outcome], State.of(x), noise, uncertain, ~none, none, prior.float())
+    noised = Noised(
+        OUTCOMES[outcome], State.of(x), noise, uncertain, ~none, none, prior.float()
+    )
     raw = exact_outputs(noised.state, noise, prior)[predict].float()
     if predict == "score":
         raw = raw.clamp_min(-60.0)
@@ -253,7 +272,9 @@ def _feature_bound(
 def gradcheck(s: Situation) -> None:
     """In float64 the gradient equals finite differences."""
     loss, process, raw, noised = _inputs(s)
-    wide = noised.apply(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)
+    wide = noised.apply(
+        lambda tensor: tensor.double() if tensor.is_floating_point() else tensor
+    )
     finite = raw.isfinite()
 
     def total(values: Tensor) -> Tensor:

@@ -27,7 +27,9 @@ from ..situations import Situation, checks_of
 __all__ = ["CHECKS", "check_cache"]
 
 
-def _inputs(s: Situation) -> tuple[Any, State, Float[Tensor, " B"], Tensor, dict[str, Tensor]]:
+def _inputs(
+    s: Situation,
+) -> tuple[Any, State, Float[Tensor, " B"], Tensor, dict[str, Tensor]]:
     """Return a perturbed model, a state, a level per sample, the valid positions, and conditions."""
     state = random_state(s.space, s.clean.valid, s.seed)
     valid = s.clean.valid
@@ -60,10 +62,14 @@ def rows_independent(s: Situation) -> None:
 
     # The second sample differs in everything: values, padding, level and conditions.
     other = change_values(s.space, state.x[:1], torch.ones_like(valid[:1]))
-    pair = State(torch.cat([state.x[:1], other]), torch.cat([state.masked[:1], state.masked[:1]]))
+    pair = State(
+        torch.cat([state.x[:1], other]), torch.cat([state.masked[:1], state.masked[:1]])
+    )
     levels = torch.cat([level[:1], level[:1] + 1.0])
     valids = torch.cat([valid[:1], torch.ones_like(valid[:1])])
-    conditions = {name: torch.cat([value[:1], value[-1:]]) for name, value in cond.items()}
+    conditions = {
+        name: torch.cat([value[:1], value[-1:]]) for name, value in cond.items()
+    }
     together = _run(model, pair, levels, valids, conditions)[:1]
     assert_close(together[valid[:1]], alone[valid[:1]], "a sample next to another")
 
@@ -77,7 +83,11 @@ def padding_inert(s: Situation) -> None:
     # Conditions of whole samples have no padding.
     changed = dict(cond)
     for condition in s.space.conditions:
-        if condition.size is None and condition.length is None and condition.name in cond:
+        if (
+            condition.size is None
+            and condition.length is None
+            and condition.name in cond
+        ):
             changed[condition.name] = cond[condition.name] + 1000 * ~valid
     out = _run(model, state, level, valid, cond)
     padded = _run(model, other, level, valid, changed)
@@ -96,7 +106,9 @@ def state_matters(s: Situation) -> None:
     """The output depends on the state, and on the level unless a component ignores it."""
     model, state, level, valid, cond = _inputs(s)
     out = _run(model, state, level, valid, cond)
-    other = State(change_values(s.space, state.x, valid), torch.zeros_like(state.masked))
+    other = State(
+        change_values(s.space, state.x, valid), torch.zeros_like(state.masked)
+    )
     changed = _run(model, other, level, valid, cond) != out
     assert changed[valid].any(), "the output does not depend on the state"
 
@@ -117,7 +129,9 @@ def gradients_reach_all(s: Situation) -> None:
     """Every parameter affects the output, and gradients equal finite differences."""
     model, state, *inputs = _inputs(s)
     if state.x.is_floating_point():
-        check_gradients(model, lambda x: _run(model, State(x, state.masked), *inputs), state.x)
+        check_gradients(
+            model, lambda x: _run(model, State(x, state.masked), *inputs), state.x
+        )
         return
     # An embedding may mark the tokens that are not noisy.
     marked = replace(state, noisy=state.x % 2 == 0)
@@ -131,13 +145,17 @@ def runs_on_meta(s: Situation) -> None:
         model = s.spec.build(*s.args)
         conditions = {name: value.to("meta") for name, value in cond.items()}
         try:
-            out = model(state.to("meta"), level.to("meta"), valid.to("meta"), conditions)
+            out = model(
+                state.to("meta"), level.to("meta"), valid.to("meta"), conditions
+            )
         except (RuntimeError, NotImplementedError) as error:
             raise AssertionError(f"the model reads values: {error}") from None
     assert out.is_meta, f"the output is on {out.device}"
     last = s.space.vocab if isinstance(s.space, TokenSpace) else s.space.width
     expected = (*valid.shape, last)
-    assert tuple(out.shape) == expected, f"shape {tuple(out.shape)} on meta instead of {expected}"
+    assert tuple(out.shape) == expected, (
+        f"shape {tuple(out.shape)} on meta instead of {expected}"
+    )
 
 
 def cached_equals_full(s: Situation) -> None:
@@ -178,21 +196,27 @@ def context_equals_cache(s: Situation) -> None:
     clean = random_state(s.space, valid, s.seed + 1).x
     rows, length = valid.shape
     blocks = _blocks(length, size)
-    levels = torch.rand(rows, len(blocks), generator=torch.Generator().manual_seed(s.seed))
+    levels = torch.rand(
+        rows, len(blocks), generator=torch.Generator().manual_seed(s.seed)
+    )
     per_position = levels.repeat_interleave(size, 1)[:, :length]
     zero = torch.zeros(rows)
     cache = model.new_cache()
     outputs = []
     with torch.no_grad():
         context = Context(State.of(clean), zero)
-        whole = _run(model, State.of(noised), per_position, valid, cond, context=context)
+        whole = _run(
+            model, State.of(noised), per_position, valid, cond, context=context
+        )
         for number, part in enumerate(blocks):
             block = State.of(noised[:, part])
             level = levels[:, number]
             outputs.append(_run(model, block, level, valid[:, part], cond, cache=cache))
             kept = State.of(clean[:, part])
             model.trunk(kept, zero, valid[:, part], cond, cache=cache, keep=True)
-    assert_close(torch.cat(outputs, 1), whole, "blocks with a cache, compared with a context")
+    assert_close(
+        torch.cat(outputs, 1), whole, "blocks with a cache, compared with a context"
+    )
 
 
 CHECKS = (
@@ -209,6 +233,9 @@ CHECKS = (
     *checks_of("model", level_free, needs="level-free"),
     *checks_of("model", runs_on_meta, examples=3),
     *checks_of(
-        "model", cached_equals_full, context_equals_cache, needs="block-causal tokens one-field"
+        "model",
+        cached_equals_full,
+        context_equals_cache,
+        needs="block-causal tokens one-field",
     ),
 )

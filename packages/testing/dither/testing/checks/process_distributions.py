@@ -16,7 +16,13 @@ from dither.registry import TokenSpace
 from dither.registry.contracts.protocols import GaussianProcess, TokenProcess
 from dither.registry.contracts.records import Clean, Noise, Noised, State
 
-from ..check_utils import NotApplicable, assert_close, gaussian_scales, ideal_output, random_output
+from ..check_utils import (
+    NotApplicable,
+    assert_close,
+    gaussian_scales,
+    ideal_output,
+    random_output,
+)
 from ..situations import Situation, checks_of
 from ..toy_distributions import (
     FEATURES,
@@ -41,7 +47,9 @@ POSITIONS = 4
 
 def _many(s: Situation) -> Clean:
     """Return many copies of the first sample of the batch."""
-    many: Clean = s.clean[:1].apply(lambda tensor: tensor.expand(DRAWS, *tensor.shape[1:]).clone())
+    many: Clean = s.clean[:1].apply(
+        lambda tensor: tensor.expand(DRAWS, *tensor.shape[1:]).clone()
+    )
     return many
 
 
@@ -83,9 +91,13 @@ def clean_at_zero(s: Situation) -> None:
     changed = noised.state.masked | (noised.state.x != many.x0)
     share = changed.double().mean().item()
     if isinstance(process.space, TokenSpace):
-        assert share <= rest + 5 * (rest / DRAWS) ** 0.5, f"{share:.3f} of the ids differ at t = 0"
+        assert share <= rest + 5 * (rest / DRAWS) ** 0.5, (
+            f"{share:.3f} of the ids differ at t = 0"
+        )
     else:
-        assert share <= max(2 * rest, MAX_REST), f"{share:.3f} of the values are masked at t = 0"
+        assert share <= max(2 * rest, MAX_REST), (
+            f"{share:.3f} of the values are masked at t = 0"
+        )
 
 
 def prior_at_one(s: Situation) -> None:
@@ -94,23 +106,31 @@ def prior_at_one(s: Situation) -> None:
     many = _many(s)
     noised = process.corrupt(many, _at(1.0))
     signal = float(noised.noise.alpha(many.x0).max())
-    assert signal <= MAX_REST, f"alpha is {signal:.3f} at t = 1, but sampling starts with alpha = 0"
+    assert signal <= MAX_REST, (
+        f"alpha is {signal:.3f} at t = 1, but sampling starts with alpha = 0"
+    )
     # Only `corrupt` has signal left.
     _check_start(noised, noised.state, signal, signal, "corrupt at t = 1")
     _check_start(noised, process.prior(many), signal, 0.0, "prior")
 
 
-def _check_start(noised: Noised, state: State, signal: float, slack: float, what: str) -> None:
+def _check_start(
+    noised: Noised, state: State, signal: float, slack: float, what: str
+) -> None:
     """Assert that a state follows the prior of a record, but for `slack`."""
     if noised.prior is not None:
         prior = noised.prior.expand(state.x.shape[1], -1).double()
         for position in _free(noised):
             p = prior[position]
-            shares = torch.bincount(state.x[:, position], minlength=len(p)).double() / DRAWS
+            shares = (
+                torch.bincount(state.x[:, position], minlength=len(p)).double() / DRAWS
+            )
             error = (shares - p).abs().max().item()
             variance = slack + float((p * (1 - p)).max())
             allowed = slack + 5 * (variance / DRAWS) ** 0.5
-            assert error <= allowed, f"{what}: ids {shares.tolist()}, the prior is {p.tolist()}"
+            assert error <= allowed, (
+                f"{what}: ids {shares.tolist()}, the prior is {p.tolist()}"
+            )
     elif noised.eps is not None:
         noisy = ~noised.fixed if state.noisy is None else state.noisy
         if noisy.any():
@@ -180,7 +200,9 @@ def joint_distributions(s: Situation) -> None:
         p0 = pred.log_clean()[0].double().exp()
         reverse = []
         for position, x in enumerate(one.x[0]):
-            row = _reverse(p0[position], prior[position], x, now.sigma[0], then.sigma[0])
+            row = _reverse(
+                p0[position], prior[position], x, now.sigma[0], then.sigma[0]
+            )
             reverse.append(row)
         stepped = process.step(state, pred, now, then, x0)
         _assert_joint(stepped.x, torch.stack(reverse), f"x_s after {one.x.tolist()}")
@@ -212,7 +234,9 @@ def normal_step(s: Situation) -> None:
     assert noised.eps is not None, "a Gaussian process records its noise"
     _assert_independent(state.x, "the state at t = 1")
     _assert_independent(noised.eps, "the noise of x_t")
-    ideal = process.read(ideal_output(facts.predict, noised, 0), noised.state, noised.noise)
+    ideal = process.read(
+        ideal_output(facts.predict, noised, 0), noised.state, noised.noise
+    )
     assert_close(ideal.x0, noised.x0, "x0 of an exact model", atol=1e-3)
 
     now = _noise(1.5)
@@ -283,10 +307,14 @@ def predictions_are_exact(s: Situation) -> None:
     noised = process.corrupt(Clean.of(draws), torch.full((64,), 0.5))
     truth = exact_outputs(noised.state, noised.noise, noised.prior)
     if facts.predict not in truth:
-        raise NotApplicable(f'the ideal output is unknown for predict = "{facts.predict}"')
+        raise NotApplicable(
+            f'the ideal output is unknown for predict = "{facts.predict}"'
+        )
     pred = process.read(truth[facts.predict].float(), noised.state, noised.noise)
     p0 = pred.log_clean().double().exp()
-    assert_close(p0, truth["posterior"].exp(), "p(x_0 | x_t) of an exact model", atol=2e-3)
+    assert_close(
+        p0, truth["posterior"].exp(), "p(x_0 | x_t) of an exact model", atol=2e-3
+    )
 
     # Beyond exp(12) float32 is too coarse.
     finite = noised.target_mask[..., None] & (truth["score"] < 12)

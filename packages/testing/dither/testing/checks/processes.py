@@ -14,7 +14,11 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from dither.registry import TokenSpace
-from dither.registry.contracts.protocols import GaussianProcess, MaskedFeatureProcess, TokenProcess
+from dither.registry.contracts.protocols import (
+    GaussianProcess,
+    MaskedFeatureProcess,
+    TokenProcess,
+)
 from dither.registry.contracts.records import Clean, Noise, Noised, State
 
 from ..check_utils import (
@@ -85,7 +89,9 @@ def any_shape(s: Situation) -> None:
         assert shape == (3, 4), f"{name} has shape {shape} for times of shape (3, 4)"
         assert_close(values.flatten(), expected, f"{name} per position", atol=0)
     assert_unchanged(before, t, what="the times")
-    assert_unchanged(first, schedule(t), what="the noise at the same times in a later call")
+    assert_unchanged(
+        first, schedule(t), what="the noise at the same times in a later call"
+    )
 
 
 def sigma_end(s: Situation) -> None:
@@ -117,7 +123,9 @@ def facts_are_true(s: Situation) -> None:
     spaces = f"facts: space is {facts.space}, the process has {process.space}"
     assert facts.space == process.space, spaces
     if facts.prior in ("mask", "uniform", "mixture"):
-        assert noised.prior is not None, f"the prior is {facts.prior}, but the record has none"
+        assert noised.prior is not None, (
+            f"the prior is {facts.prior}, but the record has none"
+        )
         _check_prior(facts, noised.prior.double())
     if facts.prior != "hidden":
         masks = noised.state.masked.any()
@@ -146,7 +154,9 @@ def times_cover_the_range(s: Situation) -> None:
     assert tuple(t.shape) == (1000,), f"1000 times have shape {tuple(t.shape)}"
     assert ((t >= 0) & (t <= 1)).all(), f"times from {t.min()} to {t.max()}"
     counts = torch.histc(t, 10, float(t.min()), 1.0)
-    assert (counts > 50).all(), f"times per tenth of the range: {counts.int().tolist()} of 1000"
+    assert (counts > 50).all(), (
+        f"times per tenth of the range: {counts.int().tolist()} of 1000"
+    )
 
 
 def rate_is_derivative(s: Situation) -> None:
@@ -159,7 +169,11 @@ def rate_is_derivative(s: Situation) -> None:
     noise: Noise = schedule(t)
     (grad,) = torch.autograd.grad(noise.sigma.sum(), t)
     torch.testing.assert_close(
-        noise.rate.detach(), grad, atol=1e-6, rtol=1e-5, msg=lambda text: f"rate: {text}"
+        noise.rate.detach(),
+        grad,
+        atol=1e-6,
+        rtol=1e-5,
+        msg=lambda text: f"rate: {text}",
     )
 
 
@@ -201,7 +215,11 @@ def forward_distribution(s: Situation) -> None:
             _check_gaussian_noise(process, noised, t)
         else:
             visible = ~noised.state.masked
-            assert_equal(noised.state.x[visible], noised.x0[visible], f"visible values at t = {t}")
+            assert_equal(
+                noised.state.x[visible],
+                noised.x0[visible],
+                f"visible values at t = {t}",
+            )
 
 
 def _check_gaussian_noise(process: Any, noised: Noised, t: float) -> None:
@@ -216,7 +234,9 @@ def _check_gaussian_noise(process: Any, noised: Noised, t: float) -> None:
         mean = eps.mean()
         variance = eps.var()
         assert abs(mean) < 5 / len(eps) ** 0.5, f"eps has mean {mean:.3f}"
-        assert abs(variance - 1) < 5 * (2 / len(eps)) ** 0.5, f"eps has variance {variance:.3f}"
+        assert abs(variance - 1) < 5 * (2 / len(eps)) ** 0.5, (
+            f"eps has variance {variance:.3f}"
+        )
 
 
 def _check_token_distribution(noised: Noised, t: float) -> None:
@@ -230,21 +250,30 @@ def _check_token_distribution(noised: Noised, t: float) -> None:
     drawn = one_hot(noised.state.x, q.shape[-1])[free]
     impossible = drawn.bool() & (q == 0)
     assert not impossible.any(), f"an id of probability 0 is drawn at t = {t}"
-    for name, counts, p in (("ids", drawn, q), ("unchanged ids", drawn * same, q * same)):
+    for name, counts, p in (
+        ("ids", drawn, q),
+        ("unchanged ids", drawn * same, q * same),
+    ):
         actual = counts.sum(0)
         expected = p.sum(0)
         # Five standard deviations of a sum of independent draws.
         allowed = 5 * (p * (1 - p)).sum(0).clamp_min(0).sqrt() + 1e-3
         text = f"counts {actual.tolist()}, expected {expected.tolist()}"
-        assert ((actual - expected).abs() <= allowed).all(), f"{name} at t = {t}: {text}"
+        assert ((actual - expected).abs() <= allowed).all(), (
+            f"{name} at t = {t}: {text}"
+        )
 
 
 def target_mask_covers_uncertain(s: Situation) -> None:
     """Fixed values are outside the target mask, and values outside the target mask are clean."""
     _, clean, noised = _corrupted(s)
-    assert not (noised.target_mask & noised.fixed).any(), "a fixed value is in the target mask"
+    assert not (noised.target_mask & noised.fixed).any(), (
+        "a fixed value is in the target mask"
+    )
     outside = ~noised.target_mask
-    assert_equal(noised.state.x[outside], clean.x0[outside], "values outside the target mask")
+    assert_equal(
+        noised.state.x[outside], clean.x0[outside], "values outside the target mask"
+    )
 
 
 def returns_prediction(s: Situation) -> None:
@@ -256,14 +285,21 @@ def returns_prediction(s: Situation) -> None:
     free = ~noised.fixed
     if isinstance(process.space, TokenSpace):
         log_clean = pred.log_clean()[free]
-        assert_close(log_clean.logsumexp(-1), torch.zeros(len(log_clean)), "log p(x_0 | x_t)")
+        assert_close(
+            log_clean.logsumexp(-1), torch.zeros(len(log_clean)), "log p(x_0 | x_t)"
+        )
         allowed = process.space.clean().expand(*x.shape, -1)[free]
-        assert (log_clean[~allowed] == -torch.inf).all(), "MASK or PAD has a positive probability"
+        assert (log_clean[~allowed] == -torch.inf).all(), (
+            "MASK or PAD has a positive probability"
+        )
         score = pred.log_score()[free]
         assert not score.isnan().any(), "the log score is NaN"
         unchanged = score.gather(-1, x[free][:, None])
         assert_close(
-            unchanged, torch.zeros_like(unchanged), "the log score of the current id", atol=1e-5
+            unchanged,
+            torch.zeros_like(unchanged),
+            "the log score of the current id",
+            atol=1e-5,
         )
     else:
         assert pred.x0.shape == x.shape, (
@@ -272,7 +308,9 @@ def returns_prediction(s: Situation) -> None:
         assert (pred.x0 + pred.eps).isfinite().all(), "the prediction is not finite"
         if noised.eps is not None:
             a, b = gaussian_scales(process, noised.noise, x)
-            assert_close((a * pred.x0 + b * pred.eps)[free], x[free], "a x0 + b eps", atol=1e-3)
+            assert_close(
+                (a * pred.x0 + b * pred.eps)[free], x[free], "a x0 + b eps", atol=1e-3
+            )
 
 
 def time_per_position(s: Situation) -> None:
@@ -290,7 +328,9 @@ def time_per_position(s: Situation) -> None:
     shape = process.level(per_position).shape
     assert shape == clean.valid.shape, "the level has no value per position"
     levels = process.level(torch.tensor([0.1, 0.5, 0.9]))
-    assert len(levels.unique()) == 3, f"the levels at t = 0.1, 0.5, 0.9 are {levels.tolist()}"
+    assert len(levels.unique()) == 3, (
+        f"the levels at t = 0.1, 0.5, 0.9 are {levels.tolist()}"
+    )
 
 
 def _states(s: Situation, process: Any = None) -> list[tuple[str, Any]]:
@@ -303,8 +343,14 @@ def _states(s: Situation, process: Any = None) -> list[tuple[str, Any]]:
     pred = process.read(
         random_output(process.space, clean.valid, s.seed), noised.state, noised.noise
     )
-    stepped = process.step(noised.state, pred, process.schedule(t), process.schedule(t / 2), clean)
-    return [("corrupt", noised.state), ("prior", process.prior(clean)), ("step", stepped)]
+    stepped = process.step(
+        noised.state, pred, process.schedule(t), process.schedule(t / 2), clean
+    )
+    return [
+        ("corrupt", noised.state),
+        ("prior", process.prior(clean)),
+        ("step", stepped),
+    ]
 
 
 def fixed_untouched(s: Situation) -> None:
@@ -320,9 +366,13 @@ def stays_in_space(s: Situation) -> None:
     space = s.build().space
     for method, state in _states(s):
         if isinstance(space, TokenSpace):
-            assert usable_ids(space, state.x).all(), f"{method} returns ids outside the vocabulary"
+            assert usable_ids(space, state.x).all(), (
+                f"{method} returns ids outside the vocabulary"
+            )
         else:
-            assert state.x.isfinite().all(), f"{method} returns values that are not finite"
+            assert state.x.isfinite().all(), (
+                f"{method} returns values that are not finite"
+            )
 
 
 def _finished(s: Situation, like: Clean) -> tuple[Any, Tensor, Tensor, Tensor]:
@@ -350,7 +400,9 @@ def truth_unseen(s: Situation) -> None:
     clean = s.clean
     seed_cpu(s.seed)
     visible = (
-        ~process.prior(clean).masked if s.spec.facts(s.space).prior == "hidden" else clean.fixed
+        ~process.prior(clean).masked
+        if s.spec.facts(s.space).prior == "hidden"
+        else clean.fixed
     )
     drawn = [_finished(s, like)[1:] for like in (clean, without_truth(clean, visible))]
     for method, a, b in zip(("prior", "step", "finish"), *drawn, strict=True):
@@ -379,7 +431,9 @@ def _noised(s: Situation, protocol: Any) -> tuple[Any, State]:
     process: Any = s.build()
     if not isinstance(process, protocol):
         raise NotApplicable(f"not a {protocol.__name__}")
-    return process, process.corrupt(s.clean, torch.full((len(s.clean.valid),), 0.5)).state
+    return process, process.corrupt(
+        s.clean, torch.full((len(s.clean.valid),), 0.5)
+    ).state
 
 
 def renoise_keeps_fixed(s: Situation) -> None:
@@ -415,7 +469,9 @@ def noise_is_standard_normal(s: Situation) -> None:
     assert_close(noised.x[free], expected[free], "a x0 + b eps", atol=1e-4)
     assert_equal(noised.x[~free], x0[~free], "values without noise")
     replaced = process.replace(state, clean.x0 + 1.0, clean)
-    assert_equal(replaced.x[clean.fixed], clean.x0[clean.fixed], "replace: fixed values")
+    assert_equal(
+        replaced.x[clean.fixed], clean.x0[clean.fixed], "replace: fixed values"
+    )
 
 
 def reveal_keeps_visible(s: Situation) -> None:
@@ -456,5 +512,7 @@ CHECKS = (
         batch_not_written,
         times_cover_the_range,
     ),
-    *checks_of("process", renoise_keeps_fixed, noise_is_standard_normal, reveal_keeps_visible),
+    *checks_of(
+        "process", renoise_keeps_fixed, noise_is_standard_normal, reveal_keeps_visible
+    ),
 )

@@ -22,7 +22,9 @@ from ..situations import Situation, checks_of, fitting_process
 __all__ = ["CHECKS"]
 
 
-def _step(module: torch.nn.Module, optimizer: torch.optim.Optimizer, x: Tensor) -> float:
+def _step(
+    module: torch.nn.Module, optimizer: torch.optim.Optimizer, x: Tensor
+) -> float:
     optimizer.zero_grad()
     loss = (module(x) - 1.0).square().mean()
     loss.backward()
@@ -38,7 +40,10 @@ def step_changes_weights(s: Situation) -> None:
     """A step changes every trainable parameter to finite values, and no other."""
     (module,) = s.args
     optimizer = s.build()
-    before = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+    before = {
+        name: parameter.detach().clone()
+        for name, parameter in module.named_parameters()
+    }
     moved = set[str]()  # after any step: the second may undo the first
     for _ in range(2):
         _step(module, optimizer, _batch(s))
@@ -51,7 +56,9 @@ def step_changes_weights(s: Situation) -> None:
         assert parameter.isfinite().all(), f"{name} is not finite after two steps"
         changed = name in moved
         trainable = parameter.requires_grad
-        assert changed == trainable, f"{name} changed: {changed}; trainable: {trainable}"
+        assert changed == trainable, (
+            f"{name} changed: {changed}; trainable: {trainable}"
+        )
 
 
 def descends(s: Situation) -> None:
@@ -68,8 +75,14 @@ def descends(s: Situation) -> None:
 def parameters_once(s: Situation) -> None:
     """The parameter groups contain each trainable parameter once."""
     (module,) = s.args
-    grouped = [id(parameter) for group in s.build().param_groups for parameter in group["params"]]
-    expected = [id(parameter) for parameter in module.parameters() if parameter.requires_grad]
+    grouped = [
+        id(parameter)
+        for group in s.build().param_groups
+        for parameter in group["params"]
+    ]
+    expected = [
+        id(parameter) for parameter in module.parameters() if parameter.requires_grad
+    ]
     assert sorted(grouped) == sorted(expected), (
         f"{len(grouped)} parameters in groups, {len(expected)} are trainable"
     )
@@ -90,7 +103,9 @@ def resumes(s: Situation) -> None:
     second.load_state_dict(saved)
     _step(module, second, _batch(s))
     for name, tensor in module.state_dict().items():
-        assert_equal(tensor, expected[name], f"{name} after a step from the saved state")
+        assert_equal(
+            tensor, expected[name], f"{name} after a step from the saved state"
+        )
 
 
 def factor_valid(s: Situation) -> None:
@@ -134,7 +149,11 @@ def _compute(s: Situation, metric: Any, batches: list[slice]) -> Mapping[str, fl
     process = fitting_process(s.catalog, s.space)
     shape = s.clean.valid.shape
     noised = process.corrupt(s.clean, torch.full((len(s.clean.valid),), 0.5))
-    last = process.space.vocab if isinstance(process.space, TokenSpace) else process.space.width
+    last = (
+        process.space.vocab
+        if isinstance(process.space, TokenSpace)
+        else process.space.width
+    )
     raw = torch.zeros(*shape, last)
     # Samples of unequal weight, so that a mean of means differs from the mean.
     weights = torch.rand(shape) * s.clean.valid
@@ -156,8 +175,12 @@ def tracker_life_cycle(s: Situation) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for step, error in ((0, None), (2, RuntimeError("stopped"))):
             tracker = s.build()
-            assert isinstance(tracker, Tracker), f"{type(tracker).__name__} is not a Tracker"
-            tracker.start(Path(folder), {"name": "conformance", "train": {"steps": 4}}, step)
+            assert isinstance(tracker, Tracker), (
+                f"{type(tracker).__name__} is not a Tracker"
+            )
+            tracker.start(
+                Path(folder), {"name": "conformance", "train": {"steps": 4}}, step
+            )
             for n in (step + 1, step + 2):
                 tracker.log(n, "train", {"loss": 1.0 / n, "grad_norm": float("nan")})
                 tracker.log_pictures(n, pictures)

@@ -46,10 +46,15 @@ class RandomSession:
         self.seed = seed
 
     def __call__(
-        self, state: State, t: Float[Tensor, "B *L"], at: Bool[Tensor, "B L"] | None = None
+        self,
+        state: State,
+        t: Float[Tensor, "B *L"],
+        at: Bool[Tensor, "B L"] | None = None,
     ) -> Any:
         raw = random_output(
-            self.process.space, torch.ones(state.x.shape[:2], dtype=torch.bool), self.seed
+            self.process.space,
+            torch.ones(state.x.shape[:2], dtype=torch.bool),
+            self.seed,
         )
         pred = self.process.read(raw, state, self.process.schedule(t))
         return pred if at is None else pred.at(at)
@@ -57,7 +62,9 @@ class RandomSession:
     def append(self, x: Shaped[Tensor, "B L"]) -> None:
         pass
 
-    def refresh(self, x: Shaped[Tensor, "B L"], t: Float[Tensor, "B *L"], start: int) -> None:
+    def refresh(
+        self, x: Shaped[Tensor, "B L"], t: Float[Tensor, "B *L"], start: int
+    ) -> None:
         pass
 
 
@@ -102,7 +109,9 @@ def fixed_untouched(s: Situation) -> None:
     """Known values and padding are never changed."""
     _, like, states = _first_run(s)
     for number, x in enumerate(states):
-        assert_equal(x[like.fixed], like.x0[like.fixed], f"fixed values in state {number}")
+        assert_equal(
+            x[like.fixed], like.x0[like.fixed], f"fixed values in state {number}"
+        )
 
 
 def truth_unseen(s: Situation) -> None:
@@ -119,7 +128,9 @@ def truth_unseen(s: Situation) -> None:
 def seeded(s: Situation) -> None:
     """Torch's seed determines all draws."""
     (_, _, first), (_, _, second) = _first_run(s), _run_sampler(s)
-    assert len(first) == len(second), f"{len(first)} states, then {len(second)} with the same seed"
+    assert len(first) == len(second), (
+        f"{len(first)} states, then {len(second)} with the same seed"
+    )
     assert_equal(second[-1], first[-1], "samples with the same seed")
 
 
@@ -146,7 +157,9 @@ def _sample_exact_models(s: Situation) -> None:
             continue
         ran = True
     if not ran:
-        raise NotApplicable("no installed process supports the sampler and a toy distribution")
+        raise NotApplicable(
+            "no installed process supports the sampler and a toy distribution"
+        )
 
 
 def _supports(spec: Any, process: Any) -> bool:
@@ -165,7 +178,9 @@ def _check_tokens(s: Situation, spec: Any) -> None:
     (*_, x) = s.spec.build()(process, session, like)
     drawn = outcome_index(x)
     assert (drawn >= 0).all(), f'process "{spec.name}": MASK remains in samples'
-    assert_follows(drawn, PROBABILITIES, f'process "{spec.name}": samples of an exact model')
+    assert_follows(
+        drawn, PROBABILITIES, f'process "{spec.name}": samples of an exact model'
+    )
 
 
 def _check_features(s: Situation, spec: Any) -> None:
@@ -191,7 +206,13 @@ def _check_features(s: Situation, spec: Any) -> None:
 
 CHECKS = (
     *checks_of(
-        "sampler", yields_samples, ends_clean, fixed_untouched, truth_unseen, seeded, examples=5
+        "sampler",
+        yields_samples,
+        ends_clean,
+        fixed_untouched,
+        truth_unseen,
+        seeded,
+        examples=5,
     ),
     *checks_of("sampler", samples_exact_distribution, place="alone", examples=1),
     *checks_of(

@@ -14,7 +14,14 @@ from dither.registry import FeatureSpace, TokenSpace
 from dither.registry.contracts.records import Clean, Measured, over
 from dither.registry.contracts.spaces import Condition
 
-from ..check_utils import assert_unchanged, clean_ids, random_output, seed_cpu, snapshot, usable_ids
+from ..check_utils import (
+    assert_unchanged,
+    clean_ids,
+    random_output,
+    seed_cpu,
+    snapshot,
+    usable_ids,
+)
 from ..situations import Situation, checks_of, fitting_process
 
 __all__ = ["CHECKS"]
@@ -39,17 +46,25 @@ def _check_batch(clean: Clean, task: Any, rows: int, what: str) -> None:
     shape: tuple[int, ...] = (rows, space.length)
     if isinstance(space, FeatureSpace):
         shape = (*shape, space.width)
-    actual = {"x0": clean.x0.shape, "known": clean.known.shape, "valid": clean.valid.shape}
+    actual = {
+        "x0": clean.x0.shape,
+        "known": clean.known.shape,
+        "valid": clean.valid.shape,
+    }
     expected = {"x0": shape, "known": shape, "valid": shape[:2]}
     for name, part in actual.items():
         assert tuple(part) == expected[name], f"{what}: {name} has shape {tuple(part)}"
-    assert clean.valid.dtype == clean.known.dtype == torch.bool, f"{what}: masks are not bool"
+    assert clean.valid.dtype == clean.known.dtype == torch.bool, (
+        f"{what}: masks are not bool"
+    )
     padding = ~over(clean.valid, clean.x0)
     assert not (clean.known & padding).any(), f"{what}: padding is marked as known"
 
     conditions = {condition.name: condition for condition in space.conditions}
     for name, value in clean.cond.items():
-        assert len(value) == rows, f"{what}: condition {name} has {len(value)} rows, not {rows}"
+        assert len(value) == rows, (
+            f"{what}: condition {name} has {len(value)} rows, not {rows}"
+        )
         if name in conditions:
             declared = conditions[name].shape(rows, space.length)
             _check_condition(conditions[name], value, declared, what)
@@ -58,7 +73,9 @@ def _check_batch(clean: Clean, task: Any, rows: int, what: str) -> None:
         assert dtype == torch.float32, f"{what}: features are {dtype}, not float32"
         assert clean.x0.isfinite().all(), f"{what}: features are not finite"
     else:
-        assert clean.x0.dtype == torch.int64, f"{what}: ids are {clean.x0.dtype}, not int64"
+        assert clean.x0.dtype == torch.int64, (
+            f"{what}: ids are {clean.x0.dtype}, not int64"
+        )
         _check_ids(clean, space, what)
 
 
@@ -91,7 +108,9 @@ def _check_ids(clean: Clean, space: TokenSpace, what: str) -> None:
     for name, x in space.split(clean.x0).items():
         pad = fields[name].pad
         if pad is not None:
-            assert (x[~valid[name]] == pad).all(), f"{what}: padding of {name} is not {pad}"
+            assert (x[~valid[name]] == pad).all(), (
+                f"{what}: padding of {name} is not {pad}"
+            )
 
 
 def splits_not_empty(s: Situation) -> None:
@@ -110,7 +129,9 @@ def splits_not_empty(s: Situation) -> None:
         # A subset in another order is unlikely where no sample occurs twice.
         if len(set(others)) == len(others) and set(samples) <= set(others):
             same = True
-        assert not same, f"the first {len(samples)} samples of {one} are also in {other}"
+        assert not same, (
+            f"the first {len(samples)} samples of {one} are also in {other}"
+        )
 
 
 def space_matches(s: Situation) -> None:
@@ -136,7 +157,9 @@ def pure_in_rows(s: Situation) -> None:
     seed_cpu(s.seed + 1)
     for index, row in enumerate(rows):
         expected = snapshot(together[index : index + 1])
-        assert_unchanged(expected, task.batch("train", [row]), what=f"sample {row} alone")
+        assert_unchanged(
+            expected, task.batch("train", [row]), what=f"sample {row} alone"
+        )
 
 
 def templates_seeded(s: Situation) -> None:
@@ -162,7 +185,9 @@ def metrics_batch_invariant(s: Situation) -> None:
     seed_cpu(s.seed)
     noised = process.corrupt(clean, torch.rand(len(clean.valid)) * 0.8 + 0.1)
     raw = random_output(process.space, clean.valid, s.seed)
-    values = torch.rand(clean.valid.shape, generator=torch.Generator().manual_seed(s.seed))
+    values = torch.rand(
+        clean.valid.shape, generator=torch.Generator().manual_seed(s.seed)
+    )
     measured = Measured(values, clean.valid.float())
 
     def compute(batches: list[slice]) -> dict[str, float]:
@@ -182,7 +207,9 @@ def metrics_batch_invariant(s: Situation) -> None:
         assert math.isfinite(value), f"{name} is {value}"
         other = uneven[name]
         same = math.isclose(value, other, rel_tol=1e-4, abs_tol=1e-6)
-        assert same, f"{name}: {value} for one batch, {other} for a batch of 1 and the rest"
+        assert same, (
+            f"{name}: {value} for one batch, {other} for a batch of 1 and the rest"
+        )
 
 
 def baselines_are_finite(s: Situation) -> None:
@@ -191,7 +218,9 @@ def baselines_are_finite(s: Situation) -> None:
     assert task.baselines("valid", None), "there are no baselines"
     for split in ("valid", "test"):
         for name, value in task.baselines(split, ROWS).items():
-            assert re.fullmatch(r"[^/]+/[^/]+", name), f'"{name}" is not metric/baseline'
+            assert re.fullmatch(r"[^/]+/[^/]+", name), (
+                f'"{name}" is not metric/baseline'
+            )
             assert math.isfinite(value), f"{name} is {value}"
 
 
@@ -204,13 +233,17 @@ def evaluates_samples(s: Situation) -> None:
     metrics = task.sample_metrics(samples, like)
     for name, value in metrics.items():
         assert math.isfinite(value), f"{name} is {value}"
-    assert task.sample_metrics(samples, like) == metrics, "metrics differ in a second call"
+    assert task.sample_metrics(samples, like) == metrics, (
+        "metrics differ in a second call"
+    )
     if metrics:
         _check_all_seen(task, samples, like, metrics)
     _check_pictures(list(task.plots(samples, like)))
 
 
-def _check_all_seen(task: Any, samples: Tensor, like: Clean, metrics: dict[str, float]) -> None:
+def _check_all_seen(
+    task: Any, samples: Tensor, like: Clean, metrics: dict[str, float]
+) -> None:
     """Assert that metrics change if all samples but one do."""
     index = torch.arange(ROWS)
     for name, alone in (("first", index == 0), ("last", index == ROWS - 1)):
@@ -218,7 +251,9 @@ def _check_all_seen(task: Any, samples: Tensor, like: Clean, metrics: dict[str, 
         shifted = torch.where(unchanged, samples, samples.roll(1, 1))
         equal = torch.where(unchanged, samples, samples[:1].expand_as(samples))
         others = [task.sample_metrics(x, like) for x in (shifted, equal)]
-        assert others != [metrics, metrics], f"metrics are those of the {name} sample alone"
+        assert others != [metrics, metrics], (
+            f"metrics are those of the {name} sample alone"
+        )
 
 
 def _check_pictures(pictures: list[Any]) -> None:
@@ -228,7 +263,9 @@ def _check_pictures(pictures: list[Any]) -> None:
     for picture in pictures:
         name = picture.name
         assert re.fullmatch(r"[A-Za-z0-9][\w.-]*", name), f'"{name}" is not a file name'
-        assert picture.png or picture.svg or picture.text is not None, f"{name} is empty"
+        assert picture.png or picture.svg or picture.text is not None, (
+            f"{name} is empty"
+        )
         if picture.png is not None:
             assert picture.png.startswith(SIGNATURE), f"{name} is not a PNG"
         if picture.svg is not None:
@@ -246,11 +283,15 @@ def splits_disjoint(s: Situation) -> None:
             clean = task.batch(split, range(start, stop))
             for row in range(stop - start):
                 first = splits.setdefault(_bytes_of(clean, row), split)
-                assert first == split, f"sample {start + row} of {split} is also in {first}"
+                assert first == split, (
+                    f"sample {start + row} of {split} is also in {first}"
+                )
 
 
 def _bytes_of(clean: Clean, row: int) -> bytes:
-    return b"".join(part[row].contiguous().numpy().tobytes() for part in (clean.x0, clean.valid))
+    return b"".join(
+        part[row].contiguous().numpy().tobytes() for part in (clean.x0, clean.valid)
+    )
 
 
 CHECKS = (

@@ -14,7 +14,16 @@ from typing import Final, TypeVar
 import numpy as np
 
 from ..geometry.realisability import realise
-from ..vocabulary import AREA_MASK, DOOR, NO_DOOR, NO_EDGE, ROOMS, door_ends, pair_index, pairs
+from ..vocabulary import (
+    AREA_MASK,
+    DOOR,
+    NO_DOOR,
+    NO_EDGE,
+    ROOMS,
+    door_ends,
+    pair_index,
+    pairs,
+)
 from .rules import (
     FRONT,
     Adjacency,
@@ -57,7 +66,9 @@ def unrealisable(rules: Sequence[Rule]) -> list[Rule]:
     An example is a cycle of "left of". Empty if some boxes realise all of them, or the search gave
     up.
     """
-    pairs_of_rooms = [rule for rule in rules if isinstance(rule, PairRelation) and not rule.doors]
+    pairs_of_rooms = [
+        rule for rule in rules if isinstance(rule, PairRelation) and not rule.doors
+    ]
     fixed = [rule for rule in pairs_of_rooms if len(rule.relations) == 1]
     if _realisable(fixed):
         return []
@@ -116,7 +127,9 @@ class _IntegerProgram:
         # Unless a rule may separate rooms, they can all be close.
         self.apart = any(rule.separates for rule in rules)
         self.kind = [self.new(len(ROOMS) + 1) for _ in range(slots)]
-        self.relation = {pair: self.new(NO_EDGE + 1) for pair in self.related_pairs(rules)}
+        self.relation = {
+            pair: self.new(NO_EDGE + 1) for pair in self.related_pairs(rules)
+        }
         self.door: dict[tuple[int, int], list[int]] = {}
         if any(rule.doors for rule in rules):
             self.door = {ends: self.new(2) for ends in door_ends(slots)}
@@ -124,7 +137,12 @@ class _IntegerProgram:
         if any(isinstance(rule, Area) for rule in rules):
             self.area = [self.new(AREA_MASK) for _ in range(slots)]
 
-        for variables in (*self.kind, *self.relation.values(), *self.door.values(), *self.area):
+        for variables in (
+            *self.kind,
+            *self.relation.values(),
+            *self.door.values(),
+            *self.area,
+        ):
             self.require(variables, 1, 1)
         # Empty slots come last.
         for first, second in pairwise(self.kind):
@@ -171,7 +189,9 @@ class _IntegerProgram:
         if doors:
             return [self.door[min(u, v), max(u, v)][door] for door in relations]
         if u > v:
-            return [self.relation[v, u][relation] for relation in reversed_ids(relations)]
+            return [
+                self.relation[v, u][relation] for relation in reversed_ids(relations)
+            ]
         return [self.relation[u, v][relation] for relation in relations]
 
     def add_rule(self, rule: Rule) -> None:
@@ -182,7 +202,9 @@ class _IntegerProgram:
                 last = rule.i if rule.j is None else rule.j
                 other = self.slots if rule.j is None else rule.j
                 self.require(self.kind[last][:-1], 1, 1)
-                self.require(self.related(rule.i, other, rule.relations, rule.doors), 1, 1)
+                self.require(
+                    self.related(rule.i, other, rule.relations, rule.doors), 1, 1
+                )
             case Count():
                 rooms = [self.of_type(room, rule.types) for room in range(self.slots)]
                 self.require([*chain(*rooms)], rule.low, rule.high)
@@ -194,7 +216,9 @@ class _IntegerProgram:
                 for count in rule.counts():
                     self.add_rule(count)
                 if self.apart:
-                    self.add_connected({ends: v[NO_EDGE] for ends, v in self.relation.items()})
+                    self.add_connected(
+                        {ends: v[NO_EDGE] for ends, v in self.relation.items()}
+                    )
             case Reachable():
                 self.add_reachable()
 
@@ -205,7 +229,9 @@ class _IntegerProgram:
             self.require([front, kind[-1]], 0, 1)
         for pair in pairs(self.slots):
             self.require([self.door[pair][DOOR], self.relation[pair][NO_EDGE]], 0, 1)
-        self.add_connected({pair: self.door[pair][NO_DOOR] for pair in pairs(self.slots)})
+        self.add_connected(
+            {pair: self.door[pair][NO_DOOR] for pair in pairs(self.slots)}
+        )
 
     def add_connected(self, blocked: dict[tuple[int, int], int]) -> None:
         """Require links to connect all rooms: each other room receives one unit of flow from room 0.
@@ -243,7 +269,10 @@ class _IntegerProgram:
         if front:
             ends = [(room, self.slots) for room in range(self.slots)]
         for u, v in ends:
-            parts = [self.of_type(u, rule.first), self.related(u, v, rule.relations, rule.doors)]
+            parts = [
+                self.of_type(u, rule.first),
+                self.related(u, v, rule.relations, rule.doors),
+            ]
             if not front:
                 parts.append(self.of_type(v, rule.second))
             if not rule.required:

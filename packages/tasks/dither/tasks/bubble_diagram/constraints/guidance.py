@@ -77,7 +77,9 @@ class ConstraintGuidance:
         self._modelled = {"doors": doors, "areas": areas}
         self.allowed = self._allowed_ids()
 
-        counts = [rule for rule in rules if isinstance(rule, Count) and rule.types != ALL]
+        counts = [
+            rule for rule in rules if isinstance(rule, Count) and rule.types != ALL
+        ]
         parts: list[Probability] = []
         for rule in rules:
             match rule:
@@ -91,7 +93,12 @@ class ConstraintGuidance:
                 case Reachable():
                     parts.append(ReachableProbability(slots))
         # In this order, since sums of floats depend on it.
-        order = [AdjacencyProbability, BuildableProbability, AreaProbability, ReachableProbability]
+        order = [
+            AdjacencyProbability,
+            BuildableProbability,
+            AreaProbability,
+            ReachableProbability,
+        ]
         parts.sort(key=lambda part: order.index(type(part)))
         self._parts = [*count_groups(counts, slots), *parts]
 
@@ -146,7 +153,9 @@ class ConstraintGuidance:
         """
 
         def is_feasible(n: int) -> bool:
-            return 0 < n <= self.slots and feasible([*self.rules, Count((), ALL, n, n)], self.slots)
+            return 0 < n <= self.slots and feasible(
+                [*self.rules, Count((), ALL, n, n)], self.slots
+            )
 
         weights = counts.copy()
         for n in np.flatnonzero(counts).tolist():
@@ -221,7 +230,11 @@ class ConstraintGuidance:
         types: Int[Tensor, "N R"],
         relations: Int[Tensor, "N E"],
     ) -> _Met:
-        i, j = torch.tensor(door_ends(self.slots)).T[:, : relations.shape[1]].to(types.device)
+        i, j = (
+            torch.tensor(door_ends(self.slots))
+            .T[:, : relations.shape[1]]
+            .to(types.device)
+        )
         outside = torch.full_like(types[:, :1], min(FRONT))
         sides = torch.cat([types, outside], 1)
         first = _among(sides, rule.first)
@@ -254,7 +267,9 @@ class ConstraintGuidance:
         # Allowed ids: the mass of every other token, and whether v is allowed at its own.
         own = torch.arange(mass.shape[1], device=at.device) == at[:, None]
         others = mass.masked_fill(own, 1).log().sum(1)
-        log_prob = pad(allowed[at].to(dtype).log() + others[:, None], padding, value=-torch.inf)
+        log_prob = pad(
+            allowed[at].to(dtype).log() + others[:, None], padding, value=-torch.inf
+        )
         for part in self._parts:
             log_prob = log_prob + part.log_prob(probs, at)
         return log_prob

@@ -163,7 +163,10 @@ def count_groups(rules: Sequence[Count], slots: int) -> list[CountProbability]:
     """Group counts whose joint distribution is tracked exactly."""
     groups: list[list[Count]] = []
     for rule in rules:
-        if groups and prod(_width(count, slots) for count in (*groups[-1], rule)) <= STATES:
+        if (
+            groups
+            and prod(_width(count, slots) for count in (*groups[-1], rule)) <= STATES
+        ):
             groups[-1].append(rule)
         else:
             groups.append([rule])
@@ -185,7 +188,9 @@ class CountProbability:
         self.widths = [_width(rule, slots) for rule in rules]
         counted = []
         for kind in range(NODE_SIZE):
-            counted.append(tuple(c for c, rule in enumerate(rules) if kind in rule.types))
+            counted.append(
+                tuple(c for c, rule in enumerate(rules) if kind in rule.types)
+            )
         self.steps = [(), *sorted(set(counted) - {()})]
         """For each kind of room, the counts that it increments; the first kind increments none."""
         self.kind_of = torch.tensor([self.steps.index(step) for step in counted])
@@ -193,14 +198,18 @@ class CountProbability:
     def log_prob(self, probs: _Probs, at: _At) -> _ById:
         kinds = len(self.steps)
         kind_of = self.kind_of.to(at.device)
-        rooms = probs[:, : self.slots, :NODE_SIZE] @ one_hot(kind_of, kinds).to(probs.dtype)
+        rooms = probs[:, : self.slots, :NODE_SIZE] @ one_hot(kind_of, kinds).to(
+            probs.dtype
+        )
 
         # Room `at` is left out of the counts, and then added as each kind.
         own = torch.arange(self.slots, device=at.device) == at[:, None]
         excluded = one_hot(torch.zeros_like(at), kinds).to(rooms.dtype)
         rooms = torch.where(own[..., None], excluded[:, None], rooms)
         counted = self._count(rooms)
-        met = torch.stack([self._met(self._moved(counted, step)) for step in self.steps], 1)
+        met = torch.stack(
+            [self._met(self._moved(counted, step)) for step in self.steps], 1
+        )
         is_room = (at < self.slots)[:, None]
         return torch.where(is_room, _padded(met[:, kind_of], probs), met[:, :1]).log()
 
@@ -230,7 +239,9 @@ class CountProbability:
         return counted
 
     def _met(self, counted: _Counted) -> Float[Tensor, " N"]:
-        for axis, (rule, width) in enumerate(zip(self.rules, self.widths, strict=True), start=1):
+        for axis, (rule, width) in enumerate(
+            zip(self.rules, self.widths, strict=True), start=1
+        ):
             start = min(rule.low, width)
             counted = counted.narrow(axis, start, width - start)
         return counted.flatten(1).sum(1)
@@ -253,7 +264,9 @@ class BuildableProbability:
         rows = torch.nonzero(at < base)[:, 0]
         log_prob = probs.new_zeros(len(at), probs.shape[-1])
         if len(rows):
-            log_prob[rows] = self._attainable(probs[rows, :base], at[rows]).to(log_prob).log()
+            log_prob[rows] = (
+                self._attainable(probs[rows, :base], at[rows]).to(log_prob).log()
+            )
         return log_prob
 
     def _attainable(self, probs: _Probs, at: _At) -> Bool[Tensor, "N V"]:
@@ -283,7 +296,9 @@ class BuildableProbability:
         if len(pairs):
             disjoint = _disjoint_pairs(living[pairs])
             at_pair = own[pairs] - slots
-            impossible = impossible_relations(relations[pairs], at_pair, slots, disjoint)
+            impossible = impossible_relations(
+                relations[pairs], at_pair, slots, disjoint
+            )
             attainable[pairs, : NO_EDGE + 1] &= ~impossible
             attainable[pairs, NO_EDGE + 1 : EDGE_SIZE] = False
 
@@ -360,9 +375,13 @@ def _decided_bounds(relations: Relations, rooms: int) -> _Bounds:
     """Return the fixed bounds of the decided relations."""
     # int16 is enough: without a contradiction sums stay far within its range, and with one, an
     # overflow to a positive sum is no smaller than the current bound, so it excludes nothing.
-    most = np.repeat(initial_bounds(rooms, Canvas()).astype(np.int16)[None], len(relations), 0)
+    most = np.repeat(
+        initial_bounds(rooms, Canvas()).astype(np.int16)[None], len(relations), 0
+    )
     rows, decided = np.nonzero(relations != OPEN)
-    _impose(most, rows, constraint_table(rooms).fixed[decided, relations[rows, decided]])
+    _impose(
+        most, rows, constraint_table(rooms).fixed[decided, relations[rows, decided]]
+    )
     return most
 
 
@@ -422,7 +441,9 @@ def _properties(*sets: frozenset[int]) -> Float[Tensor, "V K"]:
     """Whether each id is in each of some sets."""
     properties = torch.zeros(NODE_SIZE, len(sets))
     for column, ids in enumerate(sets):
-        properties[:, column] = torch.tensor([float(v in ids) for v in range(NODE_SIZE)])
+        properties[:, column] = torch.tensor(
+            [float(v in ids) for v in range(NODE_SIZE)]
+        )
     return properties
 
 

@@ -110,7 +110,9 @@ class Constraints(Options):
         for field, key in _FIELD_KEYS:
             if getattr(self, key) and not modelled[field]:
                 message = f"requires task.{field} = true"
-                misfits.append(Misfit(message, (key,), (*above[:1], field), code="misfit"))
+                misfits.append(
+                    Misfit(message, (key,), (*above[:1], field), code="misfit")
+                )
         yield from misfits
         if misfits or not rules:
             return
@@ -135,7 +137,9 @@ class Constraints(Options):
         if not others:
             return Misfit(alone, last.path, code="contradiction")
         message = f"{verb} {' and '.join(map(self.words, others))}"
-        return Misfit(message, last.path, (*above, *others[0].path), code="contradiction")
+        return Misfit(
+            message, last.path, (*above, *others[0].path), code="contradiction"
+        )
 
     def words(self, rule: Rule) -> str:
         """Return a constraint as written in the table."""
@@ -150,7 +154,9 @@ class Constraints(Options):
         keep: Sequence[int] | None,
         redraw: int | None,
         slots: int,
-        place: Callable[[list[int], int], Sequence[int]] = lambda rooms, total: range(len(rooms)),
+        place: Callable[[list[int], int], Sequence[int]] = lambda rooms, total: range(
+            len(rooms)
+        ),
         *,
         doors: bool = False,
         areas: bool = False,
@@ -169,12 +175,16 @@ class Constraints(Options):
         drawn = rooms - len(kept) if redraw is None else redraw
         total = len(kept) + drawn
         missing = [room for room in kept if not 0 <= room < rooms]
-        problems = [f"rooms are numbered 0 to {rooms - 1}, got {room}" for room in missing]
+        problems = [
+            f"rooms are numbered 0 to {rooms - 1}, got {room}" for room in missing
+        ]
         if not problems and not len(kept) < total <= slots:
             expected = f"expected 1 to {slots - len(kept)}"
             problems = [f"{len(kept)} rooms to keep, {drawn} to draw: {expected}"]
         if problems:
-            raise Refused([Problem(problem, code="out-of-range") for problem in problems])
+            raise Refused(
+                [Problem(problem, code="out-of-range") for problem in problems]
+            )
 
         placed = dict(zip(place(kept, total), kept, strict=True))
         related = {(i, j): RELATIONS[relation] for i, j, relation in diagram.edges}
@@ -192,7 +202,10 @@ class Constraints(Options):
             update["doors"] = [*self.doors, *joined]
             update["no_doors"] = [*self.no_doors, *separate]
         if areas and diagram.areas is not None:
-            texts = {str(slot): area_text(diagram.areas[room]) for slot, room in placed.items()}
+            texts = {
+                str(slot): area_text(diagram.areas[room])
+                for slot, room in placed.items()
+            }
             update["areas"] = self.areas | texts
         return self.model_copy(update=update)
 
@@ -213,7 +226,9 @@ class Constraints(Options):
         raise_misfits(self.check(slots, doors=doors, areas=areas))
         from .guidance import ConstraintGuidance
 
-        return ConstraintGuidance(read_rules(self, slots)[0], slots, doors=doors, areas=areas)
+        return ConstraintGuidance(
+            read_rules(self, slots)[0], slots, doors=doors, areas=areas
+        )
 
 
 def _door_entries(placed: dict[int, int], doors: Doors) -> tuple[list[Any], list[Any]]:
@@ -366,7 +381,11 @@ class _Reader:
         entry: Any,
         allowed: bool,
     ) -> None:
-        if not isinstance(entry, list) or len(entry) != 3 or not _are_numbers(entry[:2]):
+        if (
+            not isinstance(entry, list)
+            or len(entry) != 3
+            or not _are_numbers(entry[:2])
+        ):
             self.reject_type('[i, j, relation] such as [0, 1, "left-of"]', entry, path)
             return
         i, j, names = entry
@@ -395,7 +414,9 @@ class _Reader:
         required: bool,
     ) -> None:
         if not isinstance(entry, list) or len(entry) not in (2, 3):
-            example = '["Kitchen", "LivingRoom"] or ["Kitchen", "LivingRoom", "left-of"]'
+            example = (
+                '["Kitchen", "LivingRoom"] or ["Kitchen", "LivingRoom", "left-of"]'
+            )
             self.reject_type(example, entry, path)
             return
         first = self.types(path, entry[0])
@@ -424,7 +445,9 @@ class _Reader:
                 one = self.types(path, first)
                 other = FRONT if second == OUTSIDE else self.types(path, second)
                 if one and other:
-                    rule = Adjacency(path, one, other, frozenset({DOOR}), required, doors=True)
+                    rule = Adjacency(
+                        path, one, other, frozenset({DOOR}), required, doors=True
+                    )
                     self.rules.append(rule)
             case _:
                 example = f'[0, 1], ["Kitchen", "LivingRoom"] or [0, "{OUTSIDE}"]'
@@ -494,12 +517,16 @@ class _Reader:
         """Return the ids of one or more names; reject unknown ones."""
         words = names if isinstance(names, list) else [names]
         wrong = [word for word in words if not isinstance(word, str)]
-        unknown = [word for word in words if isinstance(word, str) and word not in known]
+        unknown = [
+            word for word in words if isinstance(word, str) and word not in known
+        ]
         if wrong:
             self.reject_type(f"the name of a {what}", wrong[0], path)
         for word in unknown:
             hint = did_you_mean(word, known, f"allowed: {', '.join(known)}")
-            self.reject(f'unknown {what} "{word}"', path, code="unknown-value", help_text=hint)
+            self.reject(
+                f'unknown {what} "{word}"', path, code="unknown-value", help_text=hint
+            )
         if not words:
             self.reject(f"expected a {what}, got none", path)
         if unknown or wrong:

@@ -60,7 +60,9 @@ def prepare_files(
     """
     folder = spec.folder()
     if folder.absolute() in (source.absolute(), *source.absolute().parents):
-        raise Refused(f"destination {folder} contains the source {source}", code="file-exists")
+        raise Refused(
+            f"destination {folder} contains the source {source}", code="file-exists"
+        )
     name, files = find_source(source, form, folder)
     if options.adjacency == "door" and name != "housegan":
         message = f'adjacency = "door" requires HouseGAN++ files; {name} has no doors'
@@ -72,7 +74,10 @@ def prepare_files(
     read = FORMATS[name][1]
     entries = chain.from_iterable(read(file, options) for file in files)
     done = prepare_plans(entries, most=options.most, valid=shares[0], test=shares[1])
-    with _rows_of(done.rejected) as rejected, write_folder(folder, spec.stored, made) as writer:
+    with (
+        _rows_of(done.rejected) as rejected,
+        write_folder(folder, spec.stored, made) as writer,
+    ):
         for key, array in done.plans.arrays().items():
             writer.add(key, array)
         writer.add("split", done.split)
@@ -140,7 +145,9 @@ def find_source(
     suffixes = {file.suffix.lower() for file in files}
     names: list[str] = [form]
     if form == "auto":
-        names = [name for name, (ends, _) in FORMATS.items() if not suffixes.isdisjoint(ends)]
+        names = [
+            name for name, (ends, _) in FORMATS.items() if not suffixes.isdisjoint(ends)
+        ]
     if len(names) == 1:
         ends = FORMATS[names[0]][0]
         chosen = [file for file in files if file.suffix.lower() in ends]
@@ -169,7 +176,9 @@ def _visible_files(source: Path, exclude: Path | None) -> Iterator[Path]:
 
 def _by_number(file: Path) -> list[tuple[int, str]]:
     parts = re.split(r"(\d+)", str(file))
-    return [(int(part), "") if index % 2 else (0, part) for index, part in enumerate(parts)]
+    return [
+        (int(part), "") if index % 2 else (0, part) for index, part in enumerate(parts)
+    ]
 
 
 @dataclass(frozen=True)
@@ -184,7 +193,9 @@ class PreparedPlans:
     def report(self) -> str:
         """Return the number of plans, and rejected ones with examples."""
         train, valid, test = np.bincount(self.split, minlength=3).tolist()
-        counts = f"{train:,} for training, {valid:,} for validation, {test:,} for testing"
+        counts = (
+            f"{train:,} for training, {valid:,} for validation, {test:,} for testing"
+        )
         lines = [f"{len(self.plans):,} plans: {counts}"]
         if min(valid, test) < FEW:
             lines.append(
@@ -228,7 +239,9 @@ def prepare_plans(
 
     plans = Plans.from_diagrams(diagrams, most)
     first: dict[bytes, int] = {}
-    for row, (entry, group) in enumerate(zip(accepted, plan_groups(plans), strict=True)):
+    for row, (entry, group) in enumerate(
+        zip(accepted, plan_groups(plans), strict=True)
+    ):
         if first.setdefault(group, row) != row:
             message = f"same plan as {accepted[first[group]].place}"
             rejected.append(entry.rejected(Fault("duplicate", message)))
@@ -236,7 +249,9 @@ def prepare_plans(
         split = divide(list(first), valid=valid, test=test)
     except Refused as refused:
         with _rows_of(rejected) as rows:
-            message = "\n".join([refused.problems[0].message, *rows.lines("rejected", _SORTS)])
+            message = "\n".join(
+                [refused.problems[0].message, *rows.lines("rejected", _SORTS)]
+            )
         raise Refused(message, code="no-samples") from None
 
     # Sorted, so that a split is a slice of mapped arrays.
@@ -250,7 +265,9 @@ def _equal_boxes(diagram: Diagram | None) -> Iterator[Fault]:
     seen: dict[Box, int] = {}
     for room, box in enumerate((diagram and diagram.boxes) or ()):
         if seen.setdefault(box, room) != room:
-            yield Fault("boxes", f"rooms {seen[box]} and {room} have the same box {list(box)}")
+            yield Fault(
+                "boxes", f"rooms {seen[box]} and {room} have the same box {list(box)}"
+            )
 
 
 def hold_out(
@@ -265,7 +282,9 @@ def hold_out(
 
 def _split_plans(plans: Plans, split: Numbers) -> PlanSplits:
     if (split[1:] < split[:-1]).any():
-        return PlanSplits(*(plans[np.flatnonzero(split == number)] for number in range(3)))
+        return PlanSplits(
+            *(plans[np.flatnonzero(split == number)] for number in range(3))
+        )
     # Slices of mapped arrays stay on disk.
     train, valid = np.searchsorted(split, [1, 2]).tolist()
     return PlanSplits(plans[:train], plans[train:valid], plans[valid:])
@@ -290,7 +309,9 @@ def divide(
     splits = 3 if test > 0 else 2
     distinct = len(number)
     if distinct < splits:
-        message = f"{splits} splits need at least {splits} distinct plans, got {distinct}"
+        message = (
+            f"{splits} splits need at least {splits} distinct plans, got {distinct}"
+        )
         raise Refused(message, code="no-samples")
 
     # One plan is left for training, and one for each other split.

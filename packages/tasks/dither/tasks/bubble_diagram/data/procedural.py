@@ -110,7 +110,9 @@ def _make_plans(
 ) -> Plans:
     first = start // BLOCK
     last = max((stop - 1) // BLOCK, first)
-    plans = Plans.concatenate([_make_block(seed, b, most) for b in range(first, last + 1)])
+    plans = Plans.concatenate(
+        [_make_block(seed, b, most) for b in range(first, last + 1)]
+    )
     return plans[start - first * BLOCK : stop - first * BLOCK]
 
 
@@ -125,7 +127,9 @@ def _make_block(
     weights = ROOM_COUNTS | LARGER_COUNTS
     sizes = np.array([size for size in weights if size <= most])
     shares = np.cumsum([weights[size] for size in sizes.tolist()])
-    rooms = sizes[np.searchsorted(shares, random.random(BLOCK) * shares[-1], side="right")]
+    rooms = sizes[
+        np.searchsorted(shares, random.random(BLOCK) * shares[-1], side="right")
+    ]
 
     types = np.full((BLOCK, most), NODE_PAD, np.int8)
     boxes = np.zeros((BLOCK, most, 4), np.int16)
@@ -154,7 +158,9 @@ def _draw(
 
     The last column of doors is the outside.
     """
-    extra = np.searchsorted(np.cumsum(_EXTRA_PIECES)[:-1], random.random(len(rooms)), side="right")
+    extra = np.searchsorted(
+        np.cumsum(_EXTRA_PIECES)[:-1], random.random(len(rooms)), side="right"
+    )
     extra += np.maximum(rooms - max(ROOM_COUNTS), 0) // _REACH
     pieces = partition_outlines(rooms + extra, random)
     touching = shared_walls(pieces)
@@ -168,7 +174,9 @@ def _draw(
     well_shaped = (short >= _NARROWEST) & (long <= _LONGEST * short)
     good &= ((long == 0) | well_shaped).all(1)
     good &= living.sum(1) == 1 + extra
-    types, boxes, doors = _join(pieces, kinds, place_doors(pieces, touching, kinds), most)
+    types, boxes, doors = _join(
+        pieces, kinds, place_doors(pieces, touching, kinds), most
+    )
 
     # Around the centre of the canvas, turned by a random number of quarters.
     margin = (GRID - pieces.max(1)[:, 2:]) / 2
@@ -182,7 +190,9 @@ def _draw(
     boxes = np.where(real[..., None], boxes, 0).astype(np.int16)
 
     # In random order, empty slots last.
-    order = np.argsort(np.where(real, random.random(types.shape), 2.0), 1, kind="stable")
+    order = np.argsort(
+        np.where(real, random.random(types.shape), 2.0), 1, kind="stable"
+    )
     columns = np.pad(order, ((0, 0), (0, 1)), constant_values=most)
     doors = np.take_along_axis(doors, order[..., None], 1)
     return (
@@ -255,7 +265,9 @@ def _join(
     other = (kinds >= 0) & (kinds != LIVING)
     order = np.argsort(~other, 1, kind="stable")[:, : most - 1]
     types = np.take_along_axis(np.where(other, kinds, NODE_PAD), order, 1)
-    boxes = np.take_along_axis(np.where(other[..., None], inner, 0), order[..., None], 1)
+    boxes = np.take_along_axis(
+        np.where(other[..., None], inner, 0), order[..., None], 1
+    )
 
     # One slot before for the living room, empty slots after.
     padding = ((0, 0), (1, most - 1 - types.shape[1]))
@@ -300,7 +312,9 @@ _EXTRA: Final = (
 """Weights of the remaining rooms, drawn without replacement."""
 
 
-def draw_room_programs(rooms: _PerPlan, random: np.random.Generator) -> Int[np.ndarray, "P M"]:
+def draw_room_programs(
+    rooms: _PerPlan, random: np.random.Generator
+) -> Int[np.ndarray, "P M"]:
     """Draw the types of the `rooms` - 1 rooms besides the living room; -1 in empty positions."""
     most = int(rooms.max()) - 1
     names = [*_USUAL_ROOMS, *(name for name, _ in _EXTRA)]
@@ -338,7 +352,9 @@ def partition_outlines(pieces: _PerPlan, random: np.random.Generator) -> _Pieces
     """
     plans = len(pieces)
     most = int(pieces.max())
-    sides = np.stack([110 + 71 * random.random(plans), 100 + 76 * random.random(plans)], 1)
+    sides = np.stack(
+        [110 + 71 * random.random(plans), 100 + 76 * random.random(plans)], 1
+    )
     scale = np.sqrt(np.maximum(pieces / _USUAL_PIECES, 1.0))
     boxes = np.zeros((plans, most, 4), np.int64)
     boxes[:, 0, 2:] = (sides * scale[:, None]).astype(np.int64)
@@ -389,7 +405,9 @@ def grow_living_rooms(
     living[every, np.argmax(np.where(area > 0, score, -1), 1)] = True
     for step in range(int(extra.max(initial=0))):
         reached = (touching & living[:, :, None]).any(1)
-        gain = (touching & ~(reached | living)[:, None, :]).sum(2) + random.random((plans, most))
+        gain = (touching & ~(reached | living)[:, None, :]).sum(2) + random.random(
+            (plans, most)
+        )
         piece = np.argmax(np.where(reached & ~living, gain, -1), 1)
         joins = step < extra
         living[every[joins], piece[joins]] = True

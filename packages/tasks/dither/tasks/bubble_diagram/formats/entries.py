@@ -22,7 +22,9 @@ from ..plans import Diagram
 from ..relations import GRID
 from ..vocabulary import NO_EDGE, RELATIONS, ROOM_IDS, ROOMS, Adjacency, Bedrooms
 
-Sort = Literal["file", "rooms", "types", "boxes", "edges", "doors", "areas", "text", "duplicate"]
+Sort = Literal[
+    "file", "rooms", "types", "boxes", "edges", "doors", "areas", "text", "duplicate"
+]
 """Category of a fault."""
 
 _MAX_COORDINATE: Final = 1e6
@@ -86,7 +88,9 @@ class Entry:
         return replace(self, diagram=None, faults=faults)
 
 
-def entry_of(file: Path, plan: str, read: Callable[..., Diagram], *arguments: Any) -> Entry:
+def entry_of(
+    file: Path, plan: str, read: Callable[..., Diagram], *arguments: Any
+) -> Entry:
     """Call `read` and return its diagram, or the faults of the `RejectedPlan` that it raises."""
     try:
         return Entry(file, plan, read(*arguments))
@@ -116,7 +120,9 @@ def path_not_found(path: Path, what: str) -> Refused:
     if folder.is_dir():
         hint = did_you_mean(path.name, (other.name for other in folder.glob("*")))
     where = "" if path.is_absolute() else f" (from {Path.cwd()})"
-    return Refused(Problem(f"{what} not found: {path}{where}", help=hint, code="file-not-found"))
+    return Refused(
+        Problem(f"{what} not found: {path}{where}", help=hint, code="file-not-found")
+    )
 
 
 def parse_json(model: type[_Model], content: bytes) -> _Model:
@@ -166,7 +172,9 @@ def diagram_of_boxes(
     faults = list(_count_faults(types, most))
     walls = _numbers(boxes)
     if walls is None or walls.shape != (len(types), 4):
-        actual = "no numeric array" if walls is None else f"an array of shape {walls.shape}"
+        actual = (
+            "no numeric array" if walls is None else f"an array of shape {walls.shape}"
+        )
         message = f"expected 4 coordinates for each of {len(types)} rooms, got {actual}"
         raise RejectedPlan(*faults, Fault("boxes", message))
     for room, box in enumerate(walls.tolist()):
@@ -213,7 +221,10 @@ def diagram_of_edges(
     relations: dict[tuple[int, int], int] = {}
     for i, j, relation in rows.reshape(-1, 3).tolist():
         wrong = _wrong_edge(i, j, relation, len(types))
-        if not wrong and relations.setdefault((int(i), int(j)), int(relation)) != relation:
+        if (
+            not wrong
+            and relations.setdefault((int(i), int(j)), int(relation)) != relation
+        ):
             wrong = ": two relations"
         if wrong:
             faults.append(Fault("edges", f"edge between rooms {i:g} and {j:g}{wrong}"))

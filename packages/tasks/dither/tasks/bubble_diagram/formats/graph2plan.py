@@ -94,7 +94,9 @@ def _read(
     name: str,
     most: int,
 ) -> Diagram:
-    return replace(_read_rooms(plan, name, most), boundary=_boundary(plan.get("boundary", ())))
+    return replace(
+        _read_rooms(plan, name, most), boundary=_boundary(plan.get("boundary", ()))
+    )
 
 
 def _boundary(points: Any) -> tuple[tuple[int, int], ...] | None:
@@ -126,7 +128,9 @@ def _read_rooms(
 
     stored = [field for field in _EDGES if field in plan]
     if not stored:
-        raise RejectedPlan(Fault("boxes", f"missing field: one of {', '.join((*_BOXES, *_EDGES))}"))
+        raise RejectedPlan(
+            Fault("boxes", f"missing field: one of {', '.join((*_BOXES, *_EDGES))}")
+        )
     return diagram_of_edges(types, _rows(plan, stored[0], 3), name, most)
 
 
@@ -140,7 +144,9 @@ def _rows(
         return np.asarray(plan[field], np.float64).reshape(-1, columns)
     except (ValueError, TypeError, OverflowError):
         sort: Any = "boxes" if columns > 3 else "edges"
-        raise RejectedPlan(Fault(sort, f"{field}: expected rows of {columns} numbers")) from None
+        raise RejectedPlan(
+            Fault(sort, f"{field}: expected rows of {columns} numbers")
+        ) from None
 
 
 def _types(numbers: Any) -> list[int]:

@@ -102,7 +102,9 @@ def _faults(plan: _House, rooms: Sequence[int]) -> Iterator[Fault]:
             message = f"room_type[{node}]: unknown type {kind}; known types: {known}"
             yield Fault("types", message)
     if len(plan.boxes) != len(plan.room_type):
-        yield Fault("boxes", f"{len(plan.room_type)} nodes, but {len(plan.boxes)} boxes")
+        yield Fault(
+            "boxes", f"{len(plan.room_type)} nodes, but {len(plan.boxes)} boxes"
+        )
 
 
 def _joined_rooms(

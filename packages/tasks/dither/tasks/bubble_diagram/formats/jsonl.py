@@ -60,7 +60,10 @@ def plan_line(diagram: Diagram) -> str:
     plan: dict[str, Any] = {"name": diagram.name} if diagram.name else {}
     plan["types"] = [ROOMS[kind] for kind in diagram.types]
     boxes = diagram.boxes
-    if boxes is not None and Diagram.from_boxes(diagram.types, boxes).edges == diagram.edges:
+    if (
+        boxes is not None
+        and Diagram.from_boxes(diagram.types, boxes).edges == diagram.edges
+    ):
         plan["boxes"] = boxes
     plan["edges"] = [[i, j, RELATIONS[relation]] for i, j, relation in diagram.edges]
     if diagram.doors is not None:
@@ -92,7 +95,9 @@ def read_plans(path: Path, most: int) -> list[Diagram]:
             raise Refused(f"{path} {entry.faults[0].message}", code="unreadable-file")
         origin = Origin(str(path), int(entry.plan.removeprefix("line ")))
         for fault in entry.faults:
-            problems.append(Problem(fault.message, origin=origin, code="invalid-sample"))
+            problems.append(
+                Problem(fault.message, origin=origin, code="invalid-sample")
+            )
     if len(problems) > SHOWN:
         more = f"{path}: {len(problems) - SHOWN} more problems"
         problems = [*problems[:SHOWN], Problem(more, code="more-problems")]

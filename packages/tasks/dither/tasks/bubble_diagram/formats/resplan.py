@@ -132,7 +132,9 @@ def _outline(plan: dict[str, Any]) -> tuple[list[Point], list[Point]]:
     if not parts:
         return [], []
     corners = max(parts, key=lambda part: part.area).exterior.simplify(0).coords[:-1]
-    return [(x, y) for x, y, *_ in corners], ends_of_door(*doors[0].bounds) if doors else []
+    return [(x, y) for x, y, *_ in corners], ends_of_door(
+        *doors[0].bounds
+    ) if doors else []
 
 
 def _doors_of(plan: dict[str, Any], shapes: Sequence[Sequence[Any]]) -> Doors | None:
@@ -198,7 +200,9 @@ def read_msd(file: Path, options: ReadOptions) -> Diagram:
             message = f"node {node}: geometry is not a list of points"
             raise RejectedPlan(Fault("boxes", message)) from None
         types.append(ROOM_IDS[MSD_ROOMS[int(number)]])
-    diagram = _diagram(types, on_grid(boxes, PIXELS_PER_METRE, flip=True), file.stem, options)
+    diagram = _diagram(
+        types, on_grid(boxes, PIXELS_PER_METRE, flip=True), file.stem, options
+    )
     return replace(diagram, doors=_msd_doors(state.get("_adj"), list(nodes)))
 
 
@@ -252,7 +256,9 @@ def on_grid(
     shrink = min(1.0, GRID / max((high - low).max(), 1.0))
     # A shift by whole pixels preserves the relations of walls at whole pixels.
     shift = np.ceil((GRID - (low + high) * shrink) / 2 - 0.5)
-    pixels: Float[np.ndarray, "R 4"] = np.floor(walls * shrink + np.tile(shift, 2) + 0.5)
+    pixels: Float[np.ndarray, "R 4"] = np.floor(
+        walls * shrink + np.tile(shift, 2) + 0.5
+    )
     return pixels.clip(0, GRID)
 
 
@@ -275,13 +281,17 @@ def polygons_of(
 
     # The well-known binary is an argument in shapely 2, and the state in shapely 1.
     candidates = (shape.state, *shape.args) if isinstance(shape, Stub) else ()
-    content = next((part for part in candidates if isinstance(part, bytes | bytearray)), None)
+    content = next(
+        (part for part in candidates if isinstance(part, bytes | bytearray)), None
+    )
     if content is None:
         raise RejectedPlan(Fault(sort, f"{key}: not a shapely geometry"))
     try:
         parts = [shapely.from_wkb(bytes(content))]
     except shapely.errors.ShapelyError as error:
-        raise RejectedPlan(Fault(sort, f"{key}: invalid shapely geometry: {error}")) from None
+        raise RejectedPlan(
+            Fault(sort, f"{key}: invalid shapely geometry: {error}")
+        ) from None
     # It grows: collections may be nested.
     for part in parts:
         parts += getattr(part, "geoms", ())

@@ -40,7 +40,9 @@ def read_rplan_picture(file: Path, options: ReadOptions) -> Diagram:
     pixels = _pixels(file)
     category = pixels[..., 1].astype(np.int64)
     instance = pixels[..., 2].astype(np.int64)
-    counts = np.bincount((instance * 256 + category).ravel(), minlength=256 * 256).reshape(256, 256)
+    counts = np.bincount(
+        (instance * 256 + category).ravel(), minlength=256 * 256
+    ).reshape(256, 256)
     types = []
     boxes = []
     for number, slices in enumerate(find_objects(instance), 1):
@@ -55,7 +57,9 @@ def read_rplan_picture(file: Path, options: ReadOptions) -> Diagram:
             rows, columns = slices
             types.append(kind)
             boxes.append((columns.start, rows.start, columns.stop, rows.stop))
-    diagram = diagram_of_boxes(types, np.array(boxes).reshape(-1, 4), file.stem, options.most)
+    diagram = diagram_of_boxes(
+        types, np.array(boxes).reshape(-1, 4), file.stem, options.most
+    )
     return replace(diagram, boundary=_boundary(pixels))
 
 
@@ -71,7 +75,9 @@ def _boundary(pixels: _Pixels) -> tuple[tuple[int, int], ...] | None:
     rows, columns = np.nonzero(pixels[..., 0] == _FRONT_DOOR)
     ends = []
     if len(rows):
-        ends = ends_of_door(columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
+        ends = ends_of_door(
+            columns.min(), rows.min(), columns.max() + 1, rows.max() + 1
+        )
     return pack_boundary(trace_outline(inside, 0, 0), ends)
 
 
@@ -90,5 +96,7 @@ def _pixels(file: Path) -> _Pixels:
         raise RejectedPlan(Fault("file", message)) from None
     if pixels is None:
         actual = f"{width} x {height} pixels, mode {mode}"
-        raise RejectedPlan(Fault("file", f"{actual}; RPLAN has {GRID} x {GRID}, mode RGBA"))
+        raise RejectedPlan(
+            Fault("file", f"{actual}; RPLAN has {GRID} x {GRID}, mode RGBA")
+        )
     return pixels

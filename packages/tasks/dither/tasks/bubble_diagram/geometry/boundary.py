@@ -35,9 +35,7 @@ _DOOR = 12
 _CORNERS: Final = BOUNDARY_POINTS - 2
 """Most corners of an outline."""
 
-_EXPECTED: Final = (
-    '{"outline": [[x, y], ...], "front_door": [[x, y], [x, y]]}, a GeoJSON polygon, or an SVG path'
-)
+_EXPECTED: Final = '{"outline": [[x, y], ...], "front_door": [[x, y], [x, y]]}, a GeoJSON polygon, or an SVG path'
 
 Point = tuple[float, float]
 _Points = Float[np.ndarray, "n 2"]
@@ -81,7 +79,9 @@ def mask_of(boundary: Boundary) -> Mask:
 
     # Corners are on pixel edges: at twice the size, the odd pixels are pixel centres.
     image = Image.new("1", (2 * GRID + 1, 2 * GRID + 1))
-    ImageDraw.Draw(image).polygon([(2 * x, 2 * y) for x, y in corners_of(boundary)], fill=1)
+    ImageDraw.Draw(image).polygon(
+        [(2 * x, 2 * y) for x, y in corners_of(boundary)], fill=1
+    )
     return np.asarray(image)[1::2, 1::2]
 
 
@@ -95,7 +95,9 @@ def boundary_iou(label: PixelLabels, boundary: Boundary) -> float:
 
     size = 4 * _WALL + 1
     padded = np.pad(label[:GRID, :GRID] >= 0, size)
-    closed = ndimage.minimum_filter(ndimage.maximum_filter(padded, size), size - 2 * _WALL)
+    closed = ndimage.minimum_filter(
+        ndimage.maximum_filter(padded, size), size - 2 * _WALL
+    )
     drawn = closed[size:-size, size:-size]
     inside = mask_of(boundary)
     return float((drawn & inside).sum() / max((drawn | inside).sum(), 1))
@@ -178,7 +180,9 @@ def with_boundaries(plans: PlanSplits, *, rectangular: bool) -> PlanSplits:
             return replace(part, boundaries=boundaries_of_boxes(part.types, part.boxes))
         if part.boundaries is not None:
             return part
-        return replace(part, boundaries=np.full((len(part), BOUNDARY_POINTS, 2), -1, np.int16))
+        return replace(
+            part, boundaries=np.full((len(part), BOUNDARY_POINTS, 2), -1, np.int16)
+        )
 
     return plans.map(bounded)
 
@@ -198,17 +202,28 @@ def read_boundary(path: Path) -> Boundary:
         raise path_not_found(path, "file")
     try:
         points, door = _read_points(path)
-    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        IndexError,
+        AttributeError,
+    ) as error:
         message = f"{path}: no outline: {error}"
         help_text = f"expected {_EXPECTED}"
-        raise Refused(Problem(message, help=help_text, code="unreadable-file")) from None
+        raise Refused(
+            Problem(message, help=help_text, code="unreadable-file")
+        ) from None
 
     # A closed outline repeats its first corner.
     if len(points) > 1 and (points[0] == points[-1]).all():
         points = points[:-1]
     low = points.min(0) if len(points) else np.zeros(2)
     high = points.max(0) if len(points) else np.zeros(2)
-    problems = list(_outline_problems(path, len(points), high - low, np.append(points, door)))
+    problems = list(
+        _outline_problems(path, len(points), high - low, np.append(points, door))
+    )
     if problems:
         raise Refused(problems)
     shift = np.floor((GRID - low - high) / 2)

@@ -29,10 +29,14 @@ _WALL = 4
 """Thickness of the walls of rooms cut out of another."""
 
 _BEDROOMS: Final = frozenset(ROOM_IDS[name] for name in BEDROOMS)
-_ALONE: Final = frozenset(ROOM_IDS[name] for name in ("Bathroom", "Balcony", "Wall-in", "Storage"))
+_ALONE: Final = frozenset(
+    ROOM_IDS[name] for name in ("Bathroom", "Balcony", "Wall-in", "Storage")
+)
 """Types of rooms that others are not reached through."""
 
-_DARK: Final = frozenset(ROOM_IDS[name] for name in ("Entrance", "Storage", "Wall-in", "Balcony"))
+_DARK: Final = frozenset(
+    ROOM_IDS[name] for name in ("Entrance", "Storage", "Wall-in", "Balcony")
+)
 """Types without a window."""
 
 _WINDOW: Final = 24
@@ -130,7 +134,9 @@ def floor_plan(
         walls.append(_front_wall(label, room, candidates, front))
 
     places = [_door_at(wall, front) for wall in walls]
-    fronts = [Door(place.room, None, place.x, place.y, place.upright, 0.0) for place in places]
+    fronts = [
+        Door(place.room, None, place.x, place.y, place.upright, 0.0) for place in places
+    ]
     return FloorPlan(
         outlines=tuple(outlines),
         doors=(*doors_between(types, boxes, label, joined), *fronts),
@@ -170,7 +176,9 @@ def _front_wall(
 
 def _windows(types: Sequence[int], walls: Sequence[Window]) -> Iterator[Window]:
     """Yield a window in the longest outer wall of each room, given walls from the longest."""
-    longest = {wall.room: wall for wall in reversed(walls) if types[wall.room] not in _DARK}
+    longest = {
+        wall.room: wall for wall in reversed(walls) if types[wall.room] not in _DARK
+    }
     for wall in longest.values():
         if wall.length > DOOR_WIDTH:
             yield replace(wall, length=min(0.6 * wall.length, _WINDOW))
@@ -264,7 +272,8 @@ _TURNS: Final = (
     ((1, 0), (1, 1), (0, 1)),
     ((0, -1), (0, 1), (0, 0)),
 )
-"""For each side of a pixel: the neighbour beyond it (row, column), and its ends (x, y), clockwise."""
+"""For each side of a pixel: the neighbour beyond it (row, column), and its ends (x, y),
+clockwise."""
 
 
 def trace_outline(

@@ -15,7 +15,13 @@ from ..plans import Diagram
 from ..relations import GRID
 from .boundary import boundary_iou, corners_of, mask_of, pack_boundary
 from .floor_plan import floor_plan
-from .placement import Placement, constraints_of, improve_boxes, preferred_sides, whole_boxes
+from .placement import (
+    Placement,
+    constraints_of,
+    improve_boxes,
+    preferred_sides,
+    whole_boxes,
+)
 from .realisability import realises
 
 _ROUNDS = 4
@@ -43,7 +49,9 @@ def place_in_outline(placement: Placement, boundary: Boundary) -> Placement:
     low = points.min(0) + _WALL
     high = points.max(0) - _WALL
     extent = np.maximum(placement.boxes[:, 2:].max(0), 1)
-    scaled = np.rint(np.tile(low, 2) + placement.boxes * np.tile((high - low) / extent, 2))
+    scaled = np.rint(
+        np.tile(low, 2) + placement.boxes * np.tile((high - low) / extent, 2)
+    )
     boxes = whole_boxes(scaled)
     candidates = [boxes]
     if placement.exact:
@@ -82,7 +90,9 @@ def _filling(
 def outline_iou(placement: Placement) -> float:
     """Return the intersection over union of a drawn plan and its outline."""
     boundary = np.array(pack_boundary(placement.outline))
-    return boundary_iou(floor_plan(placement.diagram.types, placement.boxes).label, boundary)
+    return boundary_iou(
+        floor_plan(placement.diagram.types, placement.boxes).label, boundary
+    )
 
 
 def _outer_walls(boxes: Boxes, inside: Mask) -> Iterator[tuple[int, float]]:
@@ -99,7 +109,9 @@ def _outer_walls(boxes: Boxes, inside: Mask) -> Iterator[tuple[int, float]]:
             along = 1 - axis
             lines = inside if axis == 0 else inside.T
             lines = lines[box[along] : box[along + 2]]
-            place = _outline_place(lines, (box[axis] + box[axis + 2]) // 2, before=side < 2)
+            place = _outline_place(
+                lines, (box[axis] + box[axis + 2]) // 2, before=side < 2
+            )
             if place is not None:
                 yield 4 * room + side, float(place)
 

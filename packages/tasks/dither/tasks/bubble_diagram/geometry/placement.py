@@ -16,7 +16,15 @@ from jaxtyping import Float, Int
 
 from ..arrays import Boundary, Boxes, RelationRow, Walls
 from ..plans import Box, Diagram
-from ..relations import METRES, NEAR, edges_of, exclusive, net_areas, overlapping, sides_of
+from ..relations import (
+    METRES,
+    NEAR,
+    edges_of,
+    exclusive,
+    net_areas,
+    overlapping,
+    sides_of,
+)
 from ..vocabulary import (
     AREAS,
     INSIDE,
@@ -47,7 +55,9 @@ _NO_WALL = 0.5
 _MARGINS: Final = (2.0, 1.0, 0.0)
 """Margins in half pixels that protect bounds from rounding, tried in this order."""
 
-PREFERRED_SIDES: Final = np.array([84, 60, 44, 36, 46, 50, 46, 54, 50, 38, 34, 34, 32], float)
+PREFERRED_SIDES: Final = np.array(
+    [84, 60, 44, 36, 46, 50, 46, 54, 50, 38, 34, 34, 32], float
+)
 """Preferred side by room type, in pixels."""
 
 _SLIMMEST: Final = 1.6
@@ -234,7 +244,9 @@ def place_rooms(diagram: Diagram) -> Boxes:
     best = np.zeros((len(diagram.types), 4), np.int64)
     fewest = len(target) + 1
     for _ in range(_LAYOUT_ROUNDS):
-        walls = soft_program(diagram, target, separations, preferred_sides(diagram)).solve()
+        walls = soft_program(
+            diagram, target, separations, preferred_sides(diagram)
+        ).solve()
         assert walls is not None, "soft constraints are always feasible"
         boxes = whole_boxes(walls - np.tile(walls[:, :2].min(0), 2))
         broken = int((edges_of(boxes) != target).sum())
@@ -309,7 +321,9 @@ def _spread_rounds(
             areas = areas + actual.prod(1) - net_areas(np.array(diagram.types), boxes)
         # Rooms that must be slim still get their area.
         root = np.sqrt(areas)[:, None]
-        sides = np.clip(areas[:, None] / actual[:, ::-1], root / slimmest, root * slimmest)
+        sides = np.clip(
+            areas[:, None] / actual[:, ::-1], root / slimmest, root * slimmest
+        )
     return found
 
 
@@ -334,7 +348,9 @@ def improve_boxes(
     side), their preferred place, and the penalty per pixel.
     """
     target = constraints.edges
-    program = soft_program(diagram, target, choose_separations(boxes, target, {}), sides)
+    program = soft_program(
+        diagram, target, choose_separations(boxes, target, {}), sides
+    )
     for wall, place, penalty in pulls:
         program.add_soft({wall: 1.0}, place, penalty)
         program.add_soft({wall: -1.0}, -place, penalty)
@@ -434,7 +450,9 @@ def soft_program(
             program.add_order(first, second, 0.0, _MUST)
         else:
             near = target[pair_index(u, v, len(types))] != NO_EDGE
-            _separate(program, u, v, side, near=near, door=(u, v) in (diagram.doors or ()))
+            _separate(
+                program, u, v, side, near=near, door=(u, v) in (diagram.doors or ())
+            )
     return program
 
 
@@ -505,7 +523,9 @@ def choose_separations(
         if relation in (INSIDE, SURROUNDING):
             continue
 
-        gaps = np.concatenate([walls[v, :2] - walls[u, 2:], walls[u, :2] - walls[v, 2:]])
+        gaps = np.concatenate(
+            [walls[v, :2] - walls[u, 2:], walls[u, :2] - walls[v, 2:]]
+        )
         key = ("apart", u, v)
         if relation != NO_EDGE:
             gaps = np.where(_named_sides(relation), gaps, -np.inf)
@@ -567,16 +587,25 @@ class _WallProgram:
 
         # Each soft constraint may be violated by its own variable, which has a penalty.
         matrix = hstack(
-            [csr_array((values, (rows, columns)), shape=(soft, walls)), -eye_array(soft)]
+            [
+                csr_array((values, (rows, columns)), shape=(soft, walls)),
+                -eye_array(soft),
+            ]
         )
         most = np.array([most for _, most, _ in self.rows])
         upper = np.full(walls + soft, np.inf)
         if hard is not None:
             upper[:walls] = _CANVAS.side
             bounded, limits = wall_rows(hard, self.rooms, _CANVAS)
-            matrix = vstack([matrix, hstack([bounded[:, :walls], csr_array((len(limits), soft))])])
+            matrix = vstack(
+                [matrix, hstack([bounded[:, :walls], csr_array((len(limits), soft))])]
+            )
             most = np.concatenate([most, limits - margin])
-        objective = np.concatenate([np.zeros(walls), [penalty for _, _, penalty in self.rows]])
+        objective = np.concatenate(
+            [np.zeros(walls), [penalty for _, _, penalty in self.rows]]
+        )
         bounds: Any = np.stack([np.zeros(walls + soft), upper], 1)
-        result = linprog(objective, matrix.tocsr(), most, bounds=bounds, method="highs-ds")
+        result = linprog(
+            objective, matrix.tocsr(), most, bounds=bounds, method="highs-ds"
+        )
         return None if result.x is None else result.x[:walls].reshape(-1, 4)

@@ -16,7 +16,14 @@ from jaxtyping import Bool, Float, Int
 
 from ..arrays import Boxes, PairRow, RelationRow
 from ..relations import edges_of, overlapping, sides_of
-from .wall_constraints import END, START, Canvas, WallConstraints, mark_values, wall_constraints_of
+from .wall_constraints import (
+    END,
+    START,
+    Canvas,
+    WallConstraints,
+    mark_values,
+    wall_constraints_of,
+)
 
 LIMIT: Final = 400
 """Linear programs after which a diagram counts as unknown."""
@@ -85,7 +92,11 @@ def realises(
     disjoint: _PairFlags = False,
 ) -> bool:
     """Whether boxes show the constrained relations of a diagram, without forbidden overlap."""
-    if boxes.min() < 0 or boxes.max() > canvas.side or sides_of(boxes).min() < canvas.smallest:
+    if (
+        boxes.min() < 0
+        or boxes.max() > canvas.side
+        or sides_of(boxes).min() < canvas.smallest
+    ):
         return False
     shown = (edges_of(boxes) == edges) | ~np.asarray(constrained)
     return bool(shown.all() and not (overlapping(boxes) & constrained & disjoint).any())
@@ -112,7 +123,9 @@ class _Node:
     decided: Bool[np.ndarray, " C"]
 
     def copy(self) -> _Node:
-        return _Node(self.most.copy(), self.bounds, self.alive.copy(), self.decided.copy())
+        return _Node(
+            self.most.copy(), self.bounds, self.alive.copy(), self.decided.copy()
+        )
 
 
 class _Search:
@@ -128,7 +141,9 @@ class _Search:
         self.canvas = canvas
         self.limit = limit
         self.programs = 0
-        self.axis, self.first, self.second, self.bound = np.moveaxis(constraints.choices, -1, 0)
+        self.axis, self.first, self.second, self.bound = np.moveaxis(
+            constraints.choices, -1, 0
+        )
 
     def run(self) -> Boxes | None:
         """Return realising boxes, or None if there are none."""
@@ -171,8 +186,13 @@ class _Search:
                 # Propagation may have decided it since.
                 if node.decided[choice]:
                     continue
-                distance = np.where(node.alive[choice], excess[choice], np.iinfo(np.int64).max)
-                if not (self.take(node, choice, int(distance.argmin())) and self.propagate(node)):
+                distance = np.where(
+                    node.alive[choice], excess[choice], np.iinfo(np.int64).max
+                )
+                if not (
+                    self.take(node, choice, int(distance.argmin()))
+                    and self.propagate(node)
+                ):
                     return None
             proposal = self.boxes(node)
             if proposal is None or self.proved(proposal):
@@ -184,7 +204,9 @@ class _Search:
         """Return one child per alternative of a violated choice with fewest; the nearest is last."""
         excess = self.excess(boxes)
         left = node.alive.sum(1)
-        choice = min(np.flatnonzero(self.violated(node, boxes)).tolist(), key=left.__getitem__)
+        choice = min(
+            np.flatnonzero(self.violated(node, boxes)).tolist(), key=left.__getitem__
+        )
         nodes = []
         for option in np.argsort(-excess[choice], kind="stable").tolist():
             child = node.copy()
@@ -297,7 +319,8 @@ def wall_rows(
     first = 3 * np.arange(rooms)
     smallest = np.full(rooms, -2 * canvas.smallest)
     sides = [
-        np.stack([np.full(rooms, axis), first + START, first + END, smallest], 1) for axis in (0, 1)
+        np.stack([np.full(rooms, axis), first + START, first + END, smallest], 1)
+        for axis in (0, 1)
     ]
     axis, p, q, most = np.concatenate([bounds, *sides]).T
     columns = []

@@ -121,7 +121,9 @@ def constraint_table(rooms: int) -> Table:
     for pair, (i, j) in enumerate(pairs(rooms)):
         for relation, disjoint in product(range(OPEN), (False, True)):
             place = pair, relation + DISJOINT if disjoint else relation
-            bounds, relation_choices = _constraints_of(i, j, relation, disjoint=disjoint)
+            bounds, relation_choices = _constraints_of(
+                i, j, relation, disjoint=disjoint
+            )
             fixed[place][: len(bounds)] = np.array(bounds).reshape(-1, 4)
             for number, choice in enumerate(relation_choices):
                 available[place][number, : len(choice)] = True
@@ -195,14 +197,18 @@ def _constraints_of(
         return beyond, []
 
     # Not surrounding: the negation of one of these bounds, at whole pixels.
-    within: Choice = [[(axis, second, first, -most - 2)] for axis, first, second, most in beyond]
+    within: Choice = [
+        [(axis, second, first, -most - 2)] for axis, first, second, most in beyond
+    ]
     hull = list(_cell_bounds(i, j, *_hull(relation)))
     if relation == INSIDE:
         return hull, [within]
     fixed = [(axis, 3 * u + START, 3 * v + END, gap) for axis, u, v in _ways(i, j)]
     fixed += hull
     choices: list[Choice] = []
-    pieces = [list(_cell_bounds(i, j, rows, columns)) for rows, columns in _pieces(relation)]
+    pieces = [
+        list(_cell_bounds(i, j, rows, columns)) for rows, columns in _pieces(relation)
+    ]
     if len(pieces) > 1:
         choices.append(pieces)
     if not disjoint:
@@ -212,7 +218,9 @@ def _constraints_of(
     # one of them.
     directions = zip(_ways(i, j), (LEFT, RIGHT, ABOVE, BELOW), strict=True)
     sides: Choice = [
-        [_before(axis, u, v, 0)] for (axis, u, v), where in directions if relation in where
+        [_before(axis, u, v, 0)]
+        for (axis, u, v), where in directions
+        if relation in where
     ]
     if len(sides) > 1:
         return fixed, [sides, *choices]
@@ -279,7 +287,9 @@ def _pieces(relation: int) -> list[_Cells]:
         return False
 
     largest = [piece for piece in good if not contained(piece)]
-    return sorted(largest, key=lambda piece: -sum(end % 2 == 0 for end in (*piece[0], *piece[1])))
+    return sorted(
+        largest, key=lambda piece: -sum(end % 2 == 0 for end in (*piece[0], *piece[1]))
+    )
 
 
 @lru_cache(maxsize=64)
@@ -291,7 +301,9 @@ def initial_bounds(rooms: int, canvas: Canvas) -> Int[np.ndarray, "2 M M"]:
     marks = 3 * rooms + 1
     most = np.full((2, marks, marks), 2 * canvas.side, np.int64)
     first = 3 * np.arange(rooms)
-    most[:, first + START, first + MIDDLE] = most[:, first + MIDDLE, first + END] = -canvas.smallest
+    most[:, first + START, first + MIDDLE] = most[
+        :, first + MIDDLE, first + END
+    ] = -canvas.smallest
     most[:, first + START, first + END] = -2 * canvas.smallest
     most[:, -1, :-1] = 0
     most[:, np.arange(marks), np.arange(marks)] = 0
@@ -321,7 +333,9 @@ def _tighten_middles(most: _Matrices) -> None:
     most[..., walls[:, None] & walls] &= -2
 
     start, middle, end = (most[..., mark:-1:3, :] for mark in (START, MIDDLE, END))
-    from_start, from_middle, from_end = (most[..., mark:-1:3] for mark in (START, MIDDLE, END))
+    from_start, from_middle, from_end = (
+        most[..., mark:-1:3] for mark in (START, MIDDLE, END)
+    )
     np.minimum(middle, (start + end) >> 1, out=middle)
     np.minimum(from_middle, (from_start + from_end) >> 1, out=from_middle)
     np.minimum(start, 2 * middle + from_end.swapaxes(-1, -2), out=start)

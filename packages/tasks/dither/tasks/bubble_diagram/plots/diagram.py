@@ -18,7 +18,14 @@ import numpy as np
 from jaxtyping import Bool
 
 from ..arrays import PixelLabels, Walls
-from ..geometry.floor_plan import DOOR_WIDTH, Door, FloorPlan, Window, floor_plan, segment
+from ..geometry.floor_plan import (
+    DOOR_WIDTH,
+    Door,
+    FloorPlan,
+    Window,
+    floor_plan,
+    segment,
+)
 from ..geometry.placement import Placement, room_names
 from ..relations import METRES, NEAR, areas_of
 from ..vocabulary import COLOURS, LIVING, ROOMS
@@ -86,7 +93,10 @@ class Label:
     @property
     def extent(self) -> tuple[float, float]:
         """Width and height, with padding."""
-        long = max(svg.text_width(line, self.size) for line in self.lines) + 0.8 * self.size
+        long = (
+            max(svg.text_width(line, self.size) for line in self.lines)
+            + 0.8 * self.size
+        )
         short = self.size * (_LINE * len(self.lines) + 0.3)
         return (short, long) if self.upright else (long, short)
 
@@ -143,14 +153,19 @@ class Scene:
         points = [self.at(*corner) for corner in corners]
         return "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in points) + "Z"
 
-    def label_rooms(self, texts: Sequence[tuple[str, ...]] | None = None) -> list[Label]:
+    def label_rooms(
+        self, texts: Sequence[tuple[str, ...]] | None = None
+    ) -> list[Label]:
         """Place a label for each room, by default its name."""
-        sizes = [size for size in _SIZES if size <= max(self.width / _MIN_RATIO, _SIZES[-1])]
+        sizes = [
+            size for size in _SIZES if size <= max(self.width / _MIN_RATIO, _SIZES[-1])
+        ]
         texts = texts or [(name,) for name in self.names]
         # Labels on their rooms come first; the others get the cells that are left.
         labels = [self._on_room(room, lines, sizes) for room, lines in enumerate(texts)]
         self.labels = [
-            label or self._near_room(room, texts[room][:1]) for room, label in enumerate(labels)
+            label or self._near_room(room, texts[room][:1])
+            for room, label in enumerate(labels)
         ]
         return self.labels
 
@@ -333,7 +348,9 @@ def draw_room(
     height = y1 - y0
     radius = min(7.0, width / 4, height / 4)
     fill = fill or COLOURS[scene.placement.diagram.types[room]]
-    return svg.rectangle(x0, y0, width, height, radius, fill, stroke, 1.3, scene.names[room])
+    return svg.rectangle(
+        x0, y0, width, height, radius, fill, stroke, 1.3, scene.names[room]
+    )
 
 
 def label_shapes(label: Label, *, background: bool = True) -> list[str]:
@@ -390,8 +407,12 @@ def draw_floorplan(
     # The labels of rooms that are too small to be clear of their doors may cross them.
     for _ in range(2):
         regions = np.where(np.isin(plan.label, crowded), plan.label, clear)
-        scene = Scene(placement, rim, rim, width - 2 * rim, height - 2 * rim - _FOOT, regions)
-        crowded = [room for room, label in enumerate(scene.label_rooms(texts)) if label.spot]
+        scene = Scene(
+            placement, rim, rim, width - 2 * rim, height - 2 * rim - _FOOT, regions
+        )
+        crowded = [
+            room for room, label in enumerate(scene.label_rooms(texts)) if label.spot
+        ]
         if not crowded:
             break
 
@@ -433,8 +454,12 @@ def _wall_shapes(scene: Scene, plan: FloorPlan) -> list[str]:
     for room, path in enumerate(paths):
         colour = COLOURS[scene.placement.diagram.types[room]]
         parts = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
-        floor = "#" + "".join(f"{round(255 - _TINT * (255 - part)):02x}" for part in parts)
-        shapes.append(svg.path(path, floor, floor, 2 * _REVEAL * scene.scale, scene.names[room]))
+        floor = "#" + "".join(
+            f"{round(255 - _TINT * (255 - part)):02x}" for part in parts
+        )
+        shapes.append(
+            svg.path(path, floor, floor, 2 * _REVEAL * scene.scale, scene.names[room])
+        )
     outline = scene.placement.outline
     if outline:
         shapes.append(svg.path(scene.outline(outline), "none", BROKEN, 1.0))
@@ -543,7 +568,9 @@ def _door_shapes(
         # Rather not into the living room.
         sides = [-1, 1]
 
-    swings = [_swing(door, side, hinge, shift) for side, hinge in product(sides, (0, 1))]
+    swings = [
+        _swing(door, side, hinge, shift) for side, hinge in product(sides, (0, 1))
+    ]
     swing = min(swings, key=lambda option: option.crosses(swept))
     swept.append(swing.square)
     hx, hy = scene.at(*swing.hinge)

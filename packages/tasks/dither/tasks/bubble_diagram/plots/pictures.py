@@ -65,7 +65,15 @@ _COLOURS = 128
 
 _SIZE: Final = 300.0
 
-_CHIPS: Final = ("#c8443c", "#b4632a", "#8a6d1a", "#5c6b2f", "#2f6f8f", "#4f5ba8", "#1d6b45")
+_CHIPS: Final = (
+    "#c8443c",
+    "#b4632a",
+    "#8a6d1a",
+    "#5c6b2f",
+    "#2f6f8f",
+    "#4f5ba8",
+    "#1d6b45",
+)
 """Colours of the verdicts, from unreadable to level 5; dark enough for white text."""
 
 _STYLE: Final = """
@@ -123,7 +131,9 @@ def sample_pictures(
 
 def _drawings(samples: Sequence[DecodedSample], count: int) -> Iterator[Picture]:
     """Yield pictures of samples, the first ones of `count`; none if no sample decodes."""
-    drawn = [(sample.placement, sample.verdict) for sample in samples if sample.placement]
+    drawn = [
+        (sample.placement, sample.verdict) for sample in samples if sample.placement
+    ]
     if not drawn:
         return
     placements, verdicts = zip(*drawn, strict=True)
@@ -137,7 +147,9 @@ def _drawings(samples: Sequence[DecodedSample], count: int) -> Iterator[Picture]
     images = svg.to_pngs(list(pages.values()))
     for (name, page), png in zip(pages.items(), images, strict=True):
         is_gallery = name == "gallery"
-        yield Picture(name, png=png, svg=svg.to_svg(page), html=html if is_gallery else None)
+        yield Picture(
+            name, png=png, svg=svg.to_svg(page), html=html if is_gallery else None
+        )
 
 
 def trajectory_pictures(
@@ -229,7 +241,9 @@ class _Cell:
         # L = R (R + 1) / 2 tokens
         slots = (isqrt(8 * len(tokens) + 1) - 1) // 2
         types = tokens[: len(self.types)].tolist()
-        edges = [int(tokens[slots + pair_index(i, j, slots)]) for i, j in pairs(len(types))]
+        edges = [
+            int(tokens[slots + pair_index(i, j, slots)]) for i, j in pairs(len(types))
+        ]
         shapes: list[str] = []
         for room in scene.order:
             if types[room] < NODE_MASK:
@@ -239,7 +253,9 @@ class _Cell:
         shapes += self._links(edges)
         for room, kind in enumerate(types):
             shapes += label_shapes(self._label(room, kind))
-        known = sum(kind < NODE_MASK for kind in types) + sum(edge <= NO_EDGE for edge in edges)
+        known = sum(kind < NODE_MASK for kind in types) + sum(
+            edge <= NO_EDGE for edge in edges
+        )
         return [*shapes, *self._progress(known, len(types) + len(edges))]
 
     def _links(self, edges: Sequence[int]) -> Iterator[str]:
@@ -272,7 +288,9 @@ class _Cell:
         return [
             svg.rectangle(x, y - 2.5, length, 5, 2.5, _UNDECIDED, _UNDECIDED, 0.0),
             svg.rectangle(x, y - 2.5, done, 5, 2.5, PALE, PALE, 0.0),
-            svg.text(x + length + 8, y, f"{known} of {count} known", 9.0, PALE, left=True),
+            svg.text(
+                x + length + 8, y, f"{known} of {count} known", 9.0, PALE, left=True
+            ),
         ]
 
 
@@ -284,9 +302,13 @@ def _to_gif(images: Sequence[bytes]) -> bytes:
     from PIL import Image
 
     frames = [Image.open(BytesIO(image)).convert("RGB") for image in images]
-    samples = np.concatenate([np.asarray(frames[index]) for index in (0, len(frames) // 2, -1)])
+    samples = np.concatenate(
+        [np.asarray(frames[index]) for index in (0, len(frames) // 2, -1)]
+    )
     palette = Image.fromarray(samples).quantize(_COLOURS)
-    first, *others = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
+    first, *others = [
+        frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames
+    ]
     content = BytesIO()
     first.save(
         content,
@@ -304,7 +326,9 @@ def draw_html_gallery(samples: Sequence[DecodedSample], title: str = "Samples") 
     diagrams = [sample.placement.diagram for sample in samples if sample.placement]
     levels = Counter(sample.level for sample in samples)
     rooms = Counter(len(diagram.types) for diagram in diagrams)
-    names = {-1: "unreadable"} | {level: f"L{level} {name}" for level, name in enumerate(LEVELS)}
+    names = {-1: "unreadable"} | {
+        level: f"L{level} {name}" for level, name in enumerate(LEVELS)
+    }
     verdicts = {n: f"{names[n]} ({levels[n]})" for n in sorted(levels, reverse=True)}
     sizes = {n: f"{n} ({rooms[n]})" for n in sorted(rooms)}
     filters = _filter("Verdict", "level", verdicts) + _filter("Rooms", "rooms", sizes)
@@ -318,11 +342,17 @@ def draw_html_gallery(samples: Sequence[DecodedSample], title: str = "Samples") 
         counts.append(f"{count} reach {names[level]}")
     legend = ""
     for kind in sorted({kind for diagram in diagrams for kind in diagram.types}):
-        legend += f'<span><i style="background:{COLOURS[kind]}"></i>{ROOMS[kind]}</span>'
+        legend += (
+            f'<span><i style="background:{COLOURS[kind]}"></i>{ROOMS[kind]}</span>'
+        )
 
-    charset = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    charset = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    )
     head = f"{charset}<title>{escape(title)}</title><style>{_STYLE}{rules}</style>"
-    summary = f"{len(samples)} samples: {', '.join(counts)}. Violated relations are red."
+    summary = (
+        f"{len(samples)} samples: {', '.join(counts)}. Violated relations are red."
+    )
     lines = [
         f'<!doctype html>\n<html lang="en"><head>{head}</head><body>',
         f"<h1>{escape(title)}</h1><p>{summary}</p>",
@@ -339,7 +369,9 @@ def _filter(
     values: Mapping[int, str],
 ) -> str:
     """Return radio buttons; the first shows all samples."""
-    inputs = f'<label><input type="radio" name="{name}" id="{name}-all" checked> all</label>'
+    inputs = (
+        f'<label><input type="radio" name="{name}" id="{name}-all" checked> all</label>'
+    )
     for value, label in values.items():
         button = f'<input type="radio" name="{name}" id="{name}-{value}">'
         inputs += f"<label>{button} {label}</label>"
@@ -364,7 +396,9 @@ def _card(sample: DecodedSample) -> str:
         body = f'<div class="pictures">{bubbles}{plan}</div>'
         edges = zip(placement.sentences(), placement.holds, strict=True)
         errors += [f"violated: {sentence}" for sentence, holds in edges if not holds]
-        errors += [f"close without a relation: {names}" for names in placement.extra_names()]
+        errors += [
+            f"close without a relation: {names}" for names in placement.extra_names()
+        ]
     if errors:
         body += f'<p class="errors">{escape("; ".join(errors))}</p>'
     return f'<article class="{classes}"><h2>{title}{chip}</h2>{body}</article>'

@@ -157,7 +157,9 @@ def text_width(text: str, size: float) -> float:
 def _font() -> FreeTypeFont:
     from PIL import ImageFont
 
-    return ImageFont.truetype(_font_file(), _MEASURED, layout_engine=ImageFont.Layout.BASIC)
+    return ImageFont.truetype(
+        _font_file(), _MEASURED, layout_engine=ImageFont.Layout.BASIC
+    )
 
 
 @lru_cache(maxsize=1)

@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Final,
+    Literal,
+    NamedTuple,
+    Protocol,
+    runtime_checkable,
+)
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -118,11 +125,15 @@ class RegionInfo(BaseModel):
             return cls(**manifest.info)
         except (ValidationError, TypeError) as error:
             message = f"{folder / MANIFEST} is damaged: {str(error).splitlines()[0]}"
-            problem = Problem(message, help=f"run: {REGIONS.command}", code="damaged-file")
+            problem = Problem(
+                message, help=f"run: {REGIONS.command}", code="damaged-file"
+            )
             raise Refused(problem) from None
 
 
-def column_groups(motifs: int, accessibility: bool, expression: bool = False) -> tuple[Group, ...]:
+def column_groups(
+    motifs: int, accessibility: bool, expression: bool = False
+) -> tuple[Group, ...]:
     """Return the groups of columns of a region: motifs, accessibility, expression on both strands."""
     groups = [Group("motifs", 0, motifs)]
     if accessibility:

@@ -21,7 +21,13 @@ from dither.registry.config.errors import Problem, Refused
 from dither.registry.contracts.protocols import Split
 from dither.registry.contracts.records import Clean
 
-from .column_groups import MAX_FIT_REGIONS, Accessibility, Transform, column_groups, unknown_values
+from .column_groups import (
+    MAX_FIT_REGIONS,
+    Accessibility,
+    Transform,
+    column_groups,
+    unknown_values,
+)
 from .region_matrix import ColumnStats, RegionMatrix, row_blocks
 from .units import ColumnUnits
 from .windows import WindowOptions, Windows, cut_windows
@@ -50,16 +56,24 @@ class Columns:
         self.spec = spec
         self.trained = trained
         self.accessibility: Accessibility = spec.column()
-        self.by_window = spec.largest == "window" and self.accessibility == "quantitative"
+        self.by_window = (
+            spec.largest == "window" and self.accessibility == "quantitative"
+        )
         self.numbers = [matrix.number(cell) for cell in cells]
         self.motifs = len(matrix.motifs)
-        groups = column_groups(self.motifs, self.accessibility != "none", spec.expression)
+        groups = column_groups(
+            self.motifs, self.accessibility != "none", spec.expression
+        )
         self.width = groups[-1].stop
         self.divisor = np.ones(self.width, np.float32)
         if matrix.divisor is not None:
             self.divisor[: self.motifs] = matrix.divisor
-        self._open = self._accessibility_column() if self.accessibility != "none" else None
-        self._expression = torch.from_numpy(self._expression_columns()) if spec.expression else None
+        self._open = (
+            self._accessibility_column() if self.accessibility != "none" else None
+        )
+        self._expression = (
+            torch.from_numpy(self._expression_columns()) if spec.expression else None
+        )
 
     def in_data_units(
         self, index: Int[Tensor, "*B L"], cell: Int[Tensor, "*B 1"]
@@ -74,12 +88,16 @@ class Columns:
         self, index: Int[np.ndarray, "*B L"], cell: Int[np.ndarray, "*B 1"]
     ) -> Float32[np.ndarray, "*B L W"]:
         """Return columns as the source has them."""
-        scaled = self.in_data_units(torch.from_numpy(index), torch.from_numpy(cell)).numpy()
+        scaled = self.in_data_units(
+            torch.from_numpy(index), torch.from_numpy(cell)
+        ).numpy()
         values = scaled * self.divisor
         # Scaled values were cut at 1.
         values[..., : self.motifs] = self.matrix.scores(index)
         if self.matrix.atpm is not None and self.accessibility == "quantitative":
-            values[..., self.motifs] = self.matrix.atpm[index, np.array(self.numbers)[cell]]
+            values[..., self.motifs] = self.matrix.atpm[
+                index, np.array(self.numbers)[cell]
+            ]
         return values
 
     def measure(
@@ -97,7 +115,9 @@ class Columns:
         for cell in range(max(self.trained, 1)):
             for rows in covering(cell):
                 times[rows] += 1
-                columns = self._extra_columns(torch.from_numpy(rows), torch.tensor([cell]))
+                columns = self._extra_columns(
+                    torch.from_numpy(rows), torch.tensor([cell])
+                )
                 extra.append(columns.numpy())
 
         of_motifs = ColumnStats.over(self._weighted_motifs(times, units))
@@ -117,7 +137,10 @@ class Columns:
             rows = np.flatnonzero(times[block]) + block.start
             if len(rows):
                 motifs = self.matrix.scaled(rows)
-                yield motifs if units is None else units.transformed(motifs), times[rows]
+                yield (
+                    motifs if units is None else units.transformed(motifs),
+                    times[rows],
+                )
 
     def _extra_columns(
         self, index: Int[Tensor, "*B L"], cell: Int[Tensor, "*B 1"]
@@ -138,7 +161,9 @@ class Columns:
     def _accessibility_column(self) -> Shaped[np.ndarray, "C P"]:
         matrix = self.matrix
         if self.accessibility == "constant":
-            return np.broadcast_to(np.float32(1), (max(len(self.numbers), 1), len(matrix)))
+            return np.broadcast_to(
+                np.float32(1), (max(len(self.numbers), 1), len(matrix))
+            )
         if self.accessibility == "open":
             return np.stack([matrix.open[:, number] for number in self.numbers])
 
@@ -157,7 +182,9 @@ class Columns:
     def _expression_columns(self) -> Float32[np.ndarray, "C P 2"]:
         matrix = self.matrix
         assert matrix.expression is not None
-        columns = np.array(matrix.expression[:, self.numbers].swapaxes(0, 1), np.float32)
+        columns = np.array(
+            matrix.expression[:, self.numbers].swapaxes(0, 1), np.float32
+        )
         if matrix.atpm is None:
             return columns
         # Genes are not expressed where the chromatin is closed, if accessibility is known.
@@ -191,7 +218,9 @@ class RegionSamples:
 
         # Training cell types come first, so that their numbers are labels.
         trained = list(cells.get("train", ()))
-        self.cells = list(dict.fromkeys([*trained, *chain.from_iterable(cells.values())]))
+        self.cells = list(
+            dict.fromkeys([*trained, *chain.from_iterable(cells.values())])
+        )
         self.columns = Columns(matrix, self.cells, len(trained), spec)
         self.subset = None
         if spec.drop_closed:
@@ -213,7 +242,9 @@ class RegionSamples:
             held_out: tuple[Split, ...] = ("valid", "test")
             for split in held_out:
                 if cells.get(split):
-                    self.windows[split] += self._cut("train", numbers[split], covering=True)
+                    self.windows[split] += self._cut(
+                        "train", numbers[split], covering=True
+                    )
 
         self.units = self._fit_units(spec.transform)
         self._tss = self._transcription_starts()
@@ -277,7 +308,9 @@ class RegionSamples:
         values = np.empty((sum(lengths), self.columns.width), np.float32)
         low = 0
         for rows, number in windows:
-            columns = self.columns.in_data_units(torch.from_numpy(rows), torch.tensor([number]))
+            columns = self.columns.in_data_units(
+                torch.from_numpy(rows), torch.tensor([number])
+            )
             values[low : low + len(rows)] = columns
             low += len(rows)
 
@@ -308,24 +341,43 @@ class RegionSamples:
             quantiles = np.quantile(values[:, : columns.motifs], levels, axis=0)
             quantiles = quantiles.astype(np.float32)
         plain = ColumnStats.none(columns.width)
-        units = ColumnUnits(columns.divisor, plain, transform, columns.motifs, quantiles)
+        units = ColumnUnits(
+            columns.divisor, plain, transform, columns.motifs, quantiles
+        )
         if not self.spec.standardise:
             return units
-        measured = self.measured if transform == "none" else columns.measure(self._covering, units)
+        measured = (
+            self.measured
+            if transform == "none"
+            else columns.measure(self._covering, units)
+        )
         return replace(units, standard=measured)
 
-    def _cut(self, split: Split, numbers: Sequence[int], *, covering: bool = False) -> Windows:
-        subset = None if self.subset is None else [self.subset[number] for number in numbers]
+    def _cut(
+        self, split: Split, numbers: Sequence[int], *, covering: bool = False
+    ) -> Windows:
+        subset = (
+            None if self.subset is None else [self.subset[number] for number in numbers]
+        )
         return cut_windows(
-            self.matrix, split, self.options, numbers, subset, covering=covering or split != "train"
+            self.matrix,
+            split,
+            self.options,
+            numbers,
+            subset,
+            covering=covering or split != "train",
         )
 
     def _covering(self, cell: int) -> Iterator[Integer[np.ndarray, " n"]]:
         """Yield the training regions of a cell type in windows that do not overlap."""
         subset = None if self.subset is None else [self.subset[cell]]
         options = WindowOptions(self.options.regions, self.options.regions)
-        windows = cut_windows(self.matrix, "train", options, [cell], subset, covering=True)
-        for first, count in zip(windows.first.tolist(), windows.count.tolist(), strict=True):
+        windows = cut_windows(
+            self.matrix, "train", options, [cell], subset, covering=True
+        )
+        for first, count in zip(
+            windows.first.tolist(), windows.count.tolist(), strict=True
+        ):
             yield windows.rows[first : first + count].astype(np.int64)
 
     def _check_windows(self) -> None:
@@ -351,11 +403,15 @@ class RegionSamples:
         elif len(windows.rows):
             rows = np.unique(windows.rows)
             names, counts = np.unique(self.matrix.chromosome[rows], return_counts=True)
-            message += f": {names[counts.argmax()]} has {counts.max()}, no chromosome has more"
+            message += (
+                f": {names[counts.argmax()]} has {counts.max()}, no chromosome has more"
+            )
             option = "regions"
             fix = "lower regions"
         elif self.subset is not None and has_rows:
-            message = f"no region of the {split} split is open in {', '.join(self.cells)}"
+            message = (
+                f"no region of the {split} split is open in {', '.join(self.cells)}"
+            )
             option = "drop_closed"
         return Problem(message, path=("task", option), help=fix, code="no-samples")
 

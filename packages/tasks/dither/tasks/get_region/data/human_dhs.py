@@ -130,7 +130,9 @@ def read_counts(wheel: Path) -> dict[str, tuple[str, Float[np.ndarray, "_ 4"]]]:
         database.close()
     result = {}
     for motif in sorted(cells):
-        columns, bases, counts = (np.array(values) for values in zip(*cells[motif], strict=True))
+        columns, bases, counts = (
+            np.array(values) for values in zip(*cells[motif], strict=True)
+        )
         table = np.zeros((columns.max() + 1, len(BASES)))
         table[columns, bases] = counts
         result[motif] = names[motif], table
@@ -153,7 +155,9 @@ def cluster(r: Float[np.ndarray, "K K"], number: int) -> Integer[np.ndarray, " K
     from sklearn.cluster import AgglomerativeClustering
 
     model = AgglomerativeClustering(number, metric="precomputed", linkage="average")
-    labels: Integer[np.ndarray, " K"] = factorize(model.fit_predict(1 - (r + r.T) / 2))[0]
+    labels: Integer[np.ndarray, " K"] = factorize(model.fit_predict(1 - (r + r.T) / 2))[
+        0
+    ]
     return labels
 
 
@@ -216,7 +220,9 @@ ABOUT = {
 
 
 def build_matrix(
-    sequences: Sequences, counts: dict[str, tuple[str, Float[np.ndarray, "_ 4"]]], archetypes: int
+    sequences: Sequences,
+    counts: dict[str, tuple[str, Float[np.ndarray, "_ 4"]]],
+    archetypes: int,
 ) -> dict[str, Any]:
     """Return the arrays for `RegionMatrix.of`, and `scale`: the bits of a feature of 1, by motif.
 
@@ -233,7 +239,9 @@ def build_matrix(
     return {
         "features": np.minimum(pooled / scale, np.float32(1)),
         "scale": scale,
-        "motifs": np.array(archetype_names([motif.name for motif in motifs], r, labels)),
+        "motifs": np.array(
+            archetype_names([motif.name for motif in motifs], r, labels)
+        ),
         "chromosome": sequences.chromosome,
         "start": sequences.start.astype(np.int32),
         "end": sequences.end.astype(np.int32),

@@ -43,7 +43,9 @@ class Motif:
     threshold: int
 
     @classmethod
-    def of(cls, name: str, counts: Float[np.ndarray, "W 4"], p_value: float = 1e-4) -> Motif:
+    def of(
+        cls, name: str, counts: Float[np.ndarray, "W 4"], p_value: float = 1e-4
+    ) -> Motif:
         """Return the motif with base counts `W 4`, given the probability of a hit in a random W-mer."""
         scores = log_odds(counts)
         return cls(name, scores, threshold(scores, p_value))
@@ -57,16 +59,24 @@ def log_odds(counts: Float[np.ndarray, "W 4"]) -> Integer[np.ndarray, "W 4"]:
     """
     table = np.asarray(counts, dtype=np.float64)
     if table.ndim != 2 or table.shape[1] != 4 or len(table) == 0:
-        raise ValueError(f"a motif is a table of W columns by 4 bases, got the shape {table.shape}")
-    if not (np.isfinite(table).all() and (table >= 0).all() and (table.sum(1) > 0).all()):
-        raise ValueError("counts of a motif are finite and at least 0, and no column is empty")
+        raise ValueError(
+            f"a motif is a table of W columns by 4 bases, got the shape {table.shape}"
+        )
+    if not (
+        np.isfinite(table).all() and (table >= 0).all() and (table.sum(1) > 0).all()
+    ):
+        raise ValueError(
+            "counts of a motif are finite and at least 0, and no column is empty"
+        )
     share = (table + 1 / 4) / (table.sum(1, keepdims=True) + 1)
     bits: Float[np.ndarray, "W 4"] = np.log2(share * 4)
     scores: Integer[np.ndarray, "W 4"] = np.rint(UNITS_PER_BIT * bits).astype(np.int64)
     return scores
 
 
-def score_distribution(scores: Integer[np.ndarray, "W 4"]) -> tuple[int, Float[np.ndarray, " n"]]:
+def score_distribution(
+    scores: Integer[np.ndarray, "W 4"],
+) -> tuple[int, Float[np.ndarray, " n"]]:
     """Return the lowest score of a random W-mer, and the probabilities of it and each one above.
 
     Bases are independent and equally likely. The sum over columns is a convolution, computed column
@@ -82,7 +92,9 @@ def score_distribution(scores: Integer[np.ndarray, "W 4"]) -> tuple[int, Float[n
 
 
 def threshold(
-    scores: Integer[np.ndarray, "W 4"], p_value: float = 1e-4, floor: int = UNITS_PER_BIT // 2
+    scores: Integer[np.ndarray, "W 4"],
+    p_value: float = 1e-4,
+    floor: int = UNITS_PER_BIT // 2,
 ) -> int:
     """Return the lowest score that a random W-mer reaches with probability at most `p_value`.
 
@@ -107,11 +119,15 @@ def encode(sequences: Sequence[str]) -> UInt8[np.ndarray, "P S"]:
     """Return bases as numbers: A 0, C 1, G 2, T 3, others 4; ValueError unless of one length."""
     lengths = {len(sequence) for sequence in sequences}
     if len(lengths) != 1:
-        raise ValueError(f"expected sequences of one length, got lengths {sorted(lengths)[:5]}")
+        raise ValueError(
+            f"expected sequences of one length, got lengths {sorted(lengths)[:5]}"
+        )
     table = np.full(256, 4, dtype=np.uint8)
     for number, base in enumerate(BASES):
         table[[ord(base), ord(base.lower())]] = number
-    letters = np.frombuffer("".join(sequences).encode("ascii", "replace"), dtype=np.uint8)
+    letters = np.frombuffer(
+        "".join(sequences).encode("ascii", "replace"), dtype=np.uint8
+    )
     return table[letters].reshape(len(sequences), -1)
 
 
@@ -170,6 +186,8 @@ def _scan_width(
         excess = functional.conv1d(indicator, weight - last, bias).relu_()
         total = excess.sum(2)
         sequence, motif = total.nonzero(as_tuple=True)
-        total[sequence, motif] += below[motif] * excess[sequence, motif].count_nonzero(1)
+        total[sequence, motif] += below[motif] * excess[sequence, motif].count_nonzero(
+            1
+        )
         sums.append(total[:, : len(motifs)] + total[:, len(motifs) :])
     return torch.cat(sums)

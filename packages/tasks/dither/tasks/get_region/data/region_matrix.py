@@ -74,7 +74,9 @@ class RegionMatrix:
         chromosomes = arrays.get("chromosomes")
         numbers = arrays["chromosome"]
         if chromosomes is None:
-            chromosomes, numbers = np.unique(numbers.astype(np.str_), return_inverse=True)
+            chromosomes, numbers = np.unique(
+                numbers.astype(np.str_), return_inverse=True
+            )
         return cls(
             features=arrays["features"],
             motifs=tuple(map(str, arrays["motifs"])),
@@ -107,7 +109,9 @@ class RegionMatrix:
         scores = self.scores(rows)
         if self.divisor is None:
             return scores
-        scaled: Float32[np.ndarray, "... M"] = np.minimum(scores / self.divisor, np.float32(1))
+        scaled: Float32[np.ndarray, "... M"] = np.minimum(
+            scores / self.divisor, np.float32(1)
+        )
         return scaled
 
     def rows(self, split: Split) -> Bool[np.ndarray, " P"]:
@@ -166,7 +170,8 @@ class ColumnStats:
 
     @classmethod
     def over(
-        cls, blocks: Iterable[tuple[Float32[np.ndarray, "P M"], Float[np.ndarray, " P"]]]
+        cls,
+        blocks: Iterable[tuple[Float32[np.ndarray, "P M"], Float[np.ndarray, " P"]]],
     ) -> ColumnStats:
         """Return the statistics of blocks of rows with weights; a constant column has std 1."""
         from sklearn.preprocessing import StandardScaler
@@ -214,16 +219,22 @@ def assemble(
         if "atpm" in columns:
             columns["open"] = columns["atpm"] > 0
         else:
-            columns["open"] = np.zeros((len(columns["start"]), len(columns["cells"])), bool)
+            columns["open"] = np.zeros(
+                (len(columns["start"]), len(columns["cells"])), bool
+            )
             unknown += [f"open:{cell}" for cell in columns["cells"]]
     columns["unknown"] = np.array(unknown, np.str_)
     if "tss" in columns:
         columns["tss"] = np.asarray(columns["tss"]).astype(np.bool_)
-    matrix = replace(RegionMatrix.of(columns, splits.valid, splits.test), notes=tuple(notes))
+    matrix = replace(
+        RegionMatrix.of(columns, splits.valid, splits.test), notes=tuple(notes)
+    )
     _check_chromosomes(path, matrix)
     if not splits.scale:
         return matrix
-    return replace(matrix, divisor=column_divisors(matrix.features, matrix.rows("train")))
+    return replace(
+        matrix, divisor=column_divisors(matrix.features, matrix.rows("train"))
+    )
 
 
 def _check_chromosomes(path: Path, matrix: RegionMatrix) -> None:
@@ -236,9 +247,13 @@ def _check_chromosomes(path: Path, matrix: RegionMatrix) -> None:
                 fix = f"{did_you_mean(name, existing, '')} {available}".lstrip()
                 message = f'{path}: no chromosome "{name}" to hold out for {split}'
                 place = ("task", "data", split)
-                problems.append(Problem(message, path=place, help=fix, code="unknown-value"))
+                problems.append(
+                    Problem(message, path=place, help=fix, code="unknown-value")
+                )
     if not problems and not matrix.rows("train").any():
         message = f"{path}: every chromosome is held out, none is left for training"
-        problems.append(Problem(message, path=("task", "data", "valid"), code="no-samples"))
+        problems.append(
+            Problem(message, path=("task", "data", "valid"), code="no-samples")
+        )
     if problems:
         raise Refused(problems)

@@ -59,17 +59,23 @@ class ColumnUnits:
         ) / self.standard.std
         return values
 
-    def transformed(self, scaled: Float[np.ndarray, "*B W"]) -> Float32[np.ndarray, "*B W"]:
+    def transformed(
+        self, scaled: Float[np.ndarray, "*B W"]
+    ) -> Float32[np.ndarray, "*B W"]:
         """Return scaled values with the motifs transformed."""
         return self._of_motifs(scaled, inverse=False)
 
     def inverse(self, values: Float[np.ndarray, "*B W"]) -> Float32[np.ndarray, "*B W"]:
         """Model -> scaled. Values within rounding of 0 become 0 and rank as such."""
-        plain: Float32[np.ndarray, "*B W"] = values * self.standard.std + self.standard.mean
+        plain: Float32[np.ndarray, "*B W"] = (
+            values * self.standard.std + self.standard.mean
+        )
         plain[np.abs(plain) <= ROUNDING * np.abs(self.standard.mean)] = 0
         return self._of_motifs(plain, inverse=True)
 
-    def inverse_transform(self, values: Float[np.ndarray, "*B W"]) -> Float32[np.ndarray, "*B W"]:
+    def inverse_transform(
+        self, values: Float[np.ndarray, "*B W"]
+    ) -> Float32[np.ndarray, "*B W"]:
         """Model -> source; values that were cut at 1 come back as `divisor`."""
         scaled = self.inverse(np.asarray(values, np.float32))
         source: Float32[np.ndarray, "*B W"] = scaled * self.divisor
@@ -97,7 +103,11 @@ class ColumnUnits:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the arrays that a run and its exports keep."""
-        arrays = {"divisor": self.divisor, "mean": self.standard.mean, "std": self.standard.std}
+        arrays = {
+            "divisor": self.divisor,
+            "mean": self.standard.mean,
+            "std": self.standard.std,
+        }
         if self.quantiles is not None:
             arrays["quantiles"] = self.quantiles
         return arrays

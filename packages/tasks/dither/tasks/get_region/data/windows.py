@@ -70,7 +70,9 @@ class Windows:
         """Return regions of windows, padded with the last one, a mask of real ones, and cells."""
         chosen = np.array(numbers, np.int64)
         if ((chosen < 0) | (chosen >= len(self))).any():
-            raise IndexError(f"windows are numbered 0..{len(self) - 1}, got {list(numbers)}")
+            raise IndexError(
+                f"windows are numbered 0..{len(self) - 1}, got {list(numbers)}"
+            )
         first = self.first[chosen, None].astype(np.int64)
         count = self.count[chosen, None].astype(np.int64)
         step = np.arange(length)
@@ -108,7 +110,9 @@ def cut_windows(
     counts = [np.zeros(0, np.int64)]
     labels = [np.zeros(0, np.int64)]
     wide = 0
-    for cell, offset, (first, count, dropped) in zip(cells, offsets, windows, strict=False):
+    for cell, offset, (first, count, dropped) in zip(
+        cells, offsets, windows, strict=False
+    ):
         firsts.append(first + offset)
         counts.append(count)
         labels.append(np.full(len(first), cell))

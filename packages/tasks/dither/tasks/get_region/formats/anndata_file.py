@@ -18,7 +18,14 @@ from dither.registry.config.errors import Problem, Refused
 from ...missing_library import require_extra
 from ...prepared.arrays import LIMIT, Arrays
 from .column_names import is_of_cell, numbered, standard_names
-from .region_checks import NAME, PLACES, RawArrays, collect_problems, parse_names, texts_of
+from .region_checks import (
+    NAME,
+    PLACES,
+    RawArrays,
+    collect_problems,
+    parse_names,
+    texts_of,
+)
 from .tables import numeric_columns
 
 __all__ = ["read_anndata"]
@@ -55,12 +62,17 @@ def read_anndata(path: Path) -> RawArrays:
         if all(name in columns for name in PLACES):
             chromosome = file.obs[columns["chromosome"]].to_numpy()
             arrays["chromosome"] = texts_of(
-                chromosome, lambda row: f"{path}: {locate('chromosome', row, 'chromosome')}"
+                chromosome,
+                lambda row: f"{path}: {locate('chromosome', row, 'chromosome')}",
             )
         else:
-            arrays |= parse_names(names, lambda row: f"{path}: obs_names, row {row} (from 0)")
+            arrays |= parse_names(
+                names, lambda row: f"{path}: obs_names, row {row} (from 0)"
+            )
     arrays |= by_cell or {"features": _dense(file.X), "motifs": motifs}
-    return RawArrays(arrays, locate, tuple(problems), lambda name: features.get(name, name))
+    return RawArrays(
+        arrays, locate, tuple(problems), lambda name: features.get(name, name)
+    )
 
 
 def _open(path: Path) -> Any:
@@ -109,7 +121,9 @@ def _of_cells(file: Any, path: Path) -> Arrays:
     tables = {name: file.obsm[name] for name in file.obsm}
     if len(tables) != 1 and "motifs" not in tables:
         present = ", ".join(tables) or "none"
-        message = f"{path}: variables are regions, but their motifs are not in varm; it has"
+        message = (
+            f"{path}: variables are regions, but their motifs are not in varm; it has"
+        )
         fix = 'store the motifs as varm["motifs"], a DataFrame, '
         fix += "or regions as observations and motifs as variables"
         raise Refused(Problem(f"{message} {present}", help=fix, code="wrong-shape"))

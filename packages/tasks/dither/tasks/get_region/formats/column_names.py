@@ -19,7 +19,14 @@ from dither.registry.config.errors import Problem, Refused
 from ...prepared.arrays import Arrays
 from .region_checks import PLACES, stack_cells
 
-__all__ = ["NAMED", "check_names", "column_arrays", "is_of_cell", "numbered", "standard_names"]
+__all__ = [
+    "NAMED",
+    "check_names",
+    "column_arrays",
+    "is_of_cell",
+    "numbered",
+    "standard_names",
+]
 
 SYNONYMS: Final = {
     "chr": "chromosome",
@@ -33,7 +40,16 @@ NAMED: Final = ("", "peak", "peaks", "region", "regions", "name", "names")
 """Names of a first column that holds names of regions; case is ignored."""
 
 OTHERS: Final = frozenset(
-    {"name", "score", "strand", "thickstart", "thickend", "itemrgb", "blockcount", "blocksizes"}
+    {
+        "name",
+        "score",
+        "strand",
+        "thickstart",
+        "thickend",
+        "itemrgb",
+        "blockcount",
+        "blocksizes",
+    }
     | {"blockstarts", "signalvalue", "pvalue", "qvalue", "peak"}
 )
 """Columns of BED and narrowPeak that are not motifs; case is ignored."""
@@ -58,7 +74,9 @@ NEAR: Final = re.compile(
 def column_arrays(names: Sequence[str], table: Float[np.ndarray, "P K"]) -> Arrays:
     """Return the arrays of a table by name; values that are unknown of a cell type are 0."""
     column = dict(zip(names, table.T, strict=True))
-    cells = list(dict.fromkeys(name.partition(":")[2] for name in names if is_of_cell(name)))
+    cells = list(
+        dict.fromkeys(name.partition(":")[2] for name in names if is_of_cell(name))
+    )
     values: dict[str, dict[str, Any]] = {}
     for kind, prefixes in PREFIXES.items():
         for cell in cells:
@@ -68,10 +86,14 @@ def column_arrays(names: Sequence[str], table: Float[np.ndarray, "P K"]) -> Arra
                 of_kind = values.setdefault(kind, {})
                 # Values of one strand only count as unknown.
                 if len(present) == len(prefixes):
-                    of_kind[cell] = np.stack(present, -1) if len(prefixes) > 1 else present[0]
+                    of_kind[cell] = (
+                        np.stack(present, -1) if len(prefixes) > 1 else present[0]
+                    )
 
     motifs = [
-        index for index, name in enumerate(names) if name not in PLACES and not is_of_cell(name)
+        index
+        for index, name in enumerate(names)
+        if name not in PLACES and not is_of_cell(name)
     ]
     arrays: Arrays = {
         "features": table[:, motifs],
@@ -115,7 +137,9 @@ def check_names(names: Sequence[str], path: Path) -> None:
         if match and not is_of_cell(name) and "::" not in name:
             kind = (match[1] or match[4]).lower()
             cell = match[2] or match[3] or "CELL"
-            meant = " and ".join(f'"{prefix}:{cell}"' for prefix in PREFIXES.get(kind, (kind,)))
+            meant = " and ".join(
+                f'"{prefix}:{cell}"' for prefix in PREFIXES.get(kind, (kind,))
+            )
             fix = f"did you mean {meant}? such columns are named PREFIX:CELL"
         elif name.lower() in OTHERS:
             fix = "it is a column of BED; leave it out, or rename it if it is a motif"

@@ -81,7 +81,9 @@ def _listed(path: Path) -> Iterator[tuple[str, Path, bool]]:
     with open_table(path / LIST) as lines:
         rows = csv.DictReader(lines, skipinitialspace=True)
         columns = rows.fieldnames or ()
-        missing = [name for name in ("id", "celltype", "datatype") if name not in columns]
+        missing = [
+            name for name in ("id", "celltype", "datatype") if name not in columns
+        ]
         if missing:
             message = f"{path / LIST}: line 1: no column {', '.join(missing)}"
             raise Refused(message, code="missing-array")
@@ -124,12 +126,17 @@ def _read(name: str, stem: Path, *, has_expression: bool) -> Arrays:
         values = np.array(map_npy(path))
         if values.ndim != 2 or values.shape[1] != 2 or values.dtype.kind not in "biuf":
             shape = f"the shape {values.shape} of {values.dtype}"
-            raise Refused(f"{path}: has {shape}, expected two columns", code="wrong-shape")
+            raise Refused(
+                f"{path}: has {shape}, expected two columns", code="wrong-shape"
+            )
         arrays[kind] = values[:, None]
         counts[path.name] = len(values)
     if len({*counts.values()}) > 1:
         shown = ", ".join(f"{file} {count:,}" for file, count in counts.items())
-        raise Refused(f"{stem}: files differ in the number of regions: {shown}", code="wrong-shape")
+        raise Refused(
+            f"{stem}: files differ in the number of regions: {shown}",
+            code="wrong-shape",
+        )
     return arrays
 
 
@@ -155,7 +162,9 @@ def _places(path: Path) -> Arrays:
         try:
             table = pandas.read_csv(lines, dtype=str)
         except ValueError as error:
-            raise Refused(f"{path}: not a table ({error})", code="damaged-file") from None
+            raise Refused(
+                f"{path}: not a table ({error})", code="damaged-file"
+            ) from None
     table.columns = table.columns.str.lower()
     if missing := ", ".join(sorted({*PLACES} - {*table.columns})):
         raise Refused(f"{path}: line 1: no columns {missing}", code="missing-array")
@@ -170,7 +179,8 @@ def _joined(cell_types: list[_CellType]) -> Arrays:
     import pandas
 
     keys = [
-        pandas.MultiIndex.from_arrays([cell.arrays[name] for name in PLACES]) for cell in cell_types
+        pandas.MultiIndex.from_arrays([cell.arrays[name] for name in PLACES])
+        for cell in cell_types
     ]
     regions = keys[0].append(keys[1:]).drop_duplicates()
     if not all(key.equals(keys[0]) for key in keys):

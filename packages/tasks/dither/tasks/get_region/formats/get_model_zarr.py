@@ -20,7 +20,13 @@ import numpy as np
 
 from dither.registry.config.errors import Problem, Refused
 
-from .region_checks import RawArrays, collect_problems, decoded, parse_names, stack_cells
+from .region_checks import (
+    RawArrays,
+    collect_problems,
+    decoded,
+    parse_names,
+    stack_cells,
+)
 from .zarr_array import COPY_AGAIN, ZarrArray, is_group
 
 __all__ = ["read_store"]
@@ -68,7 +74,9 @@ def _cells(path: Path) -> list[str]:
         raise Refused(f"{path}: No such file or directory", code="file-not-found")
     if not is_group(path):
         fix = "a store has .zgroup or zarr.json at its top; unpack it first if it is one file"
-        raise Refused(Problem(f"{path}: not a zarr store", help=fix, code="unknown-format"))
+        raise Refused(
+            Problem(f"{path}: not a zarr store", help=fix, code="unknown-format")
+        )
     cells = set()
     for group in GROUPS:
         for folder in path.glob(f"{group}/*/"):
@@ -117,7 +125,9 @@ def _survey(
     return arrays, problems, notes
 
 
-def _absent(path: Path, existing: Sequence[str], cells: Sequence[str]) -> Iterator[Problem]:
+def _absent(
+    path: Path, existing: Sequence[str], cells: Sequence[str]
+) -> Iterator[Problem]:
     """Yield arrays that are required, and a strand whose other strand exists."""
     required = [*REQUIRED]
     for cell in cells:
@@ -126,13 +136,16 @@ def _absent(path: Path, existing: Sequence[str], cells: Sequence[str]) -> Iterat
             required += strands
     for name in required:
         if name not in existing:
-            message = f'{path}: no array "{name}"; it has {", ".join(existing) or "none"}'
+            message = (
+                f'{path}: no array "{name}"; it has {", ".join(existing) or "none"}'
+            )
             yield Problem(message, help=COPY_AGAIN, code="missing-array")
 
 
 def _missing_chunks(array: ZarrArray, missing: Sequence[tuple[int, ...]]) -> str:
     names = [
-        f"{array.file_name(place)} ({array.file_rows(place)})" for place in missing[:SHOWN_CHUNKS]
+        f"{array.file_name(place)} ({array.file_rows(place)})"
+        for place in missing[:SHOWN_CHUNKS]
     ]
     text = f"missing {'chunk' if len(missing) == 1 else 'chunks'}: {', '.join(names)}"
     if len(missing) > SHOWN_CHUNKS:

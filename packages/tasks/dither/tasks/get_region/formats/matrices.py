@@ -53,7 +53,9 @@ RENAMED: Final = {"motif_names": "motifs", "peak_names": "names"}
 TEXTS: Final = ("names", "motifs", "chromosome", "cells", "gene")
 
 
-def read_matrix(path: Path, beds: Sequence[Path], *, headers: bool = False) -> RawArrays:
+def read_matrix(
+    path: Path, beds: Sequence[Path], *, headers: bool = False
+) -> RawArrays:
     """Read a matrix and the places of its regions.
 
     With `headers`, only dtype and shape of the features of an .npz file are read. BED files have
@@ -72,7 +74,9 @@ def read_matrix(path: Path, beds: Sequence[Path], *, headers: bool = False) -> R
     for text in TEXTS:
         if text in arrays and (text == "names" or arrays[text].dtype.kind == "S"):
             with collect_problems(problems):
-                arrays[text] = decoded(arrays[text], f'{path}: "{raw.display_name(text)}"')
+                arrays[text] = decoded(
+                    arrays[text], f'{path}: "{raw.display_name(text)}"'
+                )
 
     names = arrays.pop("names", None)
     if names is not None and names.dtype.kind == "U" and "start" not in arrays:
@@ -97,7 +101,9 @@ def _missing_places(arrays: Arrays, path: Path) -> Iterator[Problem]:
         fix = "name the columns chromosome, start and end, "
         fix += "or give a BED file with one line per row as well"
         existing = ", ".join(sorted(arrays))
-        message = f'{path}: no places of regions: no array "{missing[0]}"; it has {existing}'
+        message = (
+            f'{path}: no places of regions: no array "{missing[0]}"; it has {existing}'
+        )
         yield Problem(message, help=fix, code="missing-array")
 
 
@@ -112,7 +118,9 @@ def densify(arrays: Arrays, path: Path) -> Float[np.ndarray, "P K"]:
             raise ValueError("format is neither csr nor csc")
         rows, columns = (int(n) for n in arrays["shape"])
         if not 0 <= rows * columns * 4 <= LIMIT:
-            raise ValueError(f"takes {rows * columns * 4:,} bytes, the limit is {LIMIT:,}")
+            raise ValueError(
+                f"takes {rows * columns * 4:,} bytes, the limit is {LIMIT:,}"
+            )
         parts = (arrays["data"], arrays["indices"], arrays["indptr"])
         matrix = kind(parts, shape=(rows, columns))
         matrix.check_format(full_check=True)
@@ -153,13 +161,17 @@ def _from_npz(arrays: Arrays, path: Path) -> RawArrays:
             return where
         return f'{where}, column "{column}"'
 
-    return RawArrays(standard, locate, display_name=lambda name: originals.get(name, name))
+    return RawArrays(
+        standard, locate, display_name=lambda name: originals.get(name, name)
+    )
 
 
 def _only_matrix(arrays: Arrays, path: Path) -> str:
     """Return the name of the only matrix that may hold motifs."""
     names = [
-        name for name, array in arrays.items() if array.ndim == 2 and name not in ("open", "atpm")
+        name
+        for name, array in arrays.items()
+        if array.ndim == 2 and name not in ("open", "atpm")
     ]
     if len(names) != 1:
         existing = ", ".join(sorted(arrays))
@@ -191,7 +203,9 @@ def read_bed(path: Path) -> Bed:
                 continue
             row = _parse_line(text, has_value=has_value)
             if row is None:
-                wrong.append(f'{path}: line {line}: expected {expected}, got "{text.strip()[:60]}"')
+                wrong.append(
+                    f'{path}: line {line}: expected {expected}, got "{text.strip()[:60]}"'
+                )
             else:
                 rows.append(row)
                 lines.append(line)
@@ -236,7 +250,9 @@ def from_bed(
     """Return the places in a BED file, and perhaps accessibility with a further cell type."""
     rows = len(arrays["features"])
     if len(bed.lines) != rows:
-        message = f"{path}: has {len(bed.lines):,} regions, but {matrix} has {rows:,} rows"
+        message = (
+            f"{path}: has {len(bed.lines):,} regions, but {matrix} has {rows:,} rows"
+        )
         raise Refused(message, code="wrong-shape")
     for name, values in bed.places.items():
         if name not in arrays:

@@ -30,7 +30,9 @@ Counts = Float[np.ndarray, "_ _"]
 
 SITES = 20
 """Sites behind a probability matrix of MEME that does not state their number: its own default."""
-NUMBERS = re.compile(r"\s*(?:[ACGTacgt]\s*)?\[?((?:\s*[-+]?[\d.]+(?:[eE][-+]?\d+)?)+)\s*\]?\s*")
+NUMBERS = re.compile(
+    r"\s*(?:[ACGTacgt]\s*)?\[?((?:\s*[-+]?[\d.]+(?:[eE][-+]?\d+)?)+)\s*\]?\s*"
+)
 
 
 def read_motifs(path: Path | None, p_value: float = 1e-4) -> list[Motif]:
@@ -46,7 +48,9 @@ def read_motifs(path: Path | None, p_value: float = 1e-4) -> list[Motif]:
     with open_table(path) as file:
         lines = file.read().splitlines()
     is_meme = any(line.startswith("MEME version") for line in lines)
-    tables = list(_tables(lines, _meme_counts if is_meme else _jaspar_counts, is_meme=is_meme))
+    tables = list(
+        _tables(lines, _meme_counts if is_meme else _jaspar_counts, is_meme=is_meme)
+    )
     repeated = Counter(name for _, _, name, _ in tables)
     motifs = []
     problems = []
@@ -69,7 +73,9 @@ def _tables(
     lines: Sequence[str], counts: Callable[[list[str]], Counts], *, is_meme: bool
 ) -> Iterator[tuple[int, str, str, Counts]]:
     """Yield line number, id, name and counts of each motif; the counts may have any shape."""
-    head = re.compile(r"MOTIF\s+(\S+)(?:\s+(\S+))?" if is_meme else r">\s*(\S+)(?:\s+(\S+))?")
+    head = re.compile(
+        r"MOTIF\s+(\S+)(?:\s+(\S+))?" if is_meme else r">\s*(\S+)(?:\s+(\S+))?"
+    )
     matches = {number: head.match(line) for number, line in enumerate(lines)}
     starts = [number for number, match in matches.items() if match]
     for start, stop in pairwise([*starts, len(lines)]):
@@ -126,7 +132,9 @@ def scan_regions(
     features = np.zeros((len(bed.lines), len(names)), np.float32)
     arrays = {"features": features, "motifs": names}
     arrays |= from_bed(peaks, bed, peaks, arrays)
-    locate = locate_in(peaks, bed, lambda array, row, name: f"{peaks.name}, line {bed.lines[row]}")
+    locate = locate_in(
+        peaks, bed, lambda array, row, name: f"{peaks.name}, line {bed.lines[row]}"
+    )
     raw = RawArrays(arrays, locate)
     check_arrays(peaks, raw, overlaps=overlaps)
 
@@ -143,7 +151,9 @@ def scan_regions(
             rows = np.flatnonzero(chromosome == name)
             for row in rows[end[rows] > len(sequence)].tolist():
                 where = f"{peaks}: line {bed.lines[row]}"
-                message = f"{where}: ends at {end[row]}, but {name} has {len(sequence)} bases"
+                message = (
+                    f"{where}: ends at {end[row]}, but {name} has {len(sequence)} bases"
+                )
                 problems.append(Problem(message, code="out-of-range"))
             if not problems:
                 # Shorter regions end in unknown bases, which have no hits.

@@ -51,7 +51,12 @@ KINDS: Final = {
     **dict.fromkeys(("motifs", "chromosome", "cells", "gene"), "U"),
     "gene_region": "iu",
 }
-KIND_NAMES: Final = {"fiu": "numbers", "iu": "whole numbers", "bfiu": "0 and 1", "U": "text"}
+KIND_NAMES: Final = {
+    "fiu": "numbers",
+    "iu": "whole numbers",
+    "bfiu": "0 and 1",
+    "U": "text",
+}
 OF_CELLS: Final = ("open", "atpm", "expression", "tss")
 GENES: Final = ("gene", "gene_region")
 PLACES: Final = ("chromosome", "start", "end")
@@ -106,7 +111,9 @@ def stack_cells(
             for cell in atpm.keys() - of_cells.keys():
                 of_cells[cell] = atpm[cell] > 0
         strands = (2,) if kind in ("expression", "tss") else ()
-        dtype = np.result_type(np.int8 if kind == "tss" else np.float32, *of_cells.values())
+        dtype = np.result_type(
+            np.int8 if kind == "tss" else np.float32, *of_cells.values()
+        )
         arrays[kind] = np.zeros((rows, len(cells), *strands), dtype)
         for number, cell in enumerate(cells):
             if cell in of_cells:
@@ -146,7 +153,9 @@ def line_problems(lines: Iterable[str], count: int, code: str) -> list[Problem]:
 
 
 def invalid_rows(
-    wrong: Bool[np.ndarray, " n"], describe: Callable[[int], str], code: str = "invalid-sample"
+    wrong: Bool[np.ndarray, " n"],
+    describe: Callable[[int], str],
+    code: str = "invalid-sample",
 ) -> list[Problem]:
     """Describe the first of the wrong rows, and count the others."""
     rows = np.flatnonzero(wrong).tolist()
@@ -185,7 +194,9 @@ def check_arrays(path: Path, raw: RawArrays, *, overlaps: bool = True) -> None:
         raise Refused(list(by_message.values()))
 
 
-def _missing(arrays: Mapping[str, Any], name_of: Callable[[str], str]) -> Iterator[Problem]:
+def _missing(
+    arrays: Mapping[str, Any], name_of: Callable[[str], str]
+) -> Iterator[Problem]:
     required = set(KINDS) - {*OF_CELLS, *GENES, "cells"}
     if not arrays.keys().isdisjoint(GENES):
         required |= {*GENES}
@@ -195,7 +206,9 @@ def _missing(arrays: Mapping[str, Any], name_of: Callable[[str], str]) -> Iterat
             required.add("open")
     existing = ", ".join(sorted({*map(name_of, arrays.keys() - {"unknown"})})) or "none"
     for name in sorted(required - arrays.keys()):
-        yield Problem(f'no array "{name_of(name)}"; it has {existing}', code="missing-array")
+        yield Problem(
+            f'no array "{name_of(name)}"; it has {existing}', code="missing-array"
+        )
 
 
 def _wrong_shapes(
@@ -216,18 +229,30 @@ def _wrong_shapes(
     for name, shape in _shapes(arrays, regions, motifs).items():
         if name in arrays and arrays[name].shape != shape:
             expected = f"expected {shape} for {regions} regions and {motifs} motifs"
-            yield name, f'"{name_of(name)}" has the shape {arrays[name].shape}, {expected}'
-    for name, count, items in (("start", regions, "regions"), ("motifs", motifs, "motif columns")):
+            yield (
+                name,
+                f'"{name_of(name)}" has the shape {arrays[name].shape}, {expected}',
+            )
+    for name, count, items in (
+        ("start", regions, "regions"),
+        ("motifs", motifs, "motif columns"),
+    ):
         if name in arrays and not count:
             yield name, f"holds no {items}"
 
 
-def _shapes(arrays: Mapping[str, Any], regions: int, motifs: int) -> dict[str, tuple[int, ...]]:
+def _shapes(
+    arrays: Mapping[str, Any], regions: int, motifs: int
+) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {name: (regions,) for name in PLACES}
     shapes |= {"motifs": (motifs,), "features": (regions, motifs)}
     if "cells" in arrays:
         cells = arrays["cells"].size
-        shapes |= {"cells": (cells,), "open": (regions, cells), "atpm": (regions, cells)}
+        shapes |= {
+            "cells": (cells,),
+            "open": (regions, cells),
+            "atpm": (regions, cells),
+        }
         shapes |= dict.fromkeys(("expression", "tss"), (regions, cells, 2))
     if "gene" in arrays:
         shapes |= dict.fromkeys(GENES, (arrays["gene"].size,))
@@ -258,7 +283,10 @@ def _names(arrays: Mapping[str, Any]) -> Iterator[Problem]:
         yield from line_problems(lines, len(lines), "invalid-sample")
         values, times = np.unique(names[~empty], return_counts=True)
         repeated = values[times > 1].tolist()
-        lines = [f'"{value}" is the name of more than one of the {array}' for value in repeated]
+        lines = [
+            f'"{value}" is the name of more than one of the {array}'
+            for value in repeated
+        ]
         yield from line_problems(lines, len(lines), "duplicate")
 
 
@@ -280,7 +308,8 @@ def _values(locate: Locator, arrays: Mapping[str, Any]) -> Iterator[Problem]:
         outside = (rows < 0) | (rows >= len(arrays["start"]))
         fault = "is the number of no region"
         yield from invalid_rows(
-            outside, lambda row: f"{locate('gene_region', row, '')}: {rows[row]} {fault}"
+            outside,
+            lambda row: f"{locate('gene_region', row, '')}: {rows[row]} {fault}",
         )
 
 
@@ -345,7 +374,9 @@ def _numbers(
         yield from line_problems(shown, counts[fault], "invalid-sample")
 
 
-def check_order(locate: Locator, arrays: Mapping[str, Any], *, overlaps: bool) -> Iterator[Problem]:
+def check_order(
+    locate: Locator, arrays: Mapping[str, Any], *, overlaps: bool
+) -> Iterator[Problem]:
     """Yield regions that are empty, unsorted, equal or overlapping, and odd chromosomes."""
     chromosome = arrays["chromosome"]
     start = arrays["start"]
@@ -361,10 +392,14 @@ def check_order(locate: Locator, arrays: Mapping[str, Any], *, overlaps: bool) -
     def problems(
         wrong: Bool[np.ndarray, " P"], fault: Callable[[int], str], code: str
     ) -> list[Problem]:
-        return invalid_rows(wrong, lambda row: f"{locate('start', row, '')}: {fault(row)}", code)
+        return invalid_rows(
+            wrong, lambda row: f"{locate('start', row, '')}: {fault(row)}", code
+        )
 
     def empty_text(row: int) -> str:
-        return f"the region ends at {end[row]:.0f}, not after its start {start[row]:.0f}"
+        return (
+            f"the region ends at {end[row]:.0f}, not after its start {start[row]:.0f}"
+        )
 
     def order_text(row: int) -> str:
         names = [f"{chromosome[place]}:{start[place]:.0f}" for place in (row, row - 1)]
@@ -386,8 +421,12 @@ def check_order(locate: Locator, arrays: Mapping[str, Any], *, overlaps: bool) -
         reach = np.r_[0, (np.maximum.accumulate(end + run * far) - run * far)[:-1]]
         crossing = same & ~unsorted & ~copies & (start < reach)
         fix = "overlaps a region before it; merge them, or set overlaps = true"
-        yield from problems(crossing, lambda row: f"{region(row)} {fix}", "invalid-sample")
-    yield from _chromosomes(lambda row: locate("chromosome", row, ""), chromosome, ~same)
+        yield from problems(
+            crossing, lambda row: f"{region(row)} {fix}", "invalid-sample"
+        )
+    yield from _chromosomes(
+        lambda row: locate("chromosome", row, ""), chromosome, ~same
+    )
 
 
 def _chromosomes(
@@ -415,14 +454,20 @@ def _chromosomes(
             short = short or (name, row)
     yield from invalid_rows(
         np.isin(chromosome, invalid) & begins & ~again,
-        lambda row: f'{where(row)}: "{chromosome[row][:60]}" is not the name of a chromosome',
+        lambda row: (
+            f'{where(row)}: "{chromosome[row][:60]}" is not the name of a chromosome'
+        ),
     )
     if long and short:
         message = f'{where(short[1])}: named "{short[0]}", but others like "{long[0]}"'
-        yield Problem(f"{message}; name all chromosomes the same way", code="invalid-sample")
+        yield Problem(
+            f"{message}; name all chromosomes the same way", code="invalid-sample"
+        )
 
 
-def parse_names(names: Shaped[np.ndarray, " P"], where: Callable[[int], str]) -> dict[str, Any]:
+def parse_names(
+    names: Shaped[np.ndarray, " P"], where: Callable[[int], str]
+) -> dict[str, Any]:
     """Return chromosome, start and end from names of regions; raise Refused with invalid ones.
 
     `where` returns the place of a row.
@@ -430,7 +475,9 @@ def parse_names(names: Shaped[np.ndarray, " P"], where: Callable[[int], str]) ->
     matches = [NAME.fullmatch(name) for name in names.tolist()]
     wrong = np.array([match is None for match in matches], np.bool_)
     fault = "is not a place such as chr1:9790-10675"
-    if problems := invalid_rows(wrong, lambda row: f'{where(row)}: "{names[row][:40]}" {fault}'):
+    if problems := invalid_rows(
+        wrong, lambda row: f'{where(row)}: "{names[row][:40]}" {fault}'
+    ):
         raise Refused(problems)
     return place_arrays([match.groups() for match in matches if match])
 
@@ -449,7 +496,9 @@ def decoded(values: Shaped[np.ndarray, " n"], where: str) -> Shaped[np.ndarray, 
     if values.dtype.kind == "U":
         return values
     if values.dtype.kind != "S":
-        raise Refused(f"{where} holds {values.dtype}, expected text", code="wrong-shape")
+        raise Refused(
+            f"{where} holds {values.dtype}, expected text", code="wrong-shape"
+        )
     texts = []
     for row, content in enumerate(values.ravel().tolist()):
         try:
@@ -464,7 +513,9 @@ def name_array(names: Sequence[str], where: str) -> Shaped[np.ndarray, " P"]:
     """Return names as an array, which takes the bytes of the longest for each; Refused if long."""
     longest = max(map(len, names), default=0)
     if longest > MAX_NAME:
-        message = f"{where}: a name of {longest:,} characters, the limit is {MAX_NAME:,}"
+        message = (
+            f"{where}: a name of {longest:,} characters, the limit is {MAX_NAME:,}"
+        )
         raise Refused(message, code="too-large")
     return np.array(names, np.str_)
 
@@ -475,8 +526,12 @@ def texts_of(
     """Return names or whole numbers as text; raise Refused with rows of neither, such as nan."""
     if values.dtype.kind in "iuU":
         return values.astype(np.str_)
-    wrong = np.array([not isinstance(value, str) for value in values.tolist()], np.bool_)
-    problems = invalid_rows(wrong, lambda row: f"{where(row)}: {str(values[row])[:40]} is not text")
+    wrong = np.array(
+        [not isinstance(value, str) for value in values.tolist()], np.bool_
+    )
+    problems = invalid_rows(
+        wrong, lambda row: f"{where(row)}: {str(values[row])[:40]} is not text"
+    )
     if problems:
         raise Refused(problems)
     return name_array(values.tolist(), where(0))

@@ -24,9 +24,7 @@ from .zarr_array import ZarrArray, is_group
 
 __all__ = ["ReadOptions", "Source", "find_regions", "find_source", "open_regions"]
 
-FORMATS = (
-    f"a zarr store of get_model, its older folders, or a matrix: {', '.join(MATRICES)} (and .bed)"
-)
+FORMATS = f"a zarr store of get_model, its older folders, or a matrix: {', '.join(MATRICES)} (and .bed)"
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,8 @@ def find_source(paths: Sequence[Path]) -> Source:
     missing = [path for path in paths if not path.exists()]
     if missing:
         problems = [
-            Problem(f"{path}: No such file or directory", code="file-not-found") for path in missing
+            Problem(f"{path}: No such file or directory", code="file-not-found")
+            for path in missing
         ]
         raise Refused(problems)
     beds = tuple(path for path in paths if path.name.lower().endswith(BED))
@@ -70,12 +69,16 @@ def find_source(paths: Sequence[Path]) -> Source:
     (path,) = others
     form = _format_of(path)
     if beds and form != "matrix":
-        message = f"{beds[0]}: a BED file goes with a matrix; {path} contains its regions"
+        message = (
+            f"{beds[0]}: a BED file goes with a matrix; {path} contains its regions"
+        )
         raise Refused(message, code="usage")
     if form is not None:
         return Source(path, form, beds)
     raise Refused(
-        Problem(f"{path}: unknown format of regions", help=FORMATS, code="unknown-format")
+        Problem(
+            f"{path}: unknown format of regions", help=FORMATS, code="unknown-format"
+        )
     )
 
 
@@ -87,7 +90,9 @@ def _format_of(path: Path) -> Literal["store", "folder", "matrix"] | None:
         for parent in path.absolute().parents:
             if (parent / "data").is_dir() and is_group(parent):
                 fix = f"give the store: {parent}"
-                problem = Problem(f"{path} is part of a store", help=fix, code="unknown-format")
+                problem = Problem(
+                    f"{path} is part of a store", help=fix, code="unknown-format"
+                )
                 raise Refused(problem)
     if (path / LIST).is_file():
         return "folder"
@@ -119,7 +124,9 @@ def find_regions(
     features = raw.arrays.get("features")
     if isinstance(features, ZarrArray):
         if headers:
-            raw.arrays["features"] = np.broadcast_to(np.zeros((), features.dtype), features.shape)
+            raw.arrays["features"] = np.broadcast_to(
+                np.zeros((), features.dtype), features.shape
+            )
         elif whole:
             problems = list(raw.problems)
             with collect_problems(problems):
@@ -149,7 +156,9 @@ def open_regions(
         source = find_source(paths)
         files = source.files()
         headers = headers and (source.form == "store" or source.path.suffix == ".npz")
-    state = tuple((file, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
+    state = tuple(
+        (file, file.stat().st_mtime_ns, file.stat().st_size) for file in files
+    )
     return _open(source, splits, options or ReadOptions(), state, headers)
 
 
@@ -185,7 +194,9 @@ def _map_folder(folder: Path, splits: Splits) -> RegionMatrix:
     if any(name not in mapped or mapped[name].shape != shapes[name] for name in shapes):
         sizes = f"{regions} regions and {len(info.motifs)} motifs"
         message = f"{folder}: arrays do not match {sizes} in {MANIFEST}"
-        raise Refused(Problem(message, help=f"run: {REGIONS.command}", code="damaged-file"))
+        raise Refused(
+            Problem(message, help=f"run: {REGIONS.command}", code="damaged-file")
+        )
 
     arrays: dict[str, Any] = {
         "features": mapped["features"],

@@ -43,7 +43,14 @@ __all__ = ["BOOLEANS", "numeric_columns", "open_table", "read_table"]
 
 COLUMNS: Final = 100_000
 """Most columns of a text table."""
-BOOLEANS: Final = {"True": "1", "TRUE": "1", "true": "1", "False": "0", "FALSE": "0", "false": "0"}
+BOOLEANS: Final = {
+    "True": "1",
+    "TRUE": "1",
+    "true": "1",
+    "False": "0",
+    "FALSE": "0",
+    "false": "0",
+}
 
 
 class _Gzip(gzip.GzipFile):
@@ -62,7 +69,9 @@ class _Gzip(gzip.GzipFile):
         # Bytes of the last line so far.
         self._line = self._line + len(data) if end < 0 else len(data) - end - 1
         if self.tell() > self._limit or self._line > LINE_BYTES:
-            raise OSError(f"more than {self._limit:,} bytes, or {LINE_BYTES:,} in a line")
+            raise OSError(
+                f"more than {self._limit:,} bytes, or {LINE_BYTES:,} in a line"
+            )
         return data
 
 
@@ -76,20 +85,30 @@ def open_table(path: Path, limit: int | None = None) -> Iterator[TextIOWrapper]:
         size = path.stat().st_size
         binary: Any = open_file(path)
     except OSError as error:
-        code = "file-not-found" if isinstance(error, FileNotFoundError) else "unreadable-file"
+        code = (
+            "file-not-found"
+            if isinstance(error, FileNotFoundError)
+            else "unreadable-file"
+        )
         raise Refused(f"{path}: {error.strerror}", code=code) from None
     with binary:
         if limit is not None and size > limit:
-            message = f"{path}: has {size:,} bytes, the limit of a text table is {limit:,}"
+            message = (
+                f"{path}: has {size:,} bytes, the limit of a text table is {limit:,}"
+            )
             raise Refused(message, code="too-large")
         if path.name.lower().endswith(".gz"):
             binary = _Gzip(binary, size, limit)
         try:
             yield TextIOWrapper(binary, encoding="utf-8-sig", newline="")
         except (EOFError, OSError, zlib.error) as error:
-            raise Refused(f"{path}: damaged or cut short ({error})", code="damaged-file") from None
+            raise Refused(
+                f"{path}: damaged or cut short ({error})", code="damaged-file"
+            ) from None
         except (UnicodeDecodeError, csv.Error) as error:
-            raise Refused(f"{path}: not a text table ({error})", code="damaged-file") from None
+            raise Refused(
+                f"{path}: not a text table ({error})", code="damaged-file"
+            ) from None
 
 
 def read_table(path: Path) -> RawArrays:
@@ -115,10 +134,13 @@ def read_table(path: Path) -> RawArrays:
         where = "" if is_text else f', column "{originals[key]}"'
         with collect_problems(problems):
             texts = texts_of(
-                frame.iloc[:, key].to_numpy(), lambda row: f"{path}: {locate_row(row)}{where}"
+                frame.iloc[:, key].to_numpy(),
+                lambda row: f"{path}: {locate_row(row)}{where}",
             )
             arrays[name] = np.char.strip(texts)
-    if problems and any(np.isnan(arrays[name]).any() for name in PLACES[1:] if name in arrays):
+    if problems and any(
+        np.isnan(arrays[name]).any() for name in PLACES[1:] if name in arrays
+    ):
         # Their order would be reported as wrong, too.
         arrays = {name: array for name, array in arrays.items() if name not in PLACES}
 
@@ -147,7 +169,9 @@ def _read_text(path: Path) -> Any:
             raise Refused(f"{path}: more than {COLUMNS:,} columns", code="too-large")
     with open_table(path, LIMIT) as lines:
         lines.readline()
-        header = [name.strip() for name in next(csv.reader([first], delimiter=delimiter), [])]
+        header = [
+            name.strip() for name in next(csv.reader([first], delimiter=delimiter), [])
+        ]
         key, _ = _roles(standard_names(header))
         try:
             frame = pandas.read_csv(
@@ -166,7 +190,9 @@ def _read_text(path: Path) -> Any:
             message = f"{path}: cannot be read after line 1: {error}"
             raise Refused(message, code="invalid-sample") from None
     if frame.shape[1] != len(header):
-        message = f"{path}: line 2: has {frame.shape[1]} columns, the header {len(header)}"
+        message = (
+            f"{path}: line 2: has {frame.shape[1]} columns, the header {len(header)}"
+        )
         raise Refused(message, code="invalid-sample")
     return frame.set_axis(header, axis=1)
 
@@ -206,7 +232,9 @@ def numeric_columns(
         texts = [BOOLEANS.get(text, text) for text in map(str, values.tolist())]
         numbers = pandas.to_numeric(texts, errors="coerce")
         invalid = np.isnan(numbers)
-        table[:, place] = np.where(invalid, np.nan if standard in PLACES else 0, numbers)
+        table[:, place] = np.where(
+            invalid, np.nan if standard in PLACES else 0, numbers
+        )
         if len(values) > 1 and invalid.all():
             message = f'{path}: the column "{name}" holds text such as "{str(values[0])[:40]}"'
             problems.append(Problem(message, code="wrong-shape"))
@@ -228,10 +256,15 @@ def _read_parquet(path: Path) -> Any:
         size = metadata.num_rows * metadata.num_columns * 8
         limit = min(LIMIT, max_expanded(path.stat().st_size))
         if size > limit:
-            raise Refused(f"{path}: takes {size:,} bytes, the limit is {limit:,}", code="too-large")
+            raise Refused(
+                f"{path}: takes {size:,} bytes, the limit is {limit:,}",
+                code="too-large",
+            )
         frame = parquet.read_table(path).to_pandas()
     except (OSError, ValueError, ArrowException) as error:
-        code = "file-not-found" if isinstance(error, FileNotFoundError) else "damaged-file"
+        code = (
+            "file-not-found" if isinstance(error, FileNotFoundError) else "damaged-file"
+        )
         message = f"{path}: cannot be read as parquet ({str(error)[:200]})"
         raise Refused(message, code=code) from None
     if {*PLACES} & {*standard_names([*map(str, frame.index.names)])}:

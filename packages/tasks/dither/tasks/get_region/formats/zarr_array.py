@@ -34,7 +34,16 @@ CODECS: Final = frozenset(
     # compressors
     | {"blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"}
     # filters and layouts
-    | {"astype", "bitround", "bytes", "delta", "fixedscaleoffset", "json2", "packbits", "quantize"}
+    | {
+        "astype",
+        "bitround",
+        "bytes",
+        "delta",
+        "fixedscaleoffset",
+        "json2",
+        "packbits",
+        "quantize",
+    }
     | {"sharding_indexed", "shuffle", "transpose", "vlen-utf8"}
 )
 """Codecs that are decoded. Others may execute code: "pickle" of numcodecs loads chunks as
@@ -52,7 +61,9 @@ class ZarrArray:
         import zarr
 
         if not any((folder / name).is_file() for name in (".zarray", "zarr.json")):
-            message = f"{folder}: neither .zarray nor zarr.json; the store is incomplete"
+            message = (
+                f"{folder}: neither .zarray nor zarr.json; the store is incomplete"
+            )
             raise Refused(Problem(message, help=COPY_AGAIN, code="file-not-found"))
         _check_codecs(folder)
         try:
@@ -72,7 +83,9 @@ class ZarrArray:
         self.chunks: Chunk = tuple(self._array.chunks)
         self.files: Chunk = tuple(self._array.shards or self.chunks)
         self._check_limits()
-        blosc = any("Blosc" in type(codec).__name__ for codec in self._array.compressors)
+        blosc = any(
+            "Blosc" in type(codec).__name__ for codec in self._array.compressors
+        )
         self._is_blosc = blosc and not self._array.shards
         self._index_bytes = self._index_at_start()
 
@@ -105,14 +118,19 @@ class ZarrArray:
     def missing(self) -> list[Chunk]:
         """Return the grid positions of missing files; zarr reads the fill value for them."""
         return [
-            place for place in self.grid() if not (self.folder / self.file_name(place)).exists()
+            place
+            for place in self.grid()
+            if not (self.folder / self.file_name(place)).exists()
         ]
 
     def grid(self, low: int = 0, high: int | None = None) -> Iterator[Chunk]:
         """Yield the grid positions of the files of some rows, all by default."""
         height = self.files[0]
         end = len(self) if high is None else high
-        across = (range(-(-n // c)) for n, c in zip(self.shape[1:], self.files[1:], strict=True))
+        across = (
+            range(-(-n // c))
+            for n, c in zip(self.shape[1:], self.files[1:], strict=True)
+        )
         return product(range(low // height, -(-end // height)), *across)
 
     def file_name(self, place: Sequence[int]) -> str:
@@ -128,7 +146,9 @@ class ZarrArray:
         values = np.asarray(self._array[part])
         if self.dtype.kind != "U":
             return values
-        return name_array(values.ravel().tolist(), str(self.folder)).reshape(values.shape)
+        return name_array(values.ravel().tolist(), str(self.folder)).reshape(
+            values.shape
+        )
 
     def _damaged_files(self, low: int, high: int) -> Iterator[str]:
         """Read the files of some rows one by one, and yield those that cannot be read."""
@@ -137,7 +157,9 @@ class ZarrArray:
             try:
                 if not error:
                     ranges = zip(place, self.files, strict=True)
-                    self._decode(*(slice(n * size, (n + 1) * size) for n, size in ranges))
+                    self._decode(
+                        *(slice(n * size, (n + 1) * size) for n, size in ranges)
+                    )
             except Exception as raised:
                 error = _text(raised)
             if error:
@@ -163,7 +185,9 @@ class ZarrArray:
                 declared = int(ends[ends[:, 0] < 2**64 - 1].sum(1).max(initial=0))
             elif self._is_blosc:
                 declared = int.from_bytes(file.read(16)[12:], "little")
-        return f"it has {size:,} bytes, expected {declared:,}" if declared > size else ""
+        return (
+            f"it has {size:,} bytes, expected {declared:,}" if declared > size else ""
+        )
 
     def _check_limits(self) -> None:
         if not 1 <= self.ndim <= 3 or 0 in self.chunks:
@@ -179,7 +203,9 @@ class ZarrArray:
     def _check_size(self, name: str, shape: Chunk, limit: int) -> None:
         size = math.prod(shape) * max(self.dtype.itemsize, 1)
         if size > limit:
-            message = f"{self.folder}: {name} takes {size:,} bytes, the limit is {limit:,}"
+            message = (
+                f"{self.folder}: {name} takes {size:,} bytes, the limit is {limit:,}"
+            )
             raise Refused(message, code="too-large")
 
 
@@ -189,7 +215,10 @@ def _check_codecs(folder: Path) -> None:
         header = _header(folder / file)
         for field in ("compressor", "filters", "codecs", "storage_transformers"):
             for name in _codec_names(header.get(field), key):
-                if not isinstance(name, str) or name.removeprefix("numcodecs.") not in CODECS:
+                if (
+                    not isinstance(name, str)
+                    or name.removeprefix("numcodecs.") not in CODECS
+                ):
                     known = ", ".join(sorted(CODECS))
                     message = f"codec {str(name)[:100]!r} is not read; known: {known}"
                     raise Refused(f"{folder / file}: {message}", code="unknown-format")
@@ -211,7 +240,11 @@ def _codec_names(codec: Any, key: str) -> Iterator[Any]:
 
 
 def _text(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error)[:200]}" if str(error) else type(error).__name__
+    return (
+        f"{type(error).__name__}: {str(error)[:200]}"
+        if str(error)
+        else type(error).__name__
+    )
 
 
 def is_group(folder: Path) -> bool:
@@ -227,7 +260,9 @@ def _header(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise Refused(f"{path}: {error.strerror}", code="unreadable-file") from None
     except (ValueError, RecursionError) as error:
-        raise Refused(f"{path}: invalid JSON ({str(error)[:100]})", code="damaged-file") from None
+        raise Refused(
+            f"{path}: invalid JSON ({str(error)[:100]})", code="damaged-file"
+        ) from None
     if not isinstance(header, dict):
         raise Refused(f"{path}: expected a JSON object", code="damaged-file")
     return header

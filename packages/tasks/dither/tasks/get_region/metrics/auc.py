@@ -42,5 +42,7 @@ def areas_under_curves(
         with np.errstate(divide="ignore", invalid="ignore"):
             area = (negatives * (true - positives / 2)).sum(1)
             roc.append(area / (true[:, -1] * false[:, -1]))
-            precision.append(np.nansum(positives * true / (true + false), 1) / true[:, -1])
+            precision.append(
+                np.nansum(positives * true / (true + false), 1) / true[:, -1]
+            )
     return {"auc": np.concatenate(roc), "auprc": np.concatenate(precision)}

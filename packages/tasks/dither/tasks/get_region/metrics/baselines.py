@@ -69,8 +69,14 @@ class MaskedBatch:
         """Take what is neither target nor padding as visible."""
         masked = target.cpu().numpy()
         valid = clean.valid.cpu().numpy()
-        cell = clean.cond["cell"].cpu().numpy() if "cell" in clean.cond else np.full(len(valid), -1)
-        return cls(truth, valid[..., None] & ~masked, masked, cell, windows_of(clean), guess)
+        cell = (
+            clean.cond["cell"].cpu().numpy()
+            if "cell" in clean.cond
+            else np.full(len(valid), -1)
+        )
+        return cls(
+            truth, valid[..., None] & ~masked, masked, cell, windows_of(clean), guess
+        )
 
     def of_windows(self, rows: Bool[np.ndarray, " B"]) -> MaskedBatch:
         """Return some of the windows."""
@@ -116,7 +122,9 @@ class Baselines:
         self.names = ("logistic", *RIVALS) if rivals else ("logistic",)
         self._fitted: dict[tuple[str, int, tuple[int, ...]], Any] = {}
         self.motifs = next(group.stop for group in groups if group.name == "motifs")
-        blocks = ((train[rows], np.ones(len(train[rows]))) for rows in row_blocks(len(train)))
+        blocks = (
+            (train[rows], np.ones(len(train[rows]))) for rows in row_blocks(len(train))
+        )
         self.standard = ColumnStats.over(blocks)
 
     def predictions(
@@ -151,7 +159,9 @@ class Baselines:
         extra = [number for number in range(self.motifs, column) if not masked[number]]
         inputs = (*range(self.motifs), *extra)
         rows = batch.target[..., column]
-        known = np.where(batch.visible, batch.truth, np.float32(np.nan))[rows][:, inputs]
+        known = np.where(batch.visible, batch.truth, np.float32(np.nan))[rows][
+            :, inputs
+        ]
         for name in self.names:
             model = self._fit(name, column, inputs)
             if model is None:
@@ -172,7 +182,9 @@ class Baselines:
         products = self._products
         guess = np.zeros_like(z)
         # Rows with the same visible columns share one system of equations.
-        patterns, member = np.unique(np.packbits(visible, axis=1), axis=0, return_inverse=True)
+        patterns, member = np.unique(
+            np.packbits(visible, axis=1), axis=0, return_inverse=True
+        )
         order = np.argsort(member.ravel(), kind="stable")
         ends = np.bincount(member.ravel(), minlength=len(patterns)).cumsum()
         for rows in np.split(order, ends[:-1]):
@@ -221,7 +233,9 @@ class Baselines:
     def _is_binary(self, column: int) -> bool:
         return set(np.unique(self.train[:, column])) == {0.0, 1.0}
 
-    def _scaled(self, values: Float32[np.ndarray, "... M"]) -> Float32[np.ndarray, "... M"]:
+    def _scaled(
+        self, values: Float32[np.ndarray, "... M"]
+    ) -> Float32[np.ndarray, "... M"]:
         scaled: Float32[np.ndarray, "... M"] = values - self.standard.mean
         # In place, to avoid a second table of all training regions.
         scaled /= self.standard.std
@@ -230,7 +244,10 @@ class Baselines:
 
 def _new_model(name: str, *, binary: bool) -> Any:
     """Return a pipeline for 0 and 1, or for numbers; None for logistic regression of numbers."""
-    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+    from sklearn.ensemble import (
+        HistGradientBoostingClassifier,
+        HistGradientBoostingRegressor,
+    )
     from sklearn.impute import SimpleImputer
     from sklearn.linear_model import LogisticRegression
     from sklearn.neural_network import MLPClassifier, MLPRegressor
@@ -240,14 +257,20 @@ def _new_model(name: str, *, binary: bool) -> Any:
     if name == "mlp":
         model = MLPClassifier(**MLP) if binary else MLPRegressor(**MLP)
     elif name == "boosting":
-        boosting = HistGradientBoostingClassifier if binary else HistGradientBoostingRegressor
+        boosting = (
+            HistGradientBoostingClassifier if binary else HistGradientBoostingRegressor
+        )
         model = boosting(random_state=0)
     elif binary:
         model = LogisticRegression(C=0.01, max_iter=500)
     else:
         return None
     # Masked inputs are NaN, which is the mean after scaling.
-    steps = [StandardScaler(), SimpleImputer(strategy="constant", fill_value=0.0), model]
+    steps = [
+        StandardScaler(),
+        SimpleImputer(strategy="constant", fill_value=0.0),
+        model,
+    ]
     if name in ("logistic-sqrt", "mlp"):
         steps.insert(0, FunctionTransformer(lambda x: np.sqrt(x.clip(min=0))))
     return make_pipeline(*steps)
@@ -263,7 +286,9 @@ def neighbour_mean(
     count = np.zeros(seen.shape, np.float32)
     place = np.arange(length)[None, :, None]
     before = np.maximum.accumulate(np.where(seen, place, -1), axis=1)
-    after = np.minimum.accumulate(np.where(seen, place, length)[:, ::-1], axis=1)[:, ::-1]
+    after = np.minimum.accumulate(np.where(seen, place, length)[:, ::-1], axis=1)[
+        :, ::-1
+    ]
     for side in (before, after):
         exists = (side >= 0) & (side < length)
         total += np.take_along_axis(z, side.clip(0, length - 1), 1) * exists

@@ -45,7 +45,9 @@ def is_binary(truth: Shaped[np.ndarray, " n"]) -> bool:
 
 def is_flat(guess: Float[np.ndarray, " n"]) -> bool:
     """Whether predictions are constant, up to rounding."""
-    return bool(np.isfinite(guess).all() and np.ptp(guess) <= FLAT * np.abs(guess).max())
+    return bool(
+        np.isfinite(guess).all() and np.ptp(guess) <= FLAT * np.abs(guess).max()
+    )
 
 
 def pearson(truth: Float[np.ndarray, " n"], guess: Float[np.ndarray, " n"]) -> float:
@@ -74,7 +76,9 @@ class Predictions:
 
     def __init__(self, width: int) -> None:
         self.width = width
-        self._parts: list[tuple[Integer[np.ndarray, "2 n"], Float[np.ndarray, "2 n"]]] = []
+        self._parts: list[
+            tuple[Integer[np.ndarray, "2 n"], Float[np.ndarray, "2 n"]]
+        ] = []
         self._windows: list[Integer[np.ndarray, "B 2"] | None] = []
 
     def add(
@@ -116,8 +120,12 @@ class Predictions:
             window.append(numbers[place[1]])
         return len(names), self._by_column(np.concatenate(window))
 
-    def _by_column(self, values: Shaped[np.ndarray, "... n"]) -> list[Shaped[np.ndarray, "... _"]]:
-        column = np.concatenate([np.zeros(0, np.int32), *(place[0] for place, _ in self._parts)])
+    def _by_column(
+        self, values: Shaped[np.ndarray, "... n"]
+    ) -> list[Shaped[np.ndarray, "... _"]]:
+        column = np.concatenate(
+            [np.zeros(0, np.int32), *(place[0] for place, _ in self._parts)]
+        )
         ends = np.bincount(column, minlength=self.width).cumsum()[:-1]
         return np.split(values[..., np.argsort(column, kind="stable")], ends, axis=-1)
 

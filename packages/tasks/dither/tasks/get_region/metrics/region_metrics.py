@@ -23,7 +23,15 @@ from dither.registry.contracts.spaces import Group
 from ..data.units import ColumnUnits
 from .auc import areas_under_curves
 from .baselines import RIVALS, Baselines, MaskedBatch
-from .column_metrics import FLAT, Pair, Predictions, is_binary, is_flat, spearman, varies
+from .column_metrics import (
+    FLAT,
+    Pair,
+    Predictions,
+    is_binary,
+    is_flat,
+    spearman,
+    varies,
+)
 
 __all__ = [
     "APART",
@@ -86,7 +94,9 @@ class RegionMetrics:
         self.chromosomes = trained_chromosomes
         self._every = 1
         self._seen = 0
-        self.trained = None if trained_chromosomes is None else RegionMetrics(groups, units, mean)
+        self.trained = (
+            None if trained_chromosomes is None else RegionMetrics(groups, units, mean)
+        )
         self.groups = groups
         self.units = units
         self.mean = mean
@@ -102,7 +112,9 @@ class RegionMetrics:
         measured: Measured,
     ) -> None:
         """Add one batch; `pred` has x0."""
-        target = (noised.target_mask & noised.valid[..., None]).to("cpu", non_blocking=True)
+        target = (noised.target_mask & noised.valid[..., None]).to(
+            "cpu", non_blocking=True
+        )
         clean = replace(clean, x0=noised.x0).to("cpu", non_blocking=True)
         guess = self.in_data_units(pred.x0)  # the first waits for all copies
         truth = self.in_data_units(clean.x0)
@@ -110,7 +122,9 @@ class RegionMetrics:
         if self.trained is None or self.chromosomes is None:
             self._add(batch)
             return
-        apart = (batch.cell < 0) & np.isin(clean.cond["chromosome"].cpu().numpy(), self.chromosomes)
+        apart = (batch.cell < 0) & np.isin(
+            clean.cond["chromosome"].cpu().numpy(), self.chromosomes
+        )
         for metrics, rows in ((self, ~apart), (self.trained, apart)):
             if rows.any():
                 metrics._add(batch.of_windows(rows))
@@ -155,7 +169,9 @@ class RegionMetrics:
                 self.values[f"{APART}{name}"] = value
         return self.values
 
-    def in_data_units(self, value: Float[Tensor, "B L M"]) -> Float[np.ndarray, "B L M"]:
+    def in_data_units(
+        self, value: Float[Tensor, "B L M"]
+    ) -> Float[np.ndarray, "B L M"]:
         """Return scaled values: invert standardisation and transform, on the CPU."""
         return self.units.inverse(value.detach().to("cpu", torch.float32).numpy())
 
@@ -199,7 +215,9 @@ def baseline_metrics(
     return result
 
 
-def _compare(name: str, rival: _Resampled, model: _Resampled | None) -> dict[str, float]:
+def _compare(
+    name: str, rival: _Resampled, model: _Resampled | None
+) -> dict[str, float]:
     """Return the metrics of a baseline, and the lead of the model with its interval."""
     left_out = ("masked", "motif") if name in ONE_COLUMN else ()
     result = {}
@@ -258,7 +276,9 @@ class _Resampled:
         else:
             count, windows = known
             weights = np.concatenate([np.ones((1, count)), bootstrap_weights(count)])
-        return cls(_metrics(pairs, windows, weights, metrics.groups, metrics.mean), count)
+        return cls(
+            _metrics(pairs, windows, weights, metrics.groups, metrics.mean), count
+        )
 
     def value(self, metric: str) -> float:
         return float(self.values[metric][0])
@@ -271,7 +291,9 @@ class _Resampled:
         """
         if other is not None and metric not in other.values:
             return None
-        values = (self.values[metric] - (0 if other is None else other.values[metric]))[1:]
+        values = (self.values[metric] - (0 if other is None else other.values[metric]))[
+            1:
+        ]
         finite = values[np.isfinite(values)]
         if not len(values) or len(finite) <= len(values) // 2:
             return None
@@ -306,14 +328,20 @@ def _metrics(
         sums = np.stack(of_columns, 1)
         if informative or not varying:
             totals += _errors(sums, mean[counted] - centre)
-        result[f"{name}_mse"] = _errors(sums, np.zeros(len(counted)))[0] / sums[..., 0].sum(1)
+        result[f"{name}_mse"] = _errors(sums, np.zeros(len(counted)))[0] / sums[
+            ..., 0
+        ].sum(1)
         if informative:
             varied = [pairs[column] for column in counted]
-            for key, values in _correlations(sums, varied, overall=len(columns) > 1).items():
+            for key, values in _correlations(
+                sums, varied, overall=len(columns) > 1
+            ).items():
                 result[f"{name}_{key}"] = values
         truth, score = pairs[group.start]
         if group.name == "accessibility" and len(truth) and is_binary(truth):
-            areas = areas_under_curves(truth > 0.5, score, windows[group.start], weights)
+            areas = areas_under_curves(
+                truth > 0.5, score, windows[group.start], weights
+            )
             for key, values in areas.items():
                 result[f"accessibility_{key}"] = values
     return _metrics_of_all(totals, len(target) - len(varying)) | result
@@ -337,7 +365,9 @@ def _metrics_of_all(
 
 def bootstrap_weights(count: int) -> Float[np.ndarray, "R W"]:
     """Return the number of occurrences of each window in each resample."""
-    times = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), DRAWS)
+    times = np.random.default_rng(0).multinomial(
+        count, np.full(count, 1 / count), DRAWS
+    )
     return times.astype(np.float64)
 
 
@@ -369,7 +399,9 @@ def _correlations(
     result["spearman"] = np.array([np.mean([spearman(*pair) for pair in pairs])])
     if overall:
         guesses = np.concatenate([guess for _, guess in pairs])
-        for key, values in _columns(sums.sum(1, keepdims=True), [is_flat(guesses)]).items():
+        for key, values in _columns(
+            sums.sum(1, keepdims=True), [is_flat(guesses)]
+        ).items():
             result[f"{key}_overall"] = values
     return result
 
@@ -386,7 +418,9 @@ def _columns(
         # Sums of equal numbers differ by rounding.
         varied = of_x > np.square(FLAT) * xx
         constant = (of_y <= np.square(FLAT) * yy) | flat
-        r = np.where(constant, 0.0, both / np.sqrt(of_x * np.where(constant, 1.0, of_y)))
+        r = np.where(
+            constant, 0.0, both / np.sqrt(of_x * np.where(constant, 1.0, of_y))
+        )
         means = {}
         for key, values in (("pearson", r), ("r2", 1 - error / of_x)):
             means[key] = np.where(varied, values, 0).sum(1) / varied.sum(1)

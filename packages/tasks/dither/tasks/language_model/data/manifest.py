@@ -68,7 +68,9 @@ class StoreInfo(_Record):
         if tokenizer.end is not None:
             end = f"end-of-text id {tokenizer.end}"
         size = f"{self.vocabulary:,} ids"
-        lines = [f'tokenizer "{tokenizer.name}": {size}, {end}, hash {tokenizer.fingerprint[:12]}']
+        lines = [
+            f'tokenizer "{tokenizer.name}": {size}, {end}, hash {tokenizer.fingerprint[:12]}'
+        ]
         for name, split in self.splits.items():
             line = f"  {name:5} {split.documents:,} documents, {split.ids:,} ids"
             if split.ids:

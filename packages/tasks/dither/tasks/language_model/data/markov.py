@@ -50,7 +50,9 @@ class MarkovChain:
         self.seed = seed
         rng = np.random.default_rng([seed, 0])
         rows = rng.dirichlet(np.full(states, concentration), states**order)
-        self.transitions: Float64[np.ndarray, "C V"] = (1 - FLOOR) * rows + FLOOR / states
+        self.transitions: Float64[np.ndarray, "C V"] = (
+            1 - FLOOR
+        ) * rows + FLOOR / states
 
     @cached_property
     def stationary(self) -> Float64[np.ndarray, " C"]:
@@ -129,7 +131,10 @@ class MarkovChain:
             yield letters[symbols].tobytes().decode()
 
     def _walk(
-        self, rows: Float64[np.ndarray, "C V"], context: int, u: Float64[np.ndarray, " N"]
+        self,
+        rows: Float64[np.ndarray, "C V"],
+        context: int,
+        u: Float64[np.ndarray, " N"],
     ) -> Int64[np.ndarray, " N"]:
         """Return the context after each draw, given cumulative transitions.
 
@@ -169,7 +174,9 @@ class MarkovChain:
         context = int(walked[first - 1])
         for place, draw in enumerate(u[first:].tolist(), first):
             begin = context * self.states
-            context = bisect_right(ladders, draw, begin, begin + self.states) % len(rows)
+            context = bisect_right(ladders, draw, begin, begin + self.states) % len(
+                rows
+            )
             walked[place] = context
         return walked
 

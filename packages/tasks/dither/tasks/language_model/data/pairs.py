@@ -95,7 +95,9 @@ def _pair(
     if isinstance(record, NotText):
         return None
     prompt, response, label = (record.get(key or "", "") for key in keys)
-    if not (isinstance(prompt, str) and isinstance(response, str) and isinstance(label, str)):
+    if not (
+        isinstance(prompt, str) and isinstance(response, str) and isinstance(label, str)
+    ):
         return None
     if not response:
         return None

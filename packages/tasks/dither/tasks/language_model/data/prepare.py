@@ -64,10 +64,18 @@ def convert(spec: Any) -> str:
     check_owned(folder, SHARDS)
     with RejectedRows() as rejected:
         text = SplitText(spec, _sources(spec.paths, folder), rejected)
-        tokenizer = load_tokenizer(spec.tokenizer, lambda: text, end_of_text=spec.end_of_text)
-        made = {**spec.options(), "source": text.digest(), "hash": tokenizer.fingerprint}
+        tokenizer = load_tokenizer(
+            spec.tokenizer, lambda: text, end_of_text=spec.end_of_text
+        )
+        made = {
+            **spec.options(),
+            "source": text.digest(),
+            "hash": tokenizer.fingerprint,
+        }
         if find_existing(folder, SHARDS, made, force=spec.force) is not None:
-            return f"{folder} is up to date, nothing was done\n{spec.record().summary()}"
+            return (
+                f"{folder} is up to date, nothing was done\n{spec.record().summary()}"
+            )
 
         with write_folder(folder, SHARDS, made) as writer:
             parts = text.parts(rejected)
@@ -84,7 +92,12 @@ def convert(spec: Any) -> str:
         head += f" in {perf_counter() - began:.1f} s"
         if text.stopped:
             head += "; stopped at the limit"
-        lines = [head, info.summary(), *rejected.lines(sorts=SORTS), f"all of it in {folder}"]
+        lines = [
+            head,
+            info.summary(),
+            *rejected.lines(sorts=SORTS),
+            f"all of it in {folder}",
+        ]
         return "\n".join(lines)
 
 
@@ -92,7 +105,9 @@ def _sources(paths: Sequence[str], folder: Path) -> list[str | Path]:
     """Return the sources of paths, without files of the store, which may be in a folder of them."""
     sources: list[str | Path] = []
     for source in find_sources(paths):
-        if isinstance(source, str) or not source.resolve().is_relative_to(folder.resolve()):
+        if isinstance(source, str) or not source.resolve().is_relative_to(
+            folder.resolve()
+        ):
             sources.append(source)
     return sources
 
@@ -106,7 +121,9 @@ class SplitText(TextSource):
         Refused: No text was found.
     """
 
-    def __init__(self, spec: Any, sources: list[str | Path], rejected: RejectedRows) -> None:
+    def __init__(
+        self, spec: Any, sources: list[str | Path], rejected: RejectedRows
+    ) -> None:
         self.spec = spec
         self.sources = sources
         self.stopped = False
@@ -137,12 +154,16 @@ class SplitText(TextSource):
             raise Refused("\n".join(lines), code="no-samples")
         self.keys = np.frombuffer(keys, np.uint64)
         self.sizes = np.frombuffer(sizes, np.int64)
-        self.codes = _split_codes(self.keys, self.sizes, valid=spec.valid, test=spec.test)
+        self.codes = _split_codes(
+            self.keys, self.sizes, valid=spec.valid, test=spec.test
+        )
 
     def digest(self) -> str:
         """Return a digest of all documents, in order, and of their splits."""
         taken = self.codes != REJECTED
-        return hashlib.sha256(self.keys[taken].tobytes() + self.codes[taken].tobytes()).hexdigest()
+        return hashlib.sha256(
+            self.keys[taken].tobytes() + self.codes[taken].tobytes()
+        ).hexdigest()
 
     def content(self) -> str:
         """Return a digest of the training split; the shares matter if documents are cut."""
@@ -179,7 +200,9 @@ class SplitText(TextSource):
                 continue
             edges = [(code, size)]
             if code == CUT:
-                edges = [(split, round(share * size)) for split, share in enumerate(shares)]
+                edges = [
+                    (split, round(share * size)) for split, share in enumerate(shares)
+                ]
             yield from _cut(entry, edges, key)
 
 
@@ -229,7 +252,9 @@ def _split_codes(
     return codes
 
 
-def _cut(entry: SourceDocument, edges: list[tuple[int, int]], key: int) -> Iterator[Part]:
+def _cut(
+    entry: SourceDocument, edges: list[tuple[int, int]], key: int
+) -> Iterator[Part]:
     """Cut the pieces of a document where one split ends and the next begins."""
     start = 0
     position = 0

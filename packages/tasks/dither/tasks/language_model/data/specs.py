@@ -53,7 +53,9 @@ class HoldOut(DataSpec):
     @model_validator(mode="after")
     def _leaves_training_text(self) -> Self:
         if self.valid + self.test >= 1:
-            raise ValueError(f"valid = {self.valid} and test = {self.test} leave no training text")
+            raise ValueError(
+                f"valid = {self.valid} and test = {self.test} leave no training text"
+            )
         return self
 
 
@@ -90,14 +92,25 @@ class MarkovText(DataSpec):
         from .markov import MarkovChain
 
         chain = MarkovChain(
-            self.states, order=self.order, concentration=self.concentration, seed=self.seed
+            self.states,
+            order=self.order,
+            concentration=self.concentration,
+            seed=self.seed,
         )
         splits: dict[Split, list[Document]] = {}
-        sizes: dict[Split, int] = {"train": self.length, "valid": self.held, "test": self.held}
+        sizes: dict[Split, int] = {
+            "train": self.length,
+            "valid": self.held,
+            "test": self.held,
+        }
         for stream, (split, size) in enumerate(sizes.items()):
             # The text itself is drawn when it is read.
-            digest = sha256(chain.transitions.tobytes() + f"{self!r} {split}".encode()).hexdigest()
-            splits[split] = [Document(split, digest, size, partial(chain.text, size, stream))]
+            digest = sha256(
+                chain.transitions.tobytes() + f"{self!r} {split}".encode()
+            ).hexdigest()
+            splits[split] = [
+                Document(split, digest, size, partial(chain.text, size, stream))
+            ]
         return Corpus(self.name, splits, chain)
 
 
@@ -225,7 +238,10 @@ class TextFiles(HoldOut):
         from .corpus import Corpus, hold_out
         from .text_files import read_files
 
-        return Corpus(self.name, hold_out(read_files(self.paths), valid=self.valid, test=self.test))
+        return Corpus(
+            self.name,
+            hold_out(read_files(self.paths), valid=self.valid, test=self.test),
+        )
 
 
 class ShardFolder(DataSpec):
@@ -260,7 +276,9 @@ class ShardFolder(DataSpec):
     def prepare(self) -> str:
         """Verify every file."""
         self.model_copy(update={"verify": "always"}).build()
-        return f"all checksums are correct in {self.folder()}\n{self.record().summary()}"
+        return (
+            f"all checksums are correct in {self.folder()}\n{self.record().summary()}"
+        )
 
 
 class ConvertedText(HoldOut, PrepareSpec):
@@ -376,11 +394,15 @@ class PromptResponse(HoldOut):
                 stamps[path] = path.stat().st_mtime_ns
         # Read once, though the space is requested several times; again where a file changes.
         files = tuple(stamps.items())
-        return read_pairs(files, self.prompt, self.response, self.label, self.chat_template)
+        return read_pairs(
+            files, self.prompt, self.response, self.label, self.chat_template
+        )
 
     def label_names(self) -> tuple[str, ...]:
         """Return all labels, sorted."""
-        return tuple(sorted({pair.label for pair in self.pairs() if pair.label is not None}))
+        return tuple(
+            sorted({pair.label for pair in self.pairs() if pair.label is not None})
+        )
 
     def render(self, prompt: str) -> str:
         """Return a prompt as the model sees it: through the chat template, if there is one."""

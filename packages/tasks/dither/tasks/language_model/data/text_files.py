@@ -61,10 +61,16 @@ def read_files(patterns: Sequence[str]) -> list[Document]:
         try:
             digest, size, _ = _read(path)
         except NotText as error:
-            code = "damaged-file" if error.sort in ("binary", "encoding") else "unreadable-file"
+            code = (
+                "damaged-file"
+                if error.sort in ("binary", "encoding")
+                else "unreadable-file"
+            )
             problems.append(Problem(error.message, help=error.help, code=code))
         else:
-            documents.append(Document(str(path), digest, size, partial(_load, path, digest)))
+            documents.append(
+                Document(str(path), digest, size, partial(_load, path, digest))
+            )
     if problems:
         raise Refused(problems)
     return documents
@@ -113,7 +119,9 @@ def find_files(pattern: str, *, folders: bool = False) -> list[Path]:
 def _files_of_folder(folder: Path, *, folders: bool) -> list[Path]:
     if not folders:
         message = f"{folder} is a folder, not a file"
-        raise Refused(Problem(message, help=f'"{folder}/**/*.txt"', code="unreadable-file"))
+        raise Refused(
+            Problem(message, help=f'"{folder}/**/*.txt"', code="unreadable-file")
+        )
     files = []
     for path in sorted(folder.rglob("*")):
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
@@ -149,7 +157,9 @@ def read_blocks(path: Path) -> Iterator[tuple[bytes, str]]:
             while block := file.read(BLOCK):
                 zero = block.find(0)
                 if zero >= 0:
-                    message = f"{path}: binary, not text: zero byte at offset {offset + zero}"
+                    message = (
+                        f"{path}: binary, not text: zero byte at offset {offset + zero}"
+                    )
                     raise NotText("binary", message)
                 yield block, _decode(decoder, block, offset, path)
                 offset += len(block)
@@ -160,7 +170,9 @@ def read_blocks(path: Path) -> Iterator[tuple[bytes, str]]:
         raise NotText("empty", f"{path}: empty")
 
 
-def _decode(decoder: codecs.IncrementalDecoder, block: bytes, offset: int, path: Path) -> str:
+def _decode(
+    decoder: codecs.IncrementalDecoder, block: bytes, offset: int, path: Path
+) -> str:
     pending = len(decoder.getstate()[0])
     try:
         return decoder.decode(block, final=not block)
@@ -231,9 +243,13 @@ def _load(path: Path, expected: str) -> str:
     try:
         digest, _, text = _read(path)
     except NotText as error:
-        raise Refused(Problem(error.message, help=error.help, code="unreadable-file")) from error
+        raise Refused(
+            Problem(error.message, help=error.help, code="unreadable-file")
+        ) from error
     if digest != expected:
-        raise Refused(f"{path} has changed since it was first read", code="changed-data")
+        raise Refused(
+            f"{path} has changed since it was first read", code="changed-data"
+        )
     return text
 
 

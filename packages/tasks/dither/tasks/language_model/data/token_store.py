@@ -126,7 +126,9 @@ class Windows:
         document = np.searchsorted(self._stream.starts, offsets, "right") - 1
         return document, offsets - self._stream.starts[document]
 
-    def take(self, rows: Sequence[int]) -> tuple[Int64[np.ndarray, "B L"], Bool[np.ndarray, "B L"]]:
+    def take(
+        self, rows: Sequence[int]
+    ) -> tuple[Int64[np.ndarray, "B L"], Bool[np.ndarray, "B L"]]:
         """Return the ids of windows, and which of them are not padding.
 
         Raises:
@@ -135,7 +137,9 @@ class Windows:
         numbers = np.asarray(rows, np.int64)
         # A slice beyond the ids would be padding, not an error.
         if numbers.size and not (numbers.min() >= 0 and numbers.max() < len(self)):
-            raise IndexError(f"windows are numbered 0..{len(self) - 1}, not {numbers.tolist()}")
+            raise IndexError(
+                f"windows are numbered 0..{len(self) - 1}, not {numbers.tolist()}"
+            )
 
         starts, sizes = self.spans(numbers)
         x0 = np.full((len(numbers), self.length), self.pad, np.int64)
@@ -180,7 +184,9 @@ class TokenStore:
     distribution: MarkovChain | None = None
 
 
-def encode_corpus(corpus: Corpus, tokenizer: Tokenizer, folder: Path | None = None) -> TokenStore:
+def encode_corpus(
+    corpus: Corpus, tokenizer: Tokenizer, folder: Path | None = None
+) -> TokenStore:
     """Encode a corpus: in memory if it is small, else in a folder of the cache.
 
     Each document ends with `tokenizer.end`; without such an id `tokenizer.separator` stands between
@@ -196,7 +202,10 @@ def encode_corpus(corpus: Corpus, tokenizer: Tokenizer, folder: Path | None = No
     if sum(document.size for _, document in documents) <= RESIDENT:
         writers = [SplitWriter(tokenizer) for _ in SPLITS]
         _encode_into(writers, _parts(documents), tokenizer)
-        splits = {split: writer.stream() for split, writer in zip(SPLITS, writers, strict=True)}
+        splits = {
+            split: writer.stream()
+            for split, writer in zip(SPLITS, writers, strict=True)
+        }
         return TokenStore(corpus.name, splits, tokenizer, corpus.distribution)
 
     digests = [[number, document.digest] for number, document in documents]
@@ -295,7 +304,9 @@ class SplitWriter:
 
     def stream(self) -> TokenStream:
         """Return the ids that were collected in memory."""
-        return TokenStream(np.concatenate(self._arrays), self.starts, len(self._separator))
+        return TokenStream(
+            np.concatenate(self._arrays), self.starts, len(self._separator)
+        )
 
 
 def stored_dtype(tokenizer: Tokenizer) -> np.dtype[np.unsignedinteger]:
@@ -313,7 +324,9 @@ def write_store(
     """Encode documents; write their ids and their tokenizer. `sources` is for reports."""
     splits: dict[Split, SplitWriter] = {}
     for split in SPLITS:
-        splits[split] = SplitWriter(tokenizer, writer.stream(split, stored_dtype(tokenizer)))
+        splits[split] = SplitWriter(
+            tokenizer, writer.stream(split, stored_dtype(tokenizer))
+        )
     _encode_into(list(splits.values()), parts, tokenizer)
 
     infos: dict[Split, SplitInfo] = {}

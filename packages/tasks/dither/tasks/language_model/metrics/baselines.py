@@ -86,7 +86,9 @@ class WittenBell:
             # The first ids of the stream have no context of this order.
             seen = context >= 0
             codes = context[seen] * size + ids[seen]
-            grams, place, counts = np.unique(codes, return_inverse=True, return_counts=True)
+            grams, place, counts = np.unique(
+                codes, return_inverse=True, return_counts=True
+            )
             kinds = np.bincount(grams // size, minlength=contexts)
             total = np.bincount(context[seen], minlength=contexts)
             self.orders.append(_Order(grams, counts, total, kinds))
@@ -109,7 +111,9 @@ class WittenBell:
         for order in self.orders:
             known = context >= 0
             target = np.where(known, context * self.size + ids, -1)
-            place = np.minimum(np.searchsorted(order.grams, target), len(order.grams) - 1)
+            place = np.minimum(
+                np.searchsorted(order.grams, target), len(order.grams) - 1
+            )
             hit = order.grams[place] == target
 
             # (n(h c) + T(h) P(c | h')) / (n(h) + T(h)); a context never seen backs off to h'.
@@ -214,7 +218,9 @@ def _packed(raw: bytes) -> int:
     return len(lzma.compress(raw, preset=9 | lzma.PRESET_EXTREME))
 
 
-def _metrics(nats: dict[str, float], text: Ids, tokenizer: Tokenizer) -> dict[str, float]:
+def _metrics(
+    nats: dict[str, float], text: Ids, tokenizer: Tokenizer
+) -> dict[str, float]:
     characters = 0
     # Block by block: the text may be a memory-mapped array that is larger than memory.
     for start in range(0, len(text), LIMIT):
@@ -223,8 +229,13 @@ def _metrics(nats: dict[str, float], text: Ids, tokenizer: Tokenizer) -> dict[st
 
 
 def _per_unit(nats: dict[str, float], characters: int, tokens: int) -> dict[str, float]:
-    bits = {f"bits_per_char/{name}": value / log(2) / characters for name, value in nats.items()}
-    return bits | {f"nats_per_token/{name}": value / tokens for name, value in nats.items()}
+    bits = {
+        f"bits_per_char/{name}": value / log(2) / characters
+        for name, value in nats.items()
+    }
+    return bits | {
+        f"nats_per_token/{name}": value / tokens for name, value in nats.items()
+    }
 
 
 def distribution_baselines(
@@ -237,13 +248,19 @@ def distribution_baselines(
     tokenizer has one id per character.
     """
     ids = sum(map(len, windows))
-    if not ids or any(tokenizer.characters(window) != len(window) for window in windows):
+    if not ids or any(
+        tokenizer.characters(window) != len(window) for window in windows
+    ):
         return {}
     lengths = Counter(map(len, windows))
-    entropies = (number * distribution.entropy(length) for length, number in lengths.items())
+    entropies = (
+        number * distribution.entropy(length) for length, number in lengths.items()
+    )
     nats = {
         "source-entropy": sum(entropies),
-        "source": sum(distribution.nats(tokenizer.decode(window)) for window in windows),
+        "source": sum(
+            distribution.nats(tokenizer.decode(window)) for window in windows
+        ),
     }
     return _per_unit(nats, ids, ids)
 
@@ -263,7 +280,9 @@ def diversity_metrics(
         return dict.fromkeys(DIVERSITY, float("nan"))
     metrics: dict[str, float] = {}
     counts = [np.unique(row, return_counts=True)[1] for row in rows]
-    metrics["sample_unigram_bits"] = _mean([entropy(count) / log(2) for count in counts])
+    metrics["sample_unigram_bits"] = _mean(
+        [entropy(count) / log(2) for count in counts]
+    )
     for n in (1, 2, 3):
         metrics[f"distinct_{n}"] = _mean([distinct(row, n) for row in rows])
     metrics["repetition"] = _mean([1.0 - distinct(row, LOOP) for row in rows])

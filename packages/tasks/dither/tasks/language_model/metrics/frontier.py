@@ -22,7 +22,9 @@ SCALING = 5.0
 """Of divergences in the area, as published."""
 
 
-def pair_features(rows: Sequence[Integer[np.ndarray, " l"]]) -> Float64[np.ndarray, "N F"]:
+def pair_features(
+    rows: Sequence[Integer[np.ndarray, " l"]],
+) -> Float64[np.ndarray, "N F"]:
     """Return the roots of the frequencies of neighbouring pairs of ids, hashed to 512 features."""
     table = np.zeros((len(rows), FEATURES))
     for number, row in enumerate(rows):
@@ -65,7 +67,9 @@ def mauve(
     return float((np.diff(x) * (y[1:] + y[:-1]) / 2).sum())
 
 
-def _frequencies(labels: Integer[np.ndarray, " N"], clusters: int) -> Float64[np.ndarray, " K"]:
+def _frequencies(
+    labels: Integer[np.ndarray, " N"], clusters: int
+) -> Float64[np.ndarray, " K"]:
     counts = np.bincount(labels, minlength=clusters) + 0.5
     return np.asarray(counts / counts.sum(), np.float64)
 
@@ -77,7 +81,9 @@ def _closeness(
     return np.asarray(np.exp(-SCALING * (p * np.log(p / mixed)).sum(1)), np.float64)
 
 
-def frontier_plot(rows: Sequence[Mapping[str, float]], options: Sequence[str], judge: str) -> bytes:
+def frontier_plot(
+    rows: Sequence[Mapping[str, float]], options: Sequence[str], judge: str
+) -> bytes:
     """Return a PNG of perplexity, and of the distance, against entropy and distinct pairs.
 
     Args:
@@ -97,7 +103,12 @@ def frontier_plot(rows: Sequence[Mapping[str, float]], options: Sequence[str], j
         for value, group in groupby(rows[1:], key=lambda row: row[options[0]]):
             points = list(group)
             label = f"{options[0]} {value:g}"
-            axis.plot([row[x] for row in points], [row[y] for row in points], "o-", label=label)
+            axis.plot(
+                [row[x] for row in points],
+                [row[y] for row in points],
+                "o-",
+                label=label,
+            )
             for row in points:
                 axis.annotate(
                     f"{row[options[-1]]:g}",
@@ -106,7 +117,9 @@ def frontier_plot(rows: Sequence[Mapping[str, float]], options: Sequence[str], j
                     xytext=(4, 4),
                     fontsize=7,
                 )
-        axis.plot(real[x], real[y], "*", markersize=14, color="#212529", label="real text")
+        axis.plot(
+            real[x], real[y], "*", markersize=14, color="#212529", label="real text"
+        )
         axis.set(xlabel=x.replace("_", " "), ylabel=y.replace("_", " "))
         if y == judge:
             axis.set_yscale("log")

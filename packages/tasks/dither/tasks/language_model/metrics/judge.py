@@ -60,7 +60,14 @@ class FolderJudge:
             model, notes = loader.from_pretrained(
                 str(folder), use_safetensors=True, output_loading_info=True, **safe
             )
-        except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            ImportError,
+            RuntimeError,
+            SafetensorError,
+        ) as error:
             message = f"{folder}: not a causal language model: {error}"
             raise Refused(message, code="damaged-file") from None
         # Missing weights would be random, and the scores meaningless.
@@ -69,7 +76,9 @@ class FolderJudge:
             raise Refused(message, code="damaged-file")
         self._model = model.eval()
         # Models without position embeddings have no longest context.
-        self._longest = int(getattr(model.config, "max_position_embeddings", None) or 1024)
+        self._longest = int(
+            getattr(model.config, "max_position_embeddings", None) or 1024
+        )
 
     def nats(self, text: str) -> tuple[float, int]:
         """Return the negative log-likelihood of a text in nats, and the number of the judge's tokens.
@@ -89,7 +98,9 @@ class FolderJudge:
                 if piece.shape[1] < 2:
                     continue
                 logits = self._model(piece).logits[0, :-1].double()
-                nats -= float(logits.log_softmax(-1).gather(-1, piece[0, 1:, None]).sum())
+                nats -= float(
+                    logits.log_softmax(-1).gather(-1, piece[0, 1:, None]).sum()
+                )
                 count += piece.shape[1] - 1
         return nats, count
 
@@ -104,7 +115,10 @@ class FolderJudge:
             tokens += count
             characters += len(text)
         if not tokens:
-            return {"judge_perplexity": float("nan"), "judge_bits_per_char": float("nan")}
+            return {
+                "judge_perplexity": float("nan"),
+                "judge_bits_per_char": float("nan"),
+            }
         mean = nats / tokens
         return {
             "judge_perplexity": exp(mean) if mean < 700 else float("inf"),

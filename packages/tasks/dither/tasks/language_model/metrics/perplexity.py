@@ -39,7 +39,9 @@ class TextMetrics:
     window: their nats count, they do not.
     """
 
-    def __init__(self, tokenizer: Tokenizer, space: TokenSpace, *, filled: bool = False) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, space: TokenSpace, *, filled: bool = False
+    ) -> None:
         self._tokenizer = tokenizer
         self._end = tokenizer.end if filled else None
         self._tokens = 0
@@ -78,7 +80,9 @@ class TextMetrics:
         ids = clean.x0.cpu().numpy()
         for row, mask in zip(ids, counted.cpu().numpy(), strict=True):
             characters.append(self._tokenizer.characters(row[mask]))
-        counts = torch.tensor(characters, dtype=nats.dtype).to(nats.device, non_blocking=True)
+        counts = torch.tensor(characters, dtype=nats.dtype).to(
+            nats.device, non_blocking=True
+        )
         sums["bits_per_char"] = (nats / log(2), counts)
         return sums
 
@@ -92,5 +96,7 @@ class TextMetrics:
         """Return the metrics; NaN if nothing was predicted."""
         values = self._nats.compute("nats_per_token")
         bits = values["nats_per_token"] * self._tokens / log(2)
-        values["bits_per_char"] = bits / self._characters if self._characters else float("nan")
+        values["bits_per_char"] = (
+            bits / self._characters if self._characters else float("nan")
+        )
         return values | self._accuracy.compute()

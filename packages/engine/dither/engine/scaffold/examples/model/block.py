@@ -34,7 +34,9 @@ class ExampleBlock(BlockSpec):
     def check(self, width: int, cond: int) -> Iterator[Misfit]:
         """Yield an empty hidden layer, which is reported at the line of `ratio`."""
         if int(self.ratio * width) < 1:
-            message = f"ratio = {self.ratio:g} gives an empty hidden layer at width {width}"
+            message = (
+                f"ratio = {self.ratio:g} gives an empty hidden layer at width {width}"
+            )
             yield Misfit(message, ("ratio",))
 
     def build(self, width: int, cond: int) -> nn.Module:
@@ -62,7 +64,8 @@ class ExampleBlock(BlockSpec):
                 x: Tensor,  # B L D
                 c: Tensor,  # B C or B L C, after the nonlinearity
                 *,
-                mask: Tensor | None = None,  # #B 1 #L K, True where a query may see a key
+                mask: Tensor
+                | None = None,  # #B 1 #L K, True where a query may see a key
                 cache: Any = None,  # keys and values of finished positions
                 layer: int = 0,  # index of this block in the cache
                 keep: bool = False,

@@ -39,7 +39,9 @@ class ExampleHead(HeadSpec):
             def __init__(self) -> None:
                 super().__init__()
                 self.enter = nn.Linear(width, hidden)
-                self.maps = nn.ModuleList(nn.Linear(hidden, field.size) for field in tokens.fields)
+                self.maps = nn.ModuleList(
+                    nn.Linear(hidden, field.size) for field in tokens.fields
+                )
 
             def forward(self, h: Tensor) -> Tensor:
                 """Return logits B L V; ids outside the vocabulary of a field are -inf. h: B L D."""

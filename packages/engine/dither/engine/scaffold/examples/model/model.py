@@ -70,11 +70,15 @@ def network(
                 nn.Linear(3 * width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
             )
 
-        def forward(self, h: Tensor, c: Tensor, valid: Tensor) -> Tensor:  # B K D, B K D, B K
+        def forward(
+            self, h: Tensor, c: Tensor, valid: Tensor
+        ) -> Tensor:  # B K D, B K D, B K
             x = self.norm(h)
             weight = valid[..., None].to(x.dtype)
             # Padding does not count.
-            mean = (x * weight).sum(1, keepdim=True) / weight.sum(1, keepdim=True).clamp_min(1)
+            mean = (x * weight).sum(1, keepdim=True) / weight.sum(
+                1, keepdim=True
+            ).clamp_min(1)
             changed: Tensor = h + self.mlp(torch.cat([x, mean.expand_as(x), c], -1))
             return changed
 

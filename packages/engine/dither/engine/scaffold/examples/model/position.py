@@ -34,14 +34,20 @@ class ExamplePosition(PositionSpec):
         class LearnedSines(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
-                self.frequency = nn.Parameter(torch.logspace(math.log10(lowest), 0.0, waves))
+                self.frequency = nn.Parameter(
+                    torch.logspace(math.log10(lowest), 0.0, waves)
+                )
                 self.phase = nn.Parameter(torch.zeros(waves))
                 self.linear = nn.Linear(waves, width)
 
-            def forward(self, start: int, length: int, cond: Mapping[str, Tensor]) -> Tensor:
+            def forward(
+                self, start: int, length: int, cond: Mapping[str, Tensor]
+            ) -> Tensor:
                 """Return the vectors of positions start .. start + length - 1: 1 L D or B L D."""
                 index = torch.arange(start, start + length, device=self.phase.device)
-                angle = index[:, None].to(self.phase.dtype) * self.frequency + self.phase
+                angle = (
+                    index[:, None].to(self.phase.dtype) * self.frequency + self.phase
+                )
                 out: Tensor = self.linear(angle.sin())[None]
                 return out
 

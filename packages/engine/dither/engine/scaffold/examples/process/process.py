@@ -42,7 +42,9 @@ class ExampleProcess(ProcessSpec):
         left = math.exp(-end)
         if left > 0.01:
             message = f'schedule "{self.schedule.name}" leaves {left:.2g} of the tokens unmasked'
-            yield Misfit(message, ("schedule",), help="at most 0.01 is allowed at t = 1")
+            yield Misfit(
+                message, ("schedule",), help="at most 0.01 is allowed at t = 1"
+            )
 
     def facts(self, space: Space) -> ProcessFacts:
         """Return the facts that loss, model and sampler require.
@@ -118,22 +120,32 @@ def masking(space: TokenSpace, schedule: Schedule, t_min: float) -> Process:
             where = (u < noise.one_minus_alpha(x0)) & ~clean.fixed
             x = torch.where(where, mask.to(x0.device), x0)
             prior = one_hot(mask, space.vocab).float().to(x0.device)  # rows V
-            return Noised(x0, State.of(x), noise, where, clean.valid, clean.fixed, prior)
+            return Noised(
+                x0, State.of(x), noise, where, clean.valid, clean.fixed, prior
+            )
 
         def read(self, raw: Tensor, state: State, noise: Noise) -> Posterior:
             """Normalise logits over clean ids; a token that is not masked keeps its id."""
             # Probabilities in half precision would not add up to 1.
             raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
-            log = log_softmax(raw.masked_fill(~space.clean().to(raw.device), -torch.inf), -1)
-            unchanged = torch.full_like(log, -torch.inf).scatter(-1, state.x[..., None], 0.0)
+            log = log_softmax(
+                raw.masked_fill(~space.clean().to(raw.device), -torch.inf), -1
+            )
+            unchanged = torch.full_like(log, -torch.inf).scatter(
+                -1, state.x[..., None], 0.0
+            )
             masked = state.x == mask.to(raw.device)
-            return Posterior(torch.where(masked[..., None], log, unchanged), state.x, masked, noise)
+            return Posterior(
+                torch.where(masked[..., None], log, unchanged), state.x, masked, noise
+            )
 
         def prior(self, like: Clean) -> State:
             """Return the state at t = 1."""
             return State.of(torch.where(like.fixed, like.x0, mask.to(like.x0.device)))
 
-        def step(self, state: State, pred: Any, now: Noise, then: Noise, like: Clean) -> State:
+        def step(
+            self, state: State, pred: Any, now: Noise, then: Noise, like: Clean
+        ) -> State:
             """Draw x_s given x_t.
 
             A MASK stays one with probability (1 - alpha_s) / (1 - alpha_t).

@@ -38,7 +38,9 @@ class ExampleSchedule(ScheduleSpec):
             # alpha near 1 requires the digits.
             u = t.double()
             lost = (1 - self.eps) * u.square() * (3 - 2 * u)
-            rate = (1 - self.eps) * 6 * u * (1 - u) / (1 - lost)  # -(d alpha / dt) / alpha
+            rate = (
+                (1 - self.eps) * 6 * u * (1 - u) / (1 - lost)
+            )  # -(d alpha / dt) / alpha
             return Noise(-torch.log1p(-lost).to(t.dtype), rate.to(t.dtype))
 
         return schedule

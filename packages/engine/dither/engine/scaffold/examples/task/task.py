@@ -69,7 +69,11 @@ def progressions(space: TokenSpace, ids: int) -> Task:
     samples = (first + step * torch.arange(space.length)) % ids  # N L
     # 7 and 10 have no common divisor, so that every split has samples of all steps.
     fold = 7 * torch.arange(ids * ids) % 10
-    splits = {"train": samples[fold < 8], "valid": samples[fold == 8], "test": samples[fold == 9]}
+    splits = {
+        "train": samples[fold < 8],
+        "valid": samples[fold == 8],
+        "test": samples[fold == 9],
+    }
 
     class Progressions:
         def __init__(self) -> None:
@@ -91,7 +95,9 @@ def progressions(space: TokenSpace, ids: int) -> Task:
             """Return a new accumulator for one evaluation."""
             return NatsPerToken()
 
-        def baselines(self, split: Split = "valid", samples: int | None = None) -> dict[str, float]:
+        def baselines(
+            self, split: Split = "valid", samples: int | None = None
+        ) -> dict[str, float]:
             """Return the cost of guessing, and the entropy of two uniform choices."""
             nats = math.log(ids)
             return {
@@ -108,7 +114,9 @@ def progressions(space: TokenSpace, ids: int) -> Task:
         def plots(self, samples: Tensor, like: Clean) -> Iterator[Picture]:
             """Yield each sample as a line of text."""
             for index, row in enumerate(samples.tolist()):
-                yield Picture(f"sample-{index:03d}", text=" ".join(map(str, row)) + "\n")
+                yield Picture(
+                    f"sample-{index:03d}", text=" ".join(map(str, row)) + "\n"
+                )
 
     return Progressions()
 

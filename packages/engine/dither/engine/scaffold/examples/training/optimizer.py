@@ -57,7 +57,9 @@ class ExampleOptimizer(OptimizerSpec):
                         average.lerp_(parameter.grad, 1 - beta2)
                 return loss
 
-        parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        parameters = [
+            parameter for parameter in module.parameters() if parameter.requires_grad
+        ]
         return Lion(parameters, {"lr": self.lr, "weight_decay": self.weight_decay})
 
 

@@ -33,7 +33,9 @@ class CsvTracker:
     def log(self, step: int, kind: str, metrics: Mapping[str, float]) -> None:
         """Append metrics."""
         with (self.folder / f"{kind}.csv").open("a", encoding="utf-8") as file:
-            file.writelines(f"{step},{name},{value}\n" for name, value in metrics.items())
+            file.writelines(
+                f"{step},{name},{value}\n" for name, value in metrics.items()
+            )
 
     def log_pictures(self, step: int, pictures: Sequence[Picture]) -> None:
         """Do nothing."""

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["ENDS", "OPTION", "SIZES", "TOKENIZERS", "byte_pair_ids", "invalid_byte_pairs"]
+__all__ = [
+    "ENDS",
+    "OPTION",
+    "SIZES",
+    "TOKENIZERS",
+    "byte_pair_ids",
+    "invalid_byte_pairs",
+]
 
 SIZES = {"bytes": 256, "gpt2": 50_257}
 """Tokenizers with a fixed number of ids."""

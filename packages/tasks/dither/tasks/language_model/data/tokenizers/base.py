@@ -114,7 +114,9 @@ class Characters(Tokenizer):
 
     def __init__(self, alphabet: str) -> None:
         if not alphabet or any(a >= b for a, b in pairwise(alphabet)):
-            raise ValueError("an alphabet must be sorted, without duplicates, and not empty")
+            raise ValueError(
+                "an alphabet must be sorted, without duplicates, and not empty"
+            )
         self.alphabet = alphabet
         self.size = len(alphabet) + 1
         self.unknown = len(alphabet)
@@ -146,19 +148,26 @@ class Ended(Tokenizer):
 
     def __init__(self, inner: Tokenizer) -> None:
         if inner.end is not None:
-            raise ValueError(f'"{inner.name}" already has the end-of-text id {inner.end}')
+            raise ValueError(
+                f'"{inner.name}" already has the end-of-text id {inner.end}'
+            )
         self.inner = inner
         self.name = inner.name
         self.unknown = inner.unknown
         self.size = inner.size + 1
         self.end = inner.size
-        self.fingerprint = hashlib.sha256(f"ended {inner.fingerprint}".encode()).hexdigest()
+        self.fingerprint = hashlib.sha256(
+            f"ended {inner.fingerprint}".encode()
+        ).hexdigest()
 
     def encode(self, text: str) -> Ids:
         return self.inner.encode(text)
 
     def encode_each(self, texts: Sequence[str]) -> list[Ids]:
-        return [ids.astype(storage_type(self), copy=False) for ids in self.inner.encode_each(texts)]
+        return [
+            ids.astype(storage_type(self), copy=False)
+            for ids in self.inner.encode_each(texts)
+        ]
 
     def decode(self, ids: Ids) -> str:
         ids = np.asarray(ids)

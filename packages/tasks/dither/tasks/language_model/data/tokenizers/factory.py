@@ -75,13 +75,17 @@ def _byte_pairs(name: str, text: TextSource) -> Tokenizer:
 
     size = byte_pair_ids(name)
     if size is None:
-        raise Refused(Problem(f'"{name}": {BPE_RANGE}', path=OPTION, code="out-of-range"))
+        raise Refused(
+            Problem(f'"{name}": {BPE_RANGE}', path=OPTION, code="out-of-range")
+        )
     return byte_pairs(size, text.content(), text.texts)
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     """Write a tokenizer of any sort into a folder, for `saved_tokenizer`."""
-    (folder / RECORD).write_text(record_tokenizer(tokenizer, folder).model_dump_json(), "utf-8")
+    (folder / RECORD).write_text(
+        record_tokenizer(tokenizer, folder).model_dump_json(), "utf-8"
+    )
 
 
 def saved_tokenizer(folder: Path) -> Tokenizer:
@@ -89,7 +93,9 @@ def saved_tokenizer(folder: Path) -> Tokenizer:
     try:
         record = TokenizerRecord.model_validate_json(read_bytes(folder / RECORD))
     except (OSError, ValueError) as error:
-        raise Refused(f"{folder / RECORD} cannot be read: {error}", code="damaged-file") from None
+        raise Refused(
+            f"{folder / RECORD} cannot be read: {error}", code="damaged-file"
+        ) from None
     return restore_tokenizer(record, folder)
 
 
@@ -106,7 +112,9 @@ def record_tokenizer(tokenizer: Tokenizer, folder: Path) -> TokenizerRecord:
     elif isinstance(inner, Characters):
         sort = "chars"
         file = "alphabet.json"
-        (folder / file).write_text(json.dumps({"alphabet": inner.alphabet}) + "\n", "utf-8")
+        (folder / file).write_text(
+            json.dumps({"alphabet": inner.alphabet}) + "\n", "utf-8"
+        )
     else:
         from .huggingface import Learned
 
@@ -180,11 +188,15 @@ def check_name(name: str, record: TokenizerRecord, *, end_of_text: bool) -> None
     if end_of_text and record.end is None:
         fix = "prepare the text again with --end-of-text"
         message = "the prepared ids have no end-of-text id"
-        raise Refused(Problem(message, path=("task", "end_of_text"), help=fix, code="misfit"))
+        raise Refused(
+            Problem(message, path=("task", "end_of_text"), help=fix, code="misfit")
+        )
     if name in ("auto", record.name):
         return
     # Learned names cannot be compared by what they would learn.
-    loadable = name in ("bytes", "gpt2") or name.endswith(".json") or Path(name).is_dir()
+    loadable = (
+        name in ("bytes", "gpt2") or name.endswith(".json") or Path(name).is_dir()
+    )
     if not loadable:
         raise Refused(_differs(record, f'"{name}"'))
     check_same(load_tokenizer(name, None, end_of_text=record.added_end), record)

