@@ -1,5 +1,6 @@
 """AdamW, Muon, learning-rate schedules and the moving average, also with tied weights."""
 
+import copy
 import math
 
 import pytest
@@ -71,15 +72,28 @@ def test_moving_average_formula():
         with torch.no_grad():
             for parameter in net.parameters():
                 parameter.add_(torch.randn_like(parameter))
-        average.update_parameters()
+        average.update(torch.tensor(True))
         share = min(0.6, (1 + n) / (10 + n))
         expected = share * expected + (1 - share) * net.linear.weight.detach().double()
         torch.testing.assert_close(
             average.module.linear.weight.double(), expected, rtol=1e-5, atol=1e-6
         )
     assert average.updates == 12
-    assert not any(p.requires_grad for p in average.parameters())
+    assert not any(p.requires_grad for p in average.module.parameters())
     assert not torch.equal(average.module.linear.weight, net.linear.weight)
+
+
+def test_moving_average_without_an_applied_step():
+    net = Net()
+    average = MovingAverage(net, 0.6)
+    before = copy.deepcopy(average.module.state_dict())
+    with torch.no_grad():
+        for tensor in (*net.parameters(), *net.buffers()):
+            tensor.add_(1)
+    average.update(torch.tensor(False))
+    for key, value in average.module.state_dict().items():
+        assert torch.equal(before[key], value), key
+    assert average.updates == 0
 
 
 class SmallNet(nn.Module):
@@ -148,8 +162,8 @@ def test_muon_divides_gradients_by_their_scale():
             ).backward()
             own.grad_scale = torch.tensor(scale)
             own.step()
-    for weight, copy in zip(net.parameters(), twin.parameters(), strict=True):
-        assert torch.equal(weight, copy)
+    for weight, clone in zip(net.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(weight, clone)
 
 
 @pytest.mark.parametrize("shape", [(6, 6), (4, 9), (9, 4)])

@@ -120,7 +120,7 @@ class Trainer:
             scale=not self.parallel.sharded,
         )
         if self.average is not None:
-            self.average.update_parameters()
+            self.average.update(applied)
 
         self.step += 1
         if len(self.guard.unread) == MAX_UNREAD:
@@ -246,7 +246,7 @@ class Trainer:
         counts = {
             "step": self.step,
             "counted": self.counted,
-            "averaged": 0 if self.average is None else self.average.updates,
+            "averaged": 0 if self.average is None else int(self.average.updates),
             "skipped": self.skipped,
             "skipped_in_row": self.skipped_in_row,
         }
@@ -270,7 +270,7 @@ class Trainer:
         self.skipped_in_row = int(plain["skipped_in_row"])
         self.guard.start(self.skipped_in_row)
         if self.average is not None:
-            self.average.updates = int(plain["averaged"])
+            self.average.updates.fill_(int(plain["averaged"]))
 
 
 def divisor_of(
