@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dither
-from dither.engine import Experiment
+from dither.engine import Diffusion, Experiment
 from dither.engine.config.load_experiment import load_experiment
 from dither.engine.runs.progress import headline
 from dither.registry.config.document import find_experiment
@@ -39,6 +39,15 @@ def test_train_evaluate_and_save_without_files(tmp_path):
     assert "ancestral" in {component.name for component in dither.components("sampler")}
     with pytest.raises(Refused, match="sampler"):
         dither.components("samplers")
+
+
+def test_public_diffusion_has_the_verbs_of_its_user():
+    experiment = load_experiment("bubble_diagram/quick", TINY).experiment
+    system = Diffusion.build(experiment).eval()
+    samples = system.sample(2, seed=0)
+    assert len(samples) == 2
+    assert system.evaluate(samples=8)["loss"] > 0
+    assert len(system.log_likelihood(samples, samples=2).values) == 2
 
 
 def test_epochs_become_steps_and_exclude_them(tmp_path, refusal):

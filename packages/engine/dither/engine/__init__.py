@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from .runs.api import evaluate, save_experiment, train
     from .runs.exports import load
     from .runs.system import System
+    from .runs.system import System as Diffusion
     from .sampling.session import draw
-    from .training.diffusion import Diffusion
 
 __all__ = [
     "Diffusion",
@@ -28,19 +28,24 @@ __all__ = [
 ]
 
 MODULES = {
-    "Diffusion": "training.diffusion",
-    "Experiment": "config.experiment",
-    "Loaded": "config.load_experiment",
-    "load_experiment": "config.load_experiment",
-    "load": "runs.exports",
-    **dict.fromkeys(("evaluate", "save_experiment", "train"), "runs.api"),
-    "System": "runs.system",
-    "draw": "sampling.session",
+    # Users build a `Diffusion` and call `sample` or `evaluate` on it, which `System` adds.
+    "Diffusion": ("runs.system", "System"),
+    "Experiment": ("config.experiment", "Experiment"),
+    "Loaded": ("config.load_experiment", "Loaded"),
+    "System": ("runs.system", "System"),
+    "draw": ("sampling.session", "draw"),
+    "evaluate": ("runs.api", "evaluate"),
+    "load": ("runs.exports", "load"),
+    "load_experiment": ("config.load_experiment", "load_experiment"),
+    "save_experiment": ("runs.api", "save_experiment"),
+    "train": ("runs.api", "train"),
 }
+"""Module and attribute of each public name."""
 
 
 def __getattr__(name: str) -> Any:
     """Import pydantic, the registry and torch on first use, so that `dither --help` is fast."""
-    if name in __all__:
-        return getattr(import_module(f".{MODULES[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = MODULES[name]
+    return getattr(import_module(f".{module}", __name__), attribute)
