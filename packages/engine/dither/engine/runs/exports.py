@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 import glob
 import json
-import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
@@ -22,7 +21,7 @@ from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import path_options, validate
 from dither.registry.contracts.protocols import AssetTask, Task
 from dither.registry.contracts.spaces import FeatureSpace, Space, TokenSpace
-from dither.registry.files.atomic import fsync
+from dither.registry.files.atomic import atomic_folder
 from dither.registry.files.limits import read_text
 from dither.registry.kinds import TaskSpec
 from dither.registry.plugins.catalog import Catalog
@@ -65,6 +64,8 @@ MAX_FILE_BYTES = 1 << 26
 """Size of a file, such as a tokenizer, up to which it is bundled if an option names it."""
 MACHINE_OPTIONS = frozenset({"device", "threads", "start_from", "start_layout"})
 """Options of [train] that are left out of an export."""
+MISSING_DATA = frozenset({"file-not-found", "download-failed"})
+"""Codes of problems with which an export is still usable, without its data."""
 
 
 def is_hub_name(path: str | Path) -> bool:
@@ -130,59 +131,73 @@ def load(
         _require_named(path, plugins or ())
     path = Path(path)
     changes = override_texts(changes)
-    if not (path / WEIGHTS).is_file():
-        return load_run(
-            path,
-            checkpoint=checkpoint,
-            changes=changes,
-            device=device,
-            select=plugins,
-        )[1]
-    if reason := verify(path, {WEIGHTS, EXPERIMENT}):
-        raise Damaged(f"{path} is damaged: {reason}")
-    data, space = read_missing_data(path)
-    document, found = open_experiment(path / EXPERIMENT, changes, select=plugins)
-    _anchor(document, path, found.catalog)
-    overridden = {change.partition("=")[0].strip() for change in changes}
-    absent = [
-        entry
-        for entry in data
-        if not (path / entry[1]).exists() and not glob.glob(entry[1], root_dir=path)
-    ]
-    missing = [entry for entry in absent if entry[0] not in overridden]
-    assets = path / ASSETS
-    if assets.is_dir() and (
-        reason := verify(path, {f"{ASSETS}/{file.name}" for file in assets.iterdir()})
-    ):
-        raise Damaged(f"{path} is damaged: {reason}")
-    hint = (
-        f"copy them into {path}, or pass their path: load(..., changes=['{missing[0][0]}=...'])"
-        if missing
-        else None
+    if (path / WEIGHTS).is_file():
+        return _load_export(path, device, changes, plugins)
+    _, system, _ = load_run(
+        path,
+        checkpoint=checkpoint,
+        changes=changes,
+        device=device,
+        select=plugins,
     )
-    lines = "; ".join(f"{option} = {file}" for option, file in missing)
-    try:
-        if missing and space is not None:
-            raise Refused(Problem(lines, help=hint, code="file-not-found"))
-        system, _ = build(on_device(check_experiment(document, found), device))
-    except Refused as refused:
-        lacking = all(
-            problem.code in ("file-not-found", "download-failed")
-            for problem in refused.problems
-        )
-        if (
-            space is None
-            or not lacking
-            or (not missing and any(key.startswith("task") for key in overridden))
-        ):
-            raise
+    return system
+
+
+def _load_export(
+    folder: Path, device: str, changes: Sequence[str], plugins: Sequence[str] | None
+) -> System:
+    assets = folder / ASSETS
+    names = [f"{ASSETS}/{file.name}" for file in assets.glob("*")]
+    if reason := verify(folder, {WEIGHTS, EXPERIMENT, *names}):
+        raise Damaged(f"{folder} is damaged: {reason}")
+    data, space = read_missing_data(folder)
+    document, found = open_experiment(folder / EXPERIMENT, changes, select=plugins)
+    _anchor(document, folder, found.catalog)
+
+    def with_space(problem: Problem) -> System:
+        """Build with a task that only knows the space of a sample, and what its assets allow."""
+        assert space is not None
         loaded = Loaded(validate(Experiment, document, found.catalog), document, found)
-        task = AbsentTask(space, refused.problems[0])
+        task = AbsentTask(space, problem)
         if assets.is_dir():
             task.adopt(loaded.experiment.task.restore(assets, space))
-        system, _ = build(on_device(loaded, device), task=cast(Task, task))
-    load_weights(path / WEIGHTS, system.model)
+        return build(on_device(loaded, device), task=cast(Task, task))[0]
+
+    overridden = {change.partition("=")[0].strip() for change in changes}
+    missing = _missing_data(folder, data, overridden)
+    if missing and space is not None:
+        system = with_space(_describe_missing(folder, missing))
+    else:
+        try:
+            system, _ = build(on_device(check_experiment(document, found), device))
+        except Refused as refused:
+            # Data may also be downloaded by the task; data that the user names must be there.
+            codes = {problem.code for problem in refused.problems}
+            named = any(option.startswith("task") for option in overridden)
+            if space is None or named or not codes <= MISSING_DATA:
+                raise
+            system = with_space(refused.problems[0])
+    load_weights(folder / WEIGHTS, system.model)
     return system.eval()
+
+
+def _missing_data(
+    folder: Path, data: Sequence[tuple[str, str]], overridden: Collection[str]
+) -> list[tuple[str, str]]:
+    """Return option and path of data that are neither in an export nor named by an override."""
+    missing = []
+    for option, name in data:
+        there = (folder / name).exists() or glob.glob(name, root_dir=folder)
+        if not there and option not in overridden:
+            missing.append((option, name))
+    return missing
+
+
+def _describe_missing(folder: Path, missing: Sequence[tuple[str, str]]) -> Problem:
+    option, _ = missing[0]
+    hint = f"copy them into {folder}, or pass their path: load(..., changes=['{option}=...'])"
+    lines = [f"{option} = {name}" for option, name in missing]
+    return Problem("; ".join(lines), help=hint, code="file-not-found")
 
 
 def _require_named(folder: Path, plugins: Sequence[str]) -> None:
@@ -301,59 +316,52 @@ def export_run(
     if bundle.data and reason:
         message = f"the space of a sample is unknown, so the export only loads with its data: {reason}"
         say(Screen(stderr=True), message, "yellow")
-    temporary = to.with_name(f".{to.name}-{os.getpid()}")
+    step = int(found.name.removeprefix("step-"))
     try:
-        temporary.mkdir(parents=True)
-        write_merged(weights_of(found), temporary / WEIGHTS)
-        for name, file in bundle.files.items():
-            (temporary / name).parent.mkdir(exist_ok=True)
-            shutil.copyfile(file, temporary / name)
-        if loaded is not None:
-            _write_assets(run_directory, loaded, temporary / ASSETS)
-            if (option := loaded.experiment.task.asset_option) and (
-                temporary / ASSETS
-            ).is_dir():
-                bundle.tree["task"][option] = ASSETS
-                bundle.data[:] = [
-                    entry for entry in bundle.data if entry[0] != f"task.{option}"
-                ]
-        (temporary / EXPERIMENT).write_text(
-            tomlkit.dumps(bundle.tree), encoding="utf-8"
-        )
-        if (plugins := run_directory / "plugins").is_dir():
-            shutil.copytree(
-                plugins,
-                temporary / "plugins",
-                ignore=shutil.ignore_patterns("__pycache__"),
-            )
-        files = sorted(path for path in temporary.rglob("*") if path.is_file())
-        data = [{"option": option, "name": name} for option, name in bundle.data]
-        step = int(found.name.removeprefix("step-"))
-        write_manifest(temporary, files, step=step, data=data, space=space)
-        files.append(temporary / MANIFEST)
-        for path in files:
-            fsync(path)
-        temporary.rename(to)
+        with atomic_folder(to, overwrite=False) as folder:
+            write_merged(weights_of(found), folder / WEIGHTS)
+            for name, file in bundle.files.items():
+                (folder / name).parent.mkdir(exist_ok=True)
+                shutil.copyfile(file, folder / name)
+            if loaded is not None:
+                _write_assets(run_directory, loaded, folder / ASSETS, bundle)
+            text = tomlkit.dumps(bundle.tree)
+            (folder / EXPERIMENT).write_text(text, encoding="utf-8")
+            _copy_plugins(run_directory / "plugins", folder / "plugins")
+
+            files = sorted(path for path in folder.rglob("*") if path.is_file())
+            data = [{"option": option, "name": name} for option, name in bundle.data]
+            write_manifest(folder, files, step=step, data=data, space=space)
+            files.append(folder / MANIFEST)
     except OSError as error:
-        raise Refused(
-            f"{to} cannot be written: {error.strerror}", code="unreadable-file"
-        ) from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    return [to / path.relative_to(temporary) for path in files]
+        message = f"{to} cannot be written: {error.strerror}"
+        raise Refused(message, code="unreadable-file") from None
+    return [to / path.relative_to(folder) for path in files]
 
 
-def _write_assets(run_directory: Path, loaded: Loaded, folder: Path) -> None:
-    """Write what the task needs without its data, if it has such files: those of the run, if it kept them."""
+def _copy_plugins(source: Path, to: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, to, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def _write_assets(
+    run_directory: Path, loaded: Loaded, folder: Path, bundle: Bundle
+) -> None:
+    """Write the files that the task needs without its data, those of the run if it has them."""
+    spec = loaded.experiment.task
     if (run_directory / ASSETS).is_dir():
         shutil.copytree(run_directory / ASSETS, folder)
-        return
-    if type(loaded.experiment.task).restore is TaskSpec.restore:
-        return
-    task = loaded.experiment.task.build()
-    if isinstance(task, AssetTask):
-        folder.mkdir()
-        task.save_assets(folder)
+    elif type(spec).restore is not TaskSpec.restore:
+        task = spec.build()
+        if isinstance(task, AssetTask):
+            folder.mkdir()
+            task.save_assets(folder)
+
+    # Where an option of the task can name its assets, these replace what it names now.
+    if spec.asset_option and folder.is_dir():
+        option = f"task.{spec.asset_option}"
+        bundle.tree["task"][spec.asset_option] = ASSETS
+        bundle.data[:] = [entry for entry in bundle.data if entry[0] != option]
 
 
 def _load(
@@ -397,24 +405,21 @@ def pack(tree: Mapping[str, Any], catalog: Catalog) -> Bundle:
         path = Path(table[key])
         if not path.name or (kind != "data" and not path.exists()):
             continue
-        small = (
-            kind != "data" and path.is_file() and path.stat().st_size <= MAX_FILE_BYTES
-        )
-        folder, used = (
-            ("files", [*files]) if small else ("data", [name for _, name in data])
-        )
-        names = (
-            f"{folder}/{number}-{path.name}" if number > 1 else f"{folder}/{path.name}"
-            for number in count(1)
-        )
-        table[key] = name = next(name for name in names if name not in used)
-        if small:
+        if kind != "data" and path.is_file() and path.stat().st_size <= MAX_FILE_BYTES:
+            name = _unused_name("files", path.name, files)
             files[name] = path
         else:
-            data.append(
-                (
-                    ".".join(part for part in (*place, key) if isinstance(part, str)),
-                    name,
-                )
-            )
+            option = ".".join(part for part in (*place, key) if isinstance(part, str))
+            name = _unused_name("data", path.name, [used for _, used in data])
+            data.append((option, name))
+        table[key] = name
     return Bundle(packed, files, data)
+
+
+def _unused_name(folder: str, name: str, used: Collection[str]) -> str:
+    """Return a path in the bundle, numbered if other files have the same name."""
+    path = f"{folder}/{name}"
+    numbers = count(2)
+    while path in used:
+        path = f"{folder}/{next(numbers)}-{name}"
+    return path
