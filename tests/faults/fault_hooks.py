@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 DISK = {
@@ -33,6 +34,7 @@ def die(*_: object) -> None:
 def calls(place: str, callback: Callable[[], None]) -> None:
     """Call a function before every disk call in a folder of this name, including fsync and safetensors."""
     from dither.engine.checkpoints import checkpoint
+    from dither.registry.files import atomic
 
     def audit(event: str, given: tuple[Any, ...]) -> None:
         if event in DISK and any(
@@ -44,19 +46,19 @@ def calls(place: str, callback: Callable[[], None]) -> None:
                 return
             callback()
 
-    def patch(name: str, at: int) -> None:
-        plain = getattr(checkpoint, name)
+    def patch(module: ModuleType, name: str, at: int) -> None:
+        plain = getattr(module, name)
 
         def call(*given: Any) -> Any:
             if place in str(given[at]):
                 callback()
             return plain(*given)
 
-        setattr(checkpoint, name, call)
+        setattr(module, name, call)
 
-    patch("fsync", 0)
-    patch("save_file", 1)
-    patch("save_model", 1)
+    patch(atomic, "fsync", 0)
+    patch(checkpoint, "save_file", 1)
+    patch(checkpoint, "save_model", 1)
     sys.addaudithook(audit)
 
 

@@ -28,6 +28,7 @@ from dither.engine.checkpoints.checkpoint import (
 )
 from dither.engine.files.checksums import verify, with_checksum
 from dither.engine.optimizers.optimizer_state import flatten, restore
+from dither.registry.files import atomic
 
 FILES = [
     "model.safetensors",
@@ -292,7 +293,7 @@ class Disk:
         if not keeps_names:
             for old, new in reversed(self.renamed):
                 if new.exists():
-                    new.rename(old)
+                    new.replace(old)
 
     @contextlib.contextmanager
     def between(self):
@@ -321,8 +322,8 @@ class Disk:
         with pytest.MonkeyPatch.context() as patch:
             patched(module, "save_file", lambda _, path: self.written.add(Path(path)))
             patched(module, "save_model", lambda _, path: self.written.add(Path(path)))
-            patched(module, "fsync", synced)
-            patched(Path, "rename", moved)
+            patched(atomic, "fsync", synced)
+            patched(Path, "replace", moved)
             patched(Path, "write_text", lambda path, *_: self.written.add(path))
             patched(Path, "mkdir")
             patched(module.shutil, "rmtree")

@@ -25,7 +25,14 @@ from safetensors.torch import load_model, save_file, save_model
 from torch import Tensor, nn
 
 from dither.registry.config.errors import Problem, Refused, did_you_mean
-from dither.registry.files.atomic import follow_umask, fsync
+from dither.registry.files.atomic import (
+    atomic_folder,
+    follow_umask,
+    fsync,
+    move,
+    remove_folder,
+    remove_leftovers,
+)
 from dither.registry.files.limits import read_text
 
 from ..files.checksums import MANIFEST, checkpoint_folders, verify, write_manifest
@@ -164,10 +171,9 @@ class Checkpoints:
 
     def clear(self, damaged: Iterable[Path]) -> None:
         """Remove leftovers of interrupted writes and rename damaged checkpoints. Requires the lock of the run."""
-        for path in self.folder.glob(".tmp-*") if self.folder.is_dir() else ():
-            shutil.rmtree(path, ignore_errors=True)
+        remove_leftovers(self.folder)
         for path in damaged:
-            path.rename(path.with_name(f"damaged-{path.name}-{secrets.token_hex(3)}"))
+            move(path, path.with_name(f"damaged-{path.name}-{secrets.token_hex(3)}"))
 
     def save(self, step: int, contents: Contents | Shards) -> Path:
         """Write a checkpoint and delete older ones.
@@ -176,35 +182,33 @@ class Checkpoints:
         untouched.
         """
         final = self.folder / f"step-{step:08d}"
-        if final.exists():
-            raise FileExistsError(errno.EEXIST, "the checkpoint exists", str(final))
         if not self.folder.is_dir():
             self.folder.mkdir(parents=True)
             fsync(self.folder.parent)
+
+        # Known before an hour of writing, and in bytes, which the error of the system is not.
         needed = contents.size()
         if shutil.disk_usage(self.folder).free < needed:
             raise self._no_space(errno.ENOSPC, final, needed)
-        temporary = self.folder / f".tmp-{step}-{os.getpid()}-{secrets.token_hex(3)}"
-        temporary.mkdir()
         try:
-            _write(temporary, step, contents)
-            temporary.rename(final)
-        except BaseException as error:
-            shutil.rmtree(temporary, ignore_errors=True)
-            if isinstance(error, OSError) and error.errno in FULL:
-                raise self._no_space(
-                    error.errno, error.filename or final, needed
-                ) from error
-            raise
-        fsync(self.folder)
+            with atomic_folder(final, overwrite=False) as temporary:
+                _write(temporary, step, contents)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            raise self._no_space(
+                error.errno, error.filename or final, needed
+            ) from error
+
         for older, path in self.steps()[self.keep :]:
-            if older != self.protected_step and not (
-                self.every and older % self.every == 0
-            ):
-                dropped = self.folder / f".tmp-old-{path.name}-{secrets.token_hex(3)}"
-                path.rename(dropped)  # so that it is never half a checkpoint
-                shutil.rmtree(dropped, ignore_errors=True)
+            if not self._protects(older):
+                remove_folder(path)
         return final
+
+    def _protects(self, step: int) -> bool:
+        if step == self.protected_step:
+            return True
+        return self.every is not None and step % self.every == 0
 
     def _no_space(self, number: int, path: str | Path, needed: int) -> OSError:
         free = shutil.disk_usage(self.folder).free
@@ -251,15 +255,12 @@ def _write(folder: Path, step: int, contents: Contents | Shards) -> None:
     )
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     _write_file(folder / MANIFEST, lambda _: write_manifest(folder, files, step=step))
-    for inner in (*{path.parent for path in files}, folder):
-        fsync(inner)
 
 
 def _write_file(path: Path, write: Callable[[Path], Any]) -> None:
     with disk_errors(path):
         write(path)
         follow_umask(path)
-        fsync(path)
 
 
 class Saver:

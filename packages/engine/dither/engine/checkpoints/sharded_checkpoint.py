@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dither.registry.config.errors import Refused
-from dither.registry.files.atomic import follow_umask, fsync
+from dither.registry.files.atomic import follow_umask
 
 from ..distributed.ranks import Ranks, ShardedTensor
 from ..files.resource_errors import disk_errors
@@ -104,7 +104,6 @@ class Shards:
                 with disk_errors(folder / name / WHOLE):
                     save_file(replicated, folder / name / WHOLE)
                     follow_umask(folder / name / WHOLE)
-                    fsync(folder / name / WHOLE)
 
 
 def part_of(checkpoint: Path, name: str) -> Path:
