@@ -94,16 +94,25 @@ def test_light_commands_import_no_torch():
     assert python(code).strip()
 
 
-def test_shell_completion():
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("dither des", {"describe"}),
+        ("dither inf", {"infill"}),
+        ("dither run --un", {"--unset"}),
+        ("dither infill --co", {"--count"}),
+    ],
+)
+def test_shell_completion(line, expected):
+    """Of commands of the engine and of tasks, and of their options."""
     code = "import sys; sys.argv = ['dither']; from dither.engine.cli import main; sys.exit(main())"
     variables = {
         "_DITHER_COMPLETE": "complete_bash",
-        "COMP_WORDS": "dither des",
-        "COMP_CWORD": "1",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(line.count(" ")),
     }
-    assert python(code, cwd=ROOT, env={**os.environ, **variables}).split() == [
-        "describe"
-    ]
+    completed = python(code, cwd=ROOT, env={**os.environ, **variables}).split()
+    assert set(completed) == expected
 
 
 def test_list_and_plugins(cli):

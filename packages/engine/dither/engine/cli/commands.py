@@ -24,6 +24,8 @@ __all__ = ["app_for", "expand_overrides"]
 DOTTED = re.compile(
     r"--(?P<key>[a-z_][\w-]*(?:\.[\w-]+)+)(?:=(?P<value>.*))?", re.DOTALL
 )
+COMPLETION = "_DITHER_COMPLETE"
+"""Environment variable that click reads: set while a shell completes a command line."""
 PLUGIN_PANEL = "tasks and plugins"
 ENTRIES: tuple[list[Any], list[Any]] = (app.registered_commands, app.registered_groups)
 
@@ -35,7 +37,7 @@ def app_for(words: Sequence[str]) -> tuple[Any, list[str]]:
     none of the engine.
     """
     words = list(words)
-    word = words[0] if words else None
+    word = words[0] if words else _completed_verb()
     # Tests and notebooks call `main` several times, each with plugins of its own.
     for entries in ENTRIES:
         entries[:] = [
@@ -45,12 +47,21 @@ def app_for(words: Sequence[str]) -> tuple[Any, list[str]]:
         return _with_one_command(word), words
 
     _import_commands(dict.fromkeys(VERBS.values()))
-    # Completion must answer within a key press, so it knows the commands of the engine only.
-    if word == "--version" or "_DITHER_COMPLETE" in os.environ:
+    if word == "--version":
         return app, words
     files, words = _split_plugin_files(words)
     _add_plugin_commands(files, word)
     return app, words
+
+
+def _completed_verb() -> str | None:
+    """Return the command whose arguments a shell completes, so that only its module is imported."""
+    # bash sets the first variable, zsh and fish the second; the last word is being typed.
+    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    words = line.split(" ")
+    if COMPLETION in os.environ and len(words) > 2:
+        return words[1]
+    return None
 
 
 def expand_overrides(words: Sequence[str]) -> list[str]:
@@ -181,4 +192,7 @@ def _merge(added: Iterable[Any], entries: list[Any]) -> None:
 
 
 def _note(text: str) -> None:
+    # A shell would show it in the middle of the line that is being typed.
+    if COMPLETION in os.environ:
+        return
     print(f"note: {text}", file=sys.stderr)  # noqa: T201
