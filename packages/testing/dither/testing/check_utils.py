@@ -53,6 +53,7 @@ def assert_close(
     atol: float = 1e-4,
 ) -> None:
     """Assert that two tensors are close; `what` names them in the message."""
+    # float32 after the sums of a few layers, in any order of summation.
     torch.testing.assert_close(
         actual, expected, atol=atol, rtol=1e-3, msg=lambda text: f"{what}: {text}"
     )
@@ -112,6 +113,7 @@ def seed_cpu(seed: int) -> None:
 
 def perturb_parameters(module: M, seed: int = 0) -> M:
     """Move every parameter, so that gates and heads that start at zero take part."""
+    # A generator of its own: a check that draws afterwards sees the same draws with any module.
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -140,6 +142,7 @@ def check_gradients(
         "parameters": list(map(random, parameters)),
         "input": list(map(random, arguments)),
     }
+    # One random direction of inputs and of outputs tests all entries of the Jacobian at once.
     out = run(*arguments)
     weight = random(out)
     grads = torch.autograd.grad(
@@ -151,7 +154,8 @@ def check_gradients(
 
     def central_difference(tensors: list[Tensor], direction: list[Tensor]) -> Tensor:
         ends = []
-        # To x + d, to x - d, and back to x.
+        # To x + d, to x - d, and back to x. In float64 a step of 1e-6 balances the errors of
+        # truncation and of rounding.
         for step in (1e-6, -2e-6, 1e-6):
             with torch.no_grad():
                 for tensor, line in zip(tensors, direction, strict=True):
@@ -208,8 +212,9 @@ def random_state(space: Space, valid: Bool[Tensor, "B L"], seed: int) -> State:
     if isinstance(space, TokenSpace):
         sizes = space.table(lambda field: torch.tensor(field.size))
         return State.of((torch.rand(valid.shape, generator=generator) * sizes).long())
-    masked = torch.rand(valid.shape, generator=generator) < 0.5
-    masked = masked[..., None].expand(-1, -1, space.width).clone()
+    # Whole positions are masked, as by every process of features.
+    positions = torch.rand(valid.shape, generator=generator) < 0.5
+    masked = positions[..., None].expand(-1, -1, space.width).clone()
     x = torch.randn(masked.shape, generator=generator)
     return State(x.masked_fill(masked, 0.0), masked)
 
@@ -246,6 +251,7 @@ def ideal_output(predict: str, noised: Noised, vocab: int) -> Float[Tensor, "B L
     alpha = noised.noise.alpha(noised.x0)
     noise = noised.noise.one_minus_alpha(noised.x0)
     if noised.prior is not None and predict in ("posterior", "plug-in"):
+        # The probability of any other id, exp(-30), is below the resolution of float32.
         return 30.0 * one_hot(noised.x0, vocab).float()
     if noised.prior is not None and predict == "score":
         q = (
@@ -280,6 +286,7 @@ def usable_ids(space: TokenSpace, x: Int[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
 def _allowed(
     table: Bool[Tensor, "rows V"], x: Int[Tensor, "B L"]
 ) -> Bool[Tensor, "B L"]:
+    # gather needs valid indices; ids out of range are rejected by `in_range`.
     in_range = (x >= 0) & (x < table.shape[-1])
     index = torch.where(in_range, x, 0)[..., None]
     return in_range & table.expand(*x.shape, -1).gather(-1, index)[..., 0]

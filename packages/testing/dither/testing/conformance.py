@@ -35,6 +35,16 @@ __all__ = ["Case", "cases", "parametrize"]
 BUILT_IN = ("core-blocks", "embeddings", "engine", "losses", "processes", "tasks")
 MAX_NOT_APPLICABLE = 4 * EXAMPLES
 """Situations in which a check does not apply before it is given up."""
+REPRODUCIBLE = settings(
+    # The first example builds a model, and a busy machine is slow at any time.
+    deadline=None,
+    # A check passes or fails alike on every machine and in every run.
+    derandomize=True,
+    database=None,
+    report_multiple_bugs=False,
+    # Most draws of a component with strict demands on its surroundings are rejected.
+    suppress_health_check=list(HealthCheck),
+)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -87,17 +97,15 @@ class Case:
 
         tally = _Tally()
         try:
-            for options in self.options or (None,):
-                if options is not None or self.expected or not self._run_shared(tally):
-                    self._run_drawn(options, tally, self.catalog)
-                if tally.failure:
-                    raise tally.failure
+            self._attempt(tally)
         except AssertionError as error:
             if self.check.level == "required" or self.strict:
                 raise
-            pytest.xfail(f"recommended: {str(error).partition(chr(10))[0]}")
+            pytest.xfail(f"recommended: {str(error).splitlines()[0]}")
+
         if tally.ran:
             return
+        # A trait that is declared but never checked would be a promise without a test.
         if self.check.needs and tally.reasons:
             needs = ", ".join(sorted(self.check.needs))
             raise AssertionError(
@@ -105,34 +113,42 @@ class Case:
             )
         pytest.skip(tally.summary() or "no situation was found")
 
+    def _attempt(self, tally: _Tally) -> None:
+        for options in self.options:
+            self._run_drawn(options, tally, self.catalog)
+        if self.options:
+            return
+        # An expected failure needs more draws than are shared.
+        if self.expected or not self._run_shared(tally):
+            self._run_drawn(None, tally, self.catalog)
+        # hypothesis did not reproduce the failure with draws of its own.
+        if tally.failure:
+            raise tally.failure
+
     @property
     def _examples(self) -> int:
-        """Number of situations; reading data takes time."""
-        return (
-            1
-            if self.part.spec.kind in ("task", "data")
-            else min(self.max_examples, self.check.examples)
-        )
+        # Reading data takes time, and every situation reads the same.
+        if self.part.spec.kind in ("task", "data"):
+            return 1
+        return min(self.max_examples, self.check.examples)
 
     def _run_shared(self, tally: _Tally) -> bool:
-        """Run the check in situations drawn once for all checks; return False if it fails, or there are none."""
+        """Run the check in situations drawn once for all checks.
+
+        Return False if it fails, or there are none.
+        """
         done = 0
+        # Few checks reject many situations, so the longer list is drawn for these only.
         for count in (EXAMPLES, MAX_NOT_APPLICABLE):
             drawn = _situations(self.part, self.catalog, self.check.place, count)
             for situation in drawn[done:]:
                 try:
-                    with torch.random.fork_rng(devices=[]):
-                        seed_cpu(situation.seed)
-                        given = deepcopy((situation.args, situation.clean))
-                        self._run_in(
-                            replace(situation, args=given[0], clean=given[1]), tally
-                        )
-                except (
-                    Exception
-                ) as error:  # hypothesis finds and prints a simpler situation
+                    self._run_in(_copy(situation), tally)
+                except Exception as error:
                     error.add_note(repr(situation))
                     if self._examples == 1:
                         raise
+                    # hypothesis finds and prints a simpler situation.
                     tally.failure = error
                     return False
                 if tally.ran >= self._examples:
@@ -143,23 +159,16 @@ class Case:
     def _run_drawn(
         self, options: Mapping[str, Any] | None, tally: _Tally, catalog: Catalog
     ) -> None:
-        many = 20 * EXAMPLES  # an expected failure must be found with any draws
+        changes: dict[str, Any] = {"max_examples": self._examples}
+        if self.expected:
+            # An expected failure must be found, with however many draws; it needs no simplest example.
+            changes = {"max_examples": 20 * EXAMPLES, "phases": [Phase.generate]}
 
-        @settings(
-            max_examples=many if self.expected else self._examples,
-            deadline=None,
-            derandomize=True,
-            database=None,
-            phases=[Phase.generate] if self.expected else settings().phases,
-            report_multiple_bugs=False,
-            suppress_health_check=list(HealthCheck),
-        )
+        @settings(REPRODUCIBLE, **changes)
         @given(situations(self.part, catalog, self.check.place, options))
         def attempt(situation: Situation) -> None:
-            with torch.random.fork_rng(devices=[]):
-                seed_cpu(situation.seed)
-                if not self._run_in(situation, tally):
-                    reject()
+            if not self._run_in(situation, tally):
+                reject()
 
         before = tally.ran + tally.not_applicable
         try:
@@ -176,16 +185,26 @@ class Case:
     def _run_in(self, situation: Situation, tally: _Tally) -> bool:
         """Run the check in one situation; return False to try others because it does not apply."""
         missing = self.check.needs - traits_of(situation.spec, situation.space)
-        try:
-            if not missing:
-                self.check.run(situation)
+        tally.undeclared |= missing
+        if not missing:
+            try:
+                with torch.random.fork_rng(devices=[]):
+                    seed_cpu(situation.seed)
+                    self.check.run(situation)
+            except NotApplicable as reason:
+                tally.reasons.append(str(reason))
+            else:
                 tally.ran += 1
                 return True
-            tally.undeclared |= missing
-        except NotApplicable as reason:
-            tally.reasons.append(str(reason))
         tally.not_applicable += 1
+        # Without this bound hypothesis would search on, and report an unsatisfiable test.
         return tally.not_applicable >= MAX_NOT_APPLICABLE
+
+
+def _copy(situation: Situation) -> Situation:
+    """Copy what a check may change, so that the next one sees what was drawn."""
+    args, clean = deepcopy((situation.args, situation.clean))
+    return replace(situation, args=args, clean=clean)
 
 
 @lru_cache(maxsize=16)
@@ -197,14 +216,7 @@ def _situations(
 ) -> list[Situation]:
     drawn: list[Situation] = []
 
-    @settings(
-        max_examples=count,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    @settings(REPRODUCIBLE, max_examples=count, phases=[Phase.generate])
     @given(situations(part, catalog, place))
     def draw(situation: Situation) -> None:
         drawn.append(situation)

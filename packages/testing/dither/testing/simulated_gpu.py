@@ -8,8 +8,9 @@ an accelerator, with true values, and each place that would wait for the device 
 from __future__ import annotations
 
 import sys
+import traceback
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import torch
@@ -34,19 +35,9 @@ READS_VALUES = {
     "unique_consecutive",
     "unique_dim",
 }
-"""Operations whose result or its shape is read by the host: `.item()`, `bool`, boolean indices,
-.."""
+"""Operations whose result, or the shape of it, is read by the host, such as `.item()`."""
 INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
-NO_KERNEL = {
-    "alias",
-    "detach",
-    "empty",
-    "empty_like",
-    "empty_strided",
-    "lift_fresh",
-    "new_empty",
-    "new_empty_strided",
-}
+"""Operations whose second argument is a list of indices."""
 
 
 class _OnDevice(Tensor):
@@ -57,7 +48,7 @@ class _OnDevice(Tensor):
 
     @staticmethod
     def __new__(cls: type[Self], value: Tensor, trace: DeviceTrace) -> Self:
-        made: Any = torch.Tensor._make_wrapper_subclass(
+        wrapper: Any = torch.Tensor._make_wrapper_subclass(
             cls,
             value.shape,
             strides=value.stride(),
@@ -65,9 +56,9 @@ class _OnDevice(Tensor):
             dtype=value.dtype,
             device=DEVICE,
         )
-        made.value = value
-        made.owner = trace
-        return made  # type: ignore[no-any-return]
+        wrapper.value = value
+        wrapper.owner = trace
+        return wrapper  # type: ignore[no-any-return]
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -85,46 +76,45 @@ class _OnDevice(Tensor):
 
 
 class DeviceTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts operations on the simulated device: `kernels` by name, `syncs` by (operation, file:line of dither)."""
+    """Counts work on the simulated device.
+
+    Attributes:
+        kernels: Number of operations that are not views.
+        syncs: Number of synchronisations by (operation, file:line of dither).
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.kernels: Counter[str] = Counter()
-        self.syncs: Counter[tuple[str, str]] = Counter()
+        self.reset()
 
     def reset(self) -> None:
-        self.kernels.clear()
-        self.syncs.clear()
+        self.kernels = 0
+        self.syncs: Counter[tuple[str, str]] = Counter()
 
     def count(self, operation: str) -> None:
         """Count a synchronisation at the innermost line of dither that is running."""
-        frame: Any = sys._getframe(1)
-        while frame is not None and (
-            "/dither/" not in frame.f_code.co_filename
-            or frame.f_code.co_filename == __file__
-        ):
-            frame = frame.f_back
-        place = (
-            ""
-            if frame is None
-            else f"{frame.f_code.co_filename.rpartition('/dither/')[2]}:{frame.f_lineno}"
-        )
+        place = ""
+        for frame, line in traceback.walk_stack(sys._getframe(1)):
+            file = frame.f_code.co_filename
+            if "/dither/" in file and file != __file__:
+                place = f"{file.rpartition('/dither/')[2]}:{line}"
+                break
         self.syncs[operation, place] += 1
 
     def move(self, module: nn.Module) -> nn.Module:
         """Move a module to the simulated device; shared parameters stay shared."""
+        # `Module.to` would assign `.data`, which cannot change the class of a parameter.
         moved: dict[int, nn.Parameter] = {}
         for part in module.modules():
-            for name, parameter in part._parameters.items():
-                if parameter is not None:
-                    value = nn.Parameter(
-                        _OnDevice(parameter.detach(), self), parameter.requires_grad
-                    )
-                    part._parameters[name] = moved.setdefault(id(parameter), value)
-            for name, buffer in part._buffers.items():
-                part._buffers[name] = (
-                    None if buffer is None else _OnDevice(buffer, self)
-                )
+            for name, parameter in part.named_parameters(
+                recurse=False, remove_duplicate=False
+            ):
+                if id(parameter) not in moved:
+                    value = _OnDevice(parameter.detach(), self)
+                    moved[id(parameter)] = nn.Parameter(value, parameter.requires_grad)
+                part._parameters[name] = moved[id(parameter)]
+            for name, buffer in part.named_buffers(recurse=False):
+                part._buffers[name] = _OnDevice(buffer, self)
         return module
 
     def __torch_dispatch__(
@@ -135,65 +125,76 @@ class DeviceTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Any = None,
     ) -> Any:
         kwargs = kwargs or {}
-        on_device = [x for x in tree_leaves((args, kwargs)) if isinstance(x, _OnDevice)]
+        inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, _OnDevice)]
         target = kwargs.get("device")
-        target = None if target is None else torch.device(target)
-        if not on_device and target != DEVICE:
+        to_host = target is not None and torch.device(target) != DEVICE
+        if not inputs and (target is None or to_host):
             return func(*args, **kwargs)
+
         name = func._schema.name.partition("::")[2]
-        self._inspect(name, args, kwargs, target)
-        if not func.is_view and name not in NO_KERNEL:
-            self.kernels[name] += 1
+        for sync in _syncs(name, args, kwargs):
+            self.count(sync)
+        if not func.is_view:
+            self.kernels += 1
         out = func(*tree_map(_plain, args), **tree_map(_plain, kwargs))
-        if name == "_local_scalar_dense" or (target is not None and target != DEVICE):
+        if name == "_local_scalar_dense" or to_host:
             return out
-        same = {
-            id(x.value): x for x in on_device
-        }  # operations in place return their argument
+
+        return self._wrap(out, inputs)
+
+    def _wrap(self, out: Any, inputs: Sequence[_OnDevice]) -> Any:
+        """Return results as tensors of the simulated device."""
+        # Operations in place return their argument, which must stay the same tensor.
+        known = {id(x.value): x for x in inputs}
 
         def wrapped(x: Any) -> Any:
-            return (
-                same[id(x)]
-                if id(x) in same
-                else _OnDevice(x, self)
-                if isinstance(x, Tensor)
-                else x
-            )
+            if not isinstance(x, Tensor):
+                return x
+            if id(x) in known:
+                return known[id(x)]
+            return _OnDevice(x, self)
 
         return tree_map(wrapped, out)
 
-    def _inspect(
-        self,
-        name: str,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        target: torch.device | None,
-    ) -> None:
-        if name in READS_VALUES:
-            self.count(name)
-        for index in args[1] if name in INDEXED else ():
-            if isinstance(index, Tensor) and (
-                index.dtype == torch.bool or not isinstance(index, _OnDevice)
-            ):
-                self.count(
-                    "boolean index"
-                    if index.dtype == torch.bool
-                    else "index on the host"
-                )
-        across = name == "copy_" and isinstance(args[0], _OnDevice) != isinstance(
+
+def _syncs(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the synchronisations of an operation."""
+    if name in READS_VALUES:
+        yield name
+    if name in INDEXED:
+        yield from _syncs_of_indices(args[1])
+    if _crosses(name, args, kwargs):
+        source = args[1] if name == "copy_" else args[0]
+        yield f"copy to the {'host' if isinstance(source, _OnDevice) else 'device'}"
+
+
+def _syncs_of_indices(indices: Sequence[Any]) -> Iterator[str]:
+    for index in indices:
+        # The number of true values is the shape of the result.
+        if isinstance(index, Tensor) and index.dtype == torch.bool:
+            yield "boolean index"
+        elif isinstance(index, Tensor) and not isinstance(index, _OnDevice):
+            yield "index on the host"
+
+
+def _crosses(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether an operation copies between host and device, and waits for it."""
+    if name == "copy_":
+        # copy_(destination, source, non_blocking)
+        waits = not any(args[2:]) and not kwargs.get("non_blocking")
+        return waits and isinstance(args[0], _OnDevice) != isinstance(
             args[1], _OnDevice
         )
-        if name == "_to_copy" and target is not None:
-            across = isinstance(args[0], _OnDevice) != (target == DEVICE)
-        waits = not kwargs.get("non_blocking") and not (
-            name == "copy_" and len(args) > 2 and args[2]
-        )
-        if across and waits:
-            from_device = isinstance(args[1 if name == "copy_" else 0], _OnDevice)
-            self.count("copy to the host" if from_device else "copy to the device")
+    if name == "_to_copy" and kwargs.get("device") is not None:
+        to_device = torch.device(kwargs["device"]) == DEVICE
+        waits = not kwargs.get("non_blocking")
+        return waits and isinstance(args[0], _OnDevice) != to_device
+    return False
 
 
 def _plain(x: Any) -> Any:
     if isinstance(x, _OnDevice):
         return x.value
-    return torch.device("cpu") if isinstance(x, torch.device) and x == DEVICE else x
+    if isinstance(x, torch.device) and x == DEVICE:
+        return torch.device("cpu")
+    return x

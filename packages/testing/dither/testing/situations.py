@@ -39,6 +39,7 @@ __all__ = [
     "situations",
 ]
 
+# The simplest comes first. 6 is not divisible by most numbers of heads.
 WIDTHS = (16, 8, 24, 32, 48, 6)
 CONDITION_WIDTHS = (16, 8)
 SPACES = (TokenSpace((Field("text", 8, 4),)), FeatureSpace(4, 3))
@@ -78,24 +79,27 @@ class Situation:
     runs: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
-        more = (
-            "" if self.process in (None, self.spec) else f", process={self.process!r}"
-        )
-        more += "" if self.model is None else f", model={self.model!r}"
-        return f"{self.part.pinned}: {self.spec!r}{more}, args={self.args}, seed={self.seed}, clean={self.clean}"
+        text = f"{self.part.pinned}: {self.spec!r}"
+        if self.process not in (None, self.spec):
+            text += f", process={self.process!r}"
+        if self.model is not None:
+            text += f", model={self.model!r}"
+        return f"{text}, args={self.args}, seed={self.seed}, clean={self.clean}"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Print the situation in hypothesis' report of a failing check."""
         printer.text(repr(self))
 
+    def generator(self) -> torch.Generator:
+        """Return a generator with the seed of the situation."""
+        return torch.Generator().manual_seed(self.seed)
+
     def build(self) -> Any:
         """Return the component, built with the seed of the situation, in evaluation mode."""
         seed_cpu(self.seed)
-        built = (
-            self.spec.build()
-            if self.spec.kind == "sampler"
-            else self.spec.build(*self.args)
-        )
+        # A sampler is only checked against facts of a process and a model, not built from them.
+        args = () if self.spec.kind == "sampler" else self.args
+        built = self.spec.build(*args)
         return built.eval() if isinstance(built, torch.nn.Module) else built
 
 
@@ -139,7 +143,8 @@ def checks_of(
 def default_spec(part: Component, catalog: Catalog) -> Spec:
     """Parse the snippet that `describe` shows: defaults, and an example value of each required option."""
     table: Any = tomllib.loads(describe(part, catalog)["snippet"])
-    while "use" not in table:  # nested in the tables and lists of an experiment file
+    # It is nested in the tables and lists of an experiment file.
+    while "use" not in table:
         (table,) = table if isinstance(table, list) else table.values()
     return catalog.parse(part.spec.kind, table | {"use": part.pinned})
 
@@ -176,11 +181,10 @@ def situations(
         fixed = st.just(default_spec(part, catalog))
 
     def drawn(fits: Fits) -> st.SearchStrategy[Any]:
-        return (
-            specs(part.spec, catalog, small=place != "options", fits=fits)
-            if fixed is None
-            else fixed
-        )
+        if fixed is not None:
+            return fixed
+        # Nothing is built from options of the whole range, so they may be huge.
+        return specs(part.spec, catalog, small=place != "options", fits=fits)
 
     surroundings = {"options": _alone, "alone": _alone, "in-model": _in_model}
     return _situations(
@@ -233,6 +237,7 @@ def _alone(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
 def _block(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     spec = draw(drawn(_anything))
     pairs = []
+    # A block may refuse some widths, such as those its heads do not divide.
     for cond in CONDITION_WIDTHS:
         pairs += [(width, cond) for width in WIDTHS if _fits(spec.check(width, cond))]
     assume(pairs)
@@ -243,6 +248,7 @@ def _in_model(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     """Draw a block in a block-causal model over a single field."""
     block = draw(drawn(_anything))
     space = draw(token_spaces(max_fields=1))
+    # Any installed model with a slot for blocks serves, under whatever name the slot has.
     models = []
     for part in s.catalog.parts("model"):
         for key, info in part.spec.model_fields.items():
@@ -256,6 +262,7 @@ def _in_model(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     model: Any = draw(specs(model_spec, s.catalog, fits=fits)).model_copy(
         update={key: block}
     )
+    # Blocks as long as the sample would never use the cache.
     size = model.facts().block_size
     assume(size is not None and size < space.length and _fits(model.check(space)))
     return replace(s, spec=block, space=space, clean=draw(cleans(space)), model=model)
@@ -272,12 +279,14 @@ def _condition(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
         spec=spec,
         args=(width,),
         space=space,
+        # One row for each noise level of the checks of conditions.
         clean=draw(cleans(space, rows=5)),
     )
 
 
 def _space(draw: st.DrawFn, spec: Any, accepts: Callable[[Space], bool]) -> Space:
     """Draw an accepted space of a type that the component serves."""
+    # Spaces of one field twice: some checks apply to these only.
     families: list[st.SearchStrategy[Any]] = []
     if "tokens" in spec.serves:
         families += [token_spaces(), token_spaces(max_fields=1), graph_spaces()]
@@ -386,6 +395,7 @@ def _optimizer(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     module = torch.nn.Sequential(
         torch.nn.Linear(3, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2)
     )
+    # A frozen parameter must stay as it is.
     module[0].weight.requires_grad_(False)
     return replace(s, spec=draw(drawn(_anything)), args=(module,))
 

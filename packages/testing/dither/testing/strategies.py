@@ -60,6 +60,7 @@ def token_spaces(draw: st.DrawFn, max_fields: int = 3) -> TokenSpace:
     """Draw 1 to `max_fields` fields, each with or without MASK and PAD."""
     fields = []
     for index in range(draw(st.integers(1, max_fields))):
+        # One id would make any prediction right.
         ids = draw(st.integers(2, 5))
         special = draw(
             st.sampled_from([(), ("mask",), ("pad",), ("mask", "pad"), ("pad", "mask")])
@@ -124,10 +125,8 @@ def cleans(draw: st.DrawFn, space: Space, rows: int | None = None) -> Clean:
         x0 = _draw_ids(space, valid, generator)
         value_shape: tuple[int, ...] = valid.shape
     else:
-        x0 = (
-            torch.randn(n, space.length, space.width, generator=generator)
-            * valid[..., None]
-        )
+        x0 = torch.randn(n, space.length, space.width, generator=generator)
+        x0 = x0.masked_fill(~valid[..., None], 0.0)
         # One draw for all values of a position, or for each.
         value_shape = (*valid.shape, 1)
         if known == "values":
@@ -240,6 +239,7 @@ class _SpecStrategy:
         candidates = [
             part.spec for part in self.catalog.parts(kind) if self._may_fit(part.spec)
         ]
+        # Components that contain others of their kind would nest without end.
         if self.depth >= MAX_DEPTH:
             candidates = [
                 spec
@@ -299,14 +299,16 @@ def _options(draw: st.DrawFn, strategy: _SpecStrategy, model: type[O]) -> O:
     chosen = {}
     for key, info in model.model_fields.items():
         values = strategy.field(info)
-        if values is not None and (
-            not strategy.keeps_default(info) or draw(st.booleans())
-        ):
+        if values is None:
+            continue
+        # hypothesis shrinks to False, so that the simplest Spec has defaults only.
+        if not strategy.keeps_default(info) or draw(st.booleans()):
             chosen[key] = draw(values)
     try:
         return model.model_validate(chosen, context={"catalog": strategy.catalog})
     except ValidationError:
-        reject()  # incompatible options
+        # Options that exclude each other.
+        reject()
 
 
 def _leaves(annotation: Any) -> set[Any]:
@@ -387,6 +389,7 @@ def _numbers(metadata: list[Any], small: bool) -> st.SearchStrategy[float]:
     if high is not None:
         stop = min(high, stop)
 
+    # The ends too, where formulas divide by zero.
     shares = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9)
     numbers = [start + (stop - start) * share for share in shares]
     if not low_excluded:

@@ -88,9 +88,11 @@ def traits_of(spec: Any, space: Space | None) -> frozenset[str]:
 def may_declare(spec: type[Spec], needs: Iterable[str]) -> bool:
     """Whether a class can have all these traits with some options."""
     data = {"tokens", "features"}
+    # A class that serves one type of data cannot have the trait of the other.
     absent = data - set(getattr(spec, "serves", data))
     if not getattr(spec, "bound", False):
         absent.add("bound")
+    # Traits may depend on options, so only a class without `traits` of its own has none.
     if spec.traits is Spec.traits:
         absent |= {trait for kind, trait in DECLARED_TRAITS if kind == spec.kind}
     return absent.isdisjoint(needs)

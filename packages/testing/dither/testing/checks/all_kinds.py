@@ -157,6 +157,7 @@ print(json.dumps(imported))
 @cache
 def _import_torch(modules: tuple[str, ...]) -> dict[str, bool]:
     """Import modules in another process; return whether each of those that exist there imports torch."""
+    # This process has imported torch already.
     command = [sys.executable, "-Pc", IMPORTS, *modules]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert not done.returncode, f"import {', '.join(modules)}: {done.stderr}"
@@ -206,7 +207,8 @@ def options_frozen(s: Situation) -> None:
 def _hash(spec: Any) -> int | None:
     try:
         return hash(spec)
-    except TypeError:  # an option is a list or a table
+    except TypeError:
+        # An option is a list or a table.
         return None
 
 
@@ -272,6 +274,7 @@ def keeps_torch_globals(s: Situation) -> None:
     before = torch_globals()
     _built(s)
     after = torch_globals()
+    # Later checks must not fail for this one.
     if before != after:
         torch.set_default_dtype(before[0])
         torch.set_grad_enabled(before[1])
@@ -294,6 +297,7 @@ def seeded_build(s: Situation) -> None:
 def state_dict_round_trip(s: Situation) -> None:
     """Loading the state dict into another build restores all tensors."""
     first = _module(s)
+    # Another seed: equal weights would hide a tensor that is not in the state dict.
     seed_cpu(s.seed + 1)
     second = s.spec.build(*s.args)
     second.load_state_dict(first.state_dict())

@@ -103,6 +103,7 @@ def masked_values_ignored(s: Situation) -> None:
 def masked_positions_identical(s: Situation) -> None:
     """All fully masked positions of a sample have the same vector, also in training."""
     embedding, state = _embedding(s)
+    # At least two masked positions, as far apart as possible.
     ends = torch.tensor([0, state.x.shape[1] - 1])
     state = State(state.x, state.masked.index_fill(1, ends, True))
     h = _embed(s, embedding.train(), state)
@@ -115,6 +116,7 @@ def known_tokens_marked(s: Situation) -> None:
     """One vector is added to known tokens; if all are noisy, or nothing is said, there is none."""
     embedding, state = _embedding(s)
     noisy = torch.rand(state.x.shape) < 0.5
+    # At least one known token.
     noisy.view(-1)[0] = False
     plain = _embed(s, embedding, state)
     all_noisy = _embed(s, embedding, replace(state, noisy=torch.ones_like(noisy)))
@@ -172,9 +174,9 @@ def positions_start(s: Situation) -> None:
 
 
 def _condition(s: Situation) -> tuple[Any, Float[Tensor, " B"]]:
-    return perturb_parameters(s.build(), s.seed), torch.tensor(
-        [0.0, 0.37, 1.0, 5.0, 999.0]
-    )
+    # Levels are times, log-SNRs or steps of a thousand, so any number must do.
+    level = torch.tensor([0.0, 0.37, 1.0, 5.0, 999.0])
+    return perturb_parameters(s.build(), s.seed), level
 
 
 def condition_shape(s: Situation) -> None:
@@ -208,6 +210,7 @@ def levels_differ(s: Situation) -> None:
     if "level-free" in s.spec.traits() or "constant" in s.spec.traits():
         raise NotApplicable("the condition ignores the level")
     condition, _ = _condition(s)
+    # float64, so that close levels are not equal by rounding.
     vectors = condition.double()(torch.linspace(0, 1, 1001, dtype=torch.float64), {})
     different = len(vectors.round(decimals=9).unique(dim=0))
     assert different == len(vectors), (
@@ -245,6 +248,7 @@ def dropped_conditions(s: Situation) -> None:
         with_labels = condition(level, {name: labels})
         assert not torch.equal(with_labels, missing), f'"{name}" does not matter'
 
+        # So many that a share of .001 to .999 is dropped for some and not for all.
         many = torch.ones_like(_cond(s, 10_000)[name])
         dropped = condition.drop_conditions({name: many})[name]
         assert set(dropped.flatten().tolist()) <= {1, -1}, (
@@ -267,7 +271,7 @@ def _cond(s: Situation, rows: int) -> dict[str, Tensor]:
 
 
 def _head(s: Situation) -> tuple[Any, Float[Tensor, "B L D"]]:
-    generator = torch.Generator().manual_seed(s.seed)
+    generator = s.generator()
     h = torch.randn(*s.clean.valid.shape, s.args[1], generator=generator)
     return perturb_parameters(s.build(), s.seed), h
 
@@ -292,6 +296,7 @@ def head_unbounded(s: Situation) -> None:
         "the largest output is the same for 100 h and 200 h"
     )
     largest = farther.abs().max()
+    # A clipped or normalised output is of the order of 1.
     assert largest > 20, f"outputs are at most {largest:.3g} for 200 h"
 
 
@@ -309,17 +314,20 @@ def head_per_position(s: Situation) -> None:
 
 def embedding_tables(s: Situation) -> None:
     """`tables` has one table per field, with a row of the model's width per id."""
-    shapes = [tuple(table.weight.shape) for table in s.build().tables]
+    _check_shapes(s, "tables", s.build().tables)
+
+
+def _check_shapes(s: Situation, name: str, modules: Any) -> None:
+    shapes = [tuple(module.weight.shape) for module in modules]
     expected = [(field.size, s.args[1]) for field in s.space.fields]
-    assert shapes == expected, f"tables of shapes {shapes} instead of {expected}"
+    assert shapes == expected, f"{name} of shapes {shapes} instead of {expected}"
 
 
 def head_weights(s: Situation) -> None:
     """`maps` has one linear layer per field, of a row per id, which computes the logits."""
     head, h = _head(s)
-    shapes = [tuple(layer.weight.shape) for layer in head.maps]
-    expected = [(field.size, s.args[1]) for field in s.space.fields]
-    assert shapes == expected, f"maps of shapes {shapes} instead of {expected}"
+    _check_shapes(s, "maps", head.maps)
+    # The first field stands for all.
     logits, *_ = s.space.split(head(h)).values()
     inputs, *_ = s.space.split(h).values()
     logits = logits[..., : s.space.fields[0].size]
@@ -348,7 +356,7 @@ def gradients_reach_all(s: Situation) -> None:
 def _block(s: Situation) -> tuple[Any, Float[Tensor, "B L D"], Float[Tensor, "B C"]]:
     """Return a perturbed block, a sequence and a condition."""
     block = perturb_parameters(s.build(), s.seed)
-    generator = torch.Generator().manual_seed(s.seed)
+    generator = s.generator()
     width, cond = s.args
     x = torch.randn(BATCH, LENGTH, width, generator=generator)
     c = torch.randn(BATCH, cond, generator=generator)
@@ -363,6 +371,7 @@ def shape_and_range(s: Situation) -> None:
     assert y.dtype == x.dtype, f"{y.dtype} instead of {x.dtype}"
     assert y.isfinite().all(), "values are not finite"
     assert not torch.equal(x, y), "the block is the identity for any weights"
+    # A block that creates float32 tensors inside fails or loses digits here.
     wide = block.double()(x.double(), c.double())
     assert wide.dtype == torch.float64, f"{wide.dtype} instead of float64"
     assert_close(wide.float(), y, "float64 compared with float32", atol=1e-3)
@@ -384,6 +393,7 @@ def rows_independent(s: Situation) -> None:
 def padding_inert(s: Situation) -> None:
     """Masked positions do not influence others, however many they are."""
     block, x, c = _block(s)
+    # A long input may take another kernel.
     for more in (2, LONG):
         padded = torch.cat([x, torch.randn(BATCH, more, x.shape[-1])], 1)
         mask = (torch.arange(LENGTH + more) < LENGTH).expand(BATCH, 1, 1, -1)
@@ -396,7 +406,7 @@ def padding_inert(s: Situation) -> None:
 def permutation_equivariant(s: Situation) -> None:
     """Permuting input, conditions and mask permutes the output."""
     block, x, c = _block(s)
-    generator = torch.Generator().manual_seed(s.seed)
+    generator = s.generator()
     order = torch.randperm(LENGTH, generator=generator)
     per_position = c[:, None] + torch.randn(
         BATCH, LENGTH, c.shape[-1], generator=generator
@@ -434,15 +444,17 @@ def weighted_equals_repeated(s: Situation) -> None:
 def distances_matter(s: Situation) -> None:
     """Only distances between coordinates matter, not the order of positions or the origin."""
     block, x, c = _block(s)
+    # Base pairs: neither in order nor evenly spaced, and too large for float16.
     coordinates = torch.tensor(
         [[0, 900, 4000, 70_000, 70_001], [5, 6, 300, 2000, 1_000_000]]
     )
     y = block(x, c, positions=coordinates)
     shifted = block(x, c, positions=coordinates + 123_456_789)
     assert_close(shifted, y, "shifted coordinates")
-    order = torch.randperm(LENGTH, generator=torch.Generator().manual_seed(s.seed))
+    order = torch.randperm(LENGTH, generator=s.generator())
     permuted = block(x[:, order], c, positions=coordinates[:, order])
     assert_close(permuted, y[:, order], "permuted positions")
+    # A change of one distance must matter.
     other = coordinates.clone()
     other[:, -1] += 2500
     moved = block(x, c, positions=other)

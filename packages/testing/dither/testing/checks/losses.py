@@ -42,6 +42,7 @@ def _inputs(s: Situation) -> tuple[Any, Any, Float[Tensor, "B L V"], Noised]:
     """Return a loss, its process, raw output and the noised batch."""
     seed_cpu(s.seed)
     process: Any = s.process.build(s.space)
+    # Off both ends, where a loss of weight 0 or of a huge weight is checked by itself.
     noised = process.corrupt(s.clean, 0.05 + 0.9 * torch.rand(len(s.clean.valid)))
     return (
         s.build(),
@@ -104,6 +105,7 @@ def positions_independent(s: Situation) -> None:
     measured = _measure(loss, process, raw, noised)
     where = torch.zeros(noised.valid.shape, dtype=torch.bool)
     where.view(-1)[s.seed % where.numel()] = True
+    # Adding 0 elsewhere keeps the -inf that mark ids outside the vocabulary.
     noise = torch.randn(raw.shape).masked_fill(~where[..., None], 0.0)
     other = _measure(loss, process, raw + noise, noised)
     values = other.values[~where]
@@ -160,6 +162,7 @@ def truth_is_best(s: Situation) -> None:
     best = mean(ideal)
     random = mean(raw)
     assert best < random, f"an ideal prediction has loss {best}, a random one {random}"
+    # In both directions: at a minimum neither side is lower.
     for scale in (0.3, -0.3):
         near = mean(ideal + scale * torch.randn(raw.shape).clamp(-2, 2))
         text = (
@@ -179,6 +182,7 @@ def bound_is_exact(s: Situation) -> None:
 def bound_of_own_jumps(s: Situation) -> None:
     """With an exact model the mean over x_t is at least the exact bound."""
     for nats, expected, what in _bounds(s):
+        # The resolution of a mean in float32.
         least = expected * (1 - 1e-3) - 2e-4
         assert (nats > least).all(), (
             f"{what}: {nats.tolist()}, at least {expected.tolist()}"
@@ -201,10 +205,11 @@ def _bounds(s: Situation) -> Iterator[tuple[Tensor, Tensor, str]]:
     process = s.process.build(space)
     loss = s.spec.build(facts)
     compute = _token_bound if tokens else _feature_bound
+    # Little, medium and much noise, each with a rate of its own, which must be a factor.
     for sigma, rate in ((0.1, 1.7), (0.7, 0.6), (2.5, 1.2)):
+        # The bound in a unit of time is the decrease of the divergence.
         level = torch.tensor(sigma, dtype=torch.float64, requires_grad=True)
         nats, divergence = compute(process, loss, facts.predict, level, rate)
-        # The bound in a unit of time is the decrease of the divergence.
         expected = []
         for outcome in divergence:
             (grad,) = torch.autograd.grad(outcome, level, retain_graph=True)
@@ -234,6 +239,7 @@ def _token_bound(
         OUTCOMES[outcome], State.of(x), noise, uncertain, ~none, none, prior.float()
     )
     raw = exact_outputs(noised.state, noise, prior)[predict].float()
+    # A model cannot return -inf for ids of the vocabulary.
     if predict == "score":
         raw = raw.clamp_min(-60.0)
     measured = _measure(loss, process, raw, noised)
@@ -252,6 +258,7 @@ def _feature_bound(
     rate: float,
 ) -> tuple[Tensor, Tensor]:
     """The same for all features together; three nodes integrate squares over the noise exactly."""
+    # Gauss-Hermite quadrature, exact for polynomials of degree 5.
     node = torch.tensor([0.0, 3**0.5, -(3**0.5)])
     share = torch.tensor([2 / 3, 1 / 6, 1 / 6])
     x0 = torch.tensor([[[0.5, 1.0], [2.0, 3.5]]]).expand(3, -1, -1)

@@ -33,7 +33,7 @@ def _inputs(
     """Return a perturbed model, a state, a level per sample, the valid positions, and conditions."""
     state = random_state(s.space, s.clean.valid, s.seed)
     valid = s.clean.valid
-    level = torch.rand(len(valid), generator=torch.Generator().manual_seed(s.seed))
+    level = torch.rand(len(valid), generator=s.generator())
     return perturb_parameters(s.build(), s.seed), state, level, valid, s.clean.cond
 
 
@@ -80,15 +80,13 @@ def padding_inert(s: Situation) -> None:
     if valid.all():
         raise NotApplicable("there is no padding")
     other = State(change_values(s.space, state.x, ~valid), state.masked)
-    # Conditions of whole samples have no padding.
     changed = dict(cond)
     for condition in s.space.conditions:
-        if (
-            condition.size is None
-            and condition.length is None
-            and condition.name in cond
-        ):
-            changed[condition.name] = cond[condition.name] + 1000 * ~valid
+        # Conditions of whole samples have no padding.
+        per_position = condition.size is None and condition.length is None
+        if per_position and condition.name in cond:
+            value = cond[condition.name]
+            changed[condition.name] = torch.where(valid, value, value + 1000)
     out = _run(model, state, level, valid, cond)
     padded = _run(model, other, level, valid, changed)
     assert_close(padded[valid], out[valid], "other values of padding")
@@ -106,12 +104,12 @@ def state_matters(s: Situation) -> None:
     """The output depends on the state, and on the level unless a component ignores it."""
     model, state, level, valid, cond = _inputs(s)
     out = _run(model, state, level, valid, cond)
-    other = State(
-        change_values(s.space, state.x, valid), torch.zeros_like(state.masked)
-    )
+    # Without masks, which would hide the changed values.
+    other = State.of(change_values(s.space, state.x, valid))
     changed = _run(model, other, level, valid, cond) != out
     assert changed[valid].any(), "the output does not depend on the state"
 
+    # The model itself may ignore the level, or the condition in one of its slots.
     specs = [s.spec, *(value for _, value in s.spec if isinstance(value, Spec))]
     if not any("level-free" in spec.traits() for spec in specs):
         changed = _run(model, state, level + 1.0, valid, cond) != out
@@ -165,11 +163,12 @@ def cached_equals_full(s: Situation) -> None:
 
 def check_cache(s: Situation, model: Any, size: int) -> None:
     """Compare a sample as a whole with its blocks after a cache."""
+    # A single block never reads the cache.
     if size >= s.space.length:
         raise NotApplicable("the sample is not longer than a block")
     valid = torch.ones_like(s.clean.valid)
     state = random_state(s.space, valid, s.seed)
-    level = torch.rand(len(valid), generator=torch.Generator().manual_seed(s.seed))
+    level = torch.rand(len(valid), generator=s.generator())
     cond = s.clean.cond
     cache = model.new_cache()
     outputs = []
@@ -178,6 +177,7 @@ def check_cache(s: Situation, model: Any, size: int) -> None:
         for part in _blocks(valid.shape[1], size):
             block = State(state.x[:, part], state.masked[:, part])
             outputs.append(_run(model, block, level, valid[:, part], cond, cache=cache))
+            # Sampling runs a block many times before it keeps the finished one.
             model.trunk(block, level, valid[:, part], cond, cache=cache, keep=True)
     assert_close(torch.cat(outputs, 1), whole, "blocks with a cache")
 
@@ -196,10 +196,9 @@ def context_equals_cache(s: Situation) -> None:
     clean = random_state(s.space, valid, s.seed + 1).x
     rows, length = valid.shape
     blocks = _blocks(length, size)
-    levels = torch.rand(
-        rows, len(blocks), generator=torch.Generator().manual_seed(s.seed)
-    )
+    levels = torch.rand(rows, len(blocks), generator=s.generator())
     per_position = levels.repeat_interleave(size, 1)[:, :length]
+    # Finished blocks are clean.
     zero = torch.zeros(rows)
     cache = model.new_cache()
     outputs = []

@@ -36,13 +36,13 @@ from ..toy_distributions import (
 __all__ = ["CHECKS"]
 
 DRAWS = 2000
-"""Draws per sample."""
+"""Draws per sample: a share is known to within .01."""
 MANY = 2**16
 """Draws of joint distributions, enough to see probabilities that are off by 2 %."""
 MAX_REST = 0.05
-"""Noise at t = 0 and signal at t = 1 that the defaults may leave."""
+"""Noise at t = 0 and signal at t = 1 that the defaults may leave: schedules stop short of both."""
 POSITIONS = 4
-"""Positions per sample that are tested."""
+"""Positions per sample that are tested: each is a test that may fail by chance."""
 
 
 def _many(s: Situation) -> Clean:
@@ -85,6 +85,7 @@ def clean_at_zero(s: Situation) -> None:
     rest = float(noised.noise.one_minus_alpha(many.x0).max())
     assert rest <= MAX_REST, f"1 - alpha is {rest:.3f} at t = 0"
     if noised.eps is not None:
+        # Six standard deviations of the noise that is left.
         scaled = many.x0 * (1 - rest) ** 0.5
         assert_close(noised.state.x, scaled, "x at t = 0", atol=6 * rest**0.5 + 1e-5)
         return
@@ -145,6 +146,7 @@ def chapman_kolmogorov(s: Situation) -> None:
     """A step from t to s with an ideal prediction follows q(x_s | x_0)."""
     process = s.build()
     many = _many(s)
+    # Far apart, so that a step that forgets the gap is seen.
     late = process.schedule(_at(0.8))
     early = process.schedule(_at(0.4))
     noised = process.corrupt(many, _at(0.8))
@@ -194,6 +196,7 @@ def joint_distributions(s: Situation) -> None:
     # Random output: a step must be exact for any prediction.
     raw = random_output(process.space, torch.ones(1, 2, dtype=torch.bool), s.seed)
     raw = raw.expand(MANY, -1, -1)
+    # From a state in the middle, and from the start, where all may be MASK.
     for one in (noised.state[:1], start[:1]):
         state = one.apply(lambda tensor: tensor.expand(MANY, *tensor.shape[1:]).clone())
         pred = process.read(raw, state, now)
@@ -239,6 +242,7 @@ def normal_step(s: Situation) -> None:
     )
     assert_close(ideal.x0, noised.x0, "x0 of an exact model", atol=1e-3)
 
+    # Random output: mean and variance must be right for any prediction.
     now = _noise(1.5)
     then = _noise(0.6)
     raw = random_output(FEATURES, like.valid[:1], s.seed).expand(MANY, -1, -1)
@@ -246,7 +250,7 @@ def normal_step(s: Situation) -> None:
     before = now.one_minus_alpha(state.x).double()
     after = then.one_minus_alpha(state.x).double()
     gap = now.since(then)
-    kept = gap.alpha(state.x).double()
+    signal = gap.alpha(state.x).double()
     added = gap.one_minus_alpha(state.x).double()
 
     # Scaled so that the squares of both factors add up to 1, as in DDPM (eq. 7).
@@ -254,7 +258,7 @@ def normal_step(s: Situation) -> None:
     new = process.step(state, pred, now, then, like).x
     new = new * (after.sqrt() / gaussian_scales(process, then, state.x)[1])
     mean = then.alpha(x).double().sqrt() * added / before * pred.x0
-    mean = mean + kept.sqrt() * after / before * x
+    mean = mean + signal.sqrt() * after / before * x
     eps = (new - mean) / (after / before * added).sqrt()
     _assert_independent(eps, "the noise of a step from t to s (DDPM, eq. 7)")
     assert_close(process.finish(state, pred, like), pred.x0, "the finished sample")
@@ -264,6 +268,7 @@ def _assert_independent(x: Tensor, what: str) -> None:
     """Test values for independent standard normal ones."""
     assert_normal(x.flatten(), what, slack=2e-3)
     values = x.flatten(1).double()
+    # A few values at a time are tested, so six standard deviations rather than five.
     limit = 6 / len(x) ** 0.5
     means = values.mean(0)
     assert means.abs().max() < limit, f"{what} has the means {means.tolist()}"
@@ -290,6 +295,7 @@ def _reverse(
     sigma_s: Tensor,
 ) -> Float[Tensor, " V"]:
     """Return p(x_s | x_t) from transition matrices by Bayes' rule."""
+    # In float64: the product of two small probabilities is divided by their sum.
     eye = torch.eye(len(prior), dtype=torch.float64)
     sigma_s = sigma_s.double()
     gap = sigma_t.double() - sigma_s
@@ -303,7 +309,7 @@ def _reverse(
 def predictions_are_exact(s: Situation) -> None:
     """The raw output of an exact model becomes the true p(x_0 | x_t) and the true score."""
     process, facts = _over(s, SPACE)
-    draws = torch.randint(3, (64, 2), generator=torch.Generator().manual_seed(s.seed))
+    draws = torch.randint(3, (64, 2), generator=s.generator())
     noised = process.corrupt(Clean.of(draws), torch.full((64,), 0.5))
     truth = exact_outputs(noised.state, noised.noise, noised.prior)
     if facts.predict not in truth:

@@ -47,7 +47,9 @@ def _grid(n: int = 41) -> Float[Tensor, " n"]:
 
 def grows(s: Situation) -> None:
     """Sigma and rate are finite and not negative, and sigma never decreases, with both ends."""
-    t = torch.cat([torch.zeros(1).double(), _grid(4001), torch.ones(1).double()])
+    ends = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    # So many times, because a wrong piece of a schedule may be short.
+    t = torch.cat([ends[:1], _grid(4001), ends[1:]])
     noise: Noise = s.build()(t)
     for name, values in (("sigma", noise.sigma), ("rate", noise.rate)):
         infinite = t[~values.isfinite()].tolist()
@@ -69,6 +71,7 @@ def precision(s: Situation) -> None:
     for name, narrow, wide in parts:
         assert narrow.dtype == torch.float32, f"{name} is {narrow.dtype} for float32"
         assert wide.dtype == torch.float64, f"{name} is {wide.dtype} for float64"
+        # Close to t = 0 sigma itself is about 1e-3.
         assert_close(narrow.double(), wide, name, atol=1e-6)
 
 
@@ -111,7 +114,8 @@ def _corrupted(s: Situation) -> tuple[Any, Clean, Noised]:
 
 def _times(s: Situation) -> Float[Tensor, " B"]:
     """Return a time between 0.05 and 1 per sample."""
-    generator = torch.Generator().manual_seed(s.seed)
+    generator = s.generator()
+    # Near t = 0 nothing is noised, and there would be nothing to check.
     return 0.05 + 0.95 * torch.rand(len(s.clean.valid), generator=generator)
 
 
@@ -153,6 +157,7 @@ def times_cover_the_range(s: Situation) -> None:
     t = s.build().times(1000)
     assert tuple(t.shape) == (1000,), f"1000 times have shape {tuple(t.shape)}"
     assert ((t >= 0) & (t <= 1)).all(), f"times from {t.min()} to {t.max()}"
+    # 100 are expected in each tenth; a process may prefer some times.
     counts = torch.histc(t, 10, float(t.min()), 1.0)
     assert (counts > 50).all(), (
         f"times per tenth of the range: {counts.int().tolist()} of 1000"
@@ -161,6 +166,7 @@ def times_cover_the_range(s: Situation) -> None:
 
 def rate_is_derivative(s: Situation) -> None:
     """The rate of the noise is the derivative of sigma, also near both ends."""
+    # Schedules are often clamped near their ends, where the rate must follow.
     ends = torch.tensor([3e-5, 4e-4], dtype=torch.float64)
     t = torch.cat([ends, _grid(), 1 - ends]).requires_grad_()
     schedule = s.build()
@@ -205,6 +211,7 @@ def record_is_complete(s: Situation) -> None:
 def forward_distribution(s: Situation) -> None:
     """Noised values follow q(x_t | x_0) for the noise in the record."""
     process = s.build()
+    # 4,000 values show a probability that is off by .05.
     copies = -(-4000 // s.clean.valid.numel())
     many = s.clean.apply(lambda tensor: tensor.repeat_interleave(copies, 0))
     for t in (0.0, 0.3, 1.0):
@@ -233,6 +240,7 @@ def _check_gaussian_noise(process: Any, noised: Noised, t: float) -> None:
     if len(eps) >= 100:
         mean = eps.mean()
         variance = eps.var()
+        # Five standard deviations of the mean and of the variance of normal numbers.
         assert abs(mean) < 5 / len(eps) ** 0.5, f"eps has mean {mean:.3f}"
         assert abs(variance - 1) < 5 * (2 / len(eps)) ** 0.5, (
             f"eps has variance {variance:.3f}"
@@ -250,6 +258,7 @@ def _check_token_distribution(noised: Noised, t: float) -> None:
     drawn = one_hot(noised.state.x, q.shape[-1])[free]
     impossible = drawn.bool() & (q == 0)
     assert not impossible.any(), f"an id of probability 0 is drawn at t = {t}"
+    # Unchanged ids too: the counts of all ids would not see noise that avoids the current one.
     for name, counts, p in (
         ("ids", drawn, q),
         ("unchanged ids", drawn * same, q * same),
@@ -308,9 +317,9 @@ def returns_prediction(s: Situation) -> None:
         assert (pred.x0 + pred.eps).isfinite().all(), "the prediction is not finite"
         if noised.eps is not None:
             a, b = gaussian_scales(process, noised.noise, x)
-            assert_close(
-                (a * pred.x0 + b * pred.eps)[free], x[free], "a x0 + b eps", atol=1e-3
-            )
+            # Dividing by a small factor multiplies the rounding errors of float32.
+            sums = (a * pred.x0 + b * pred.eps)[free]
+            assert_close(sums, x[free], "a x0 + b eps", atol=1e-3)
 
 
 def time_per_position(s: Situation) -> None:
@@ -320,6 +329,7 @@ def time_per_position(s: Situation) -> None:
     t = _times(s)
     per_position = t[:, None].expand(clean.valid.shape)
     states = []
+    # The first times again: a process must not remember the last ones.
     for times in (t, per_position, t):
         seed_cpu(s.seed)
         states.append(process.corrupt(clean, times).state.x)
@@ -327,6 +337,7 @@ def time_per_position(s: Situation) -> None:
     assert_equal(states[2], states[0], "the same times and seed in a later call")
     shape = process.level(per_position).shape
     assert shape == clean.valid.shape, "the level has no value per position"
+    # A model could not know the time from equal levels.
     levels = process.level(torch.tensor([0.1, 0.5, 0.9]))
     assert len(levels.unique()) == 3, (
         f"the levels at t = 0.1, 0.5, 0.9 are {levels.tolist()}"
@@ -375,8 +386,8 @@ def stays_in_space(s: Situation) -> None:
             )
 
 
-def _finished(s: Situation, like: Clean) -> tuple[Any, Tensor, Tensor, Tensor]:
-    """Return the process and what `prior`, `step` and `finish` draw with the seed of the situation."""
+def _finished(s: Situation, like: Clean) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the draws of `prior`, `step` and `finish` with the seed of the situation."""
     process: Any = s.build()
     seed_cpu(s.seed)
     start = process.prior(like)
@@ -384,14 +395,15 @@ def _finished(s: Situation, like: Clean) -> tuple[Any, Tensor, Tensor, Tensor]:
     now = process.schedule(ones)
     pred = process.read(random_output(process.space, like.valid, s.seed), start, now)
     step = process.step(start, pred, now, process.schedule(ones / 2), like)
-    return process, start.x, step.x, process.finish(start, pred, like)
+    return start.x, step.x, process.finish(start, pred, like)
 
 
 def finish_is_clean(s: Situation) -> None:
     """The last step returns clean ids or finite features, and changes no fixed value."""
-    process, _, _, x = _finished(s, s.clean)
-    assert_equal(x[s.clean.fixed], s.clean.x0[s.clean.fixed], "finish: fixed values")
-    assert_clean(process.space, x, s.clean, "finish")
+    *_, x = _finished(s, s.clean)
+    fixed = s.clean.fixed
+    assert_equal(x[fixed], s.clean.x0[fixed], "finish: fixed values")
+    assert_clean(s.build().space, x, s.clean, "finish")
 
 
 def truth_unseen(s: Situation) -> None:
@@ -399,12 +411,11 @@ def truth_unseen(s: Situation) -> None:
     process = s.build()
     clean = s.clean
     seed_cpu(s.seed)
-    visible = (
-        ~process.prior(clean).masked
-        if s.spec.facts(s.space).prior == "hidden"
-        else clean.fixed
-    )
-    drawn = [_finished(s, like)[1:] for like in (clean, without_truth(clean, visible))]
+    visible = clean.fixed
+    # A process that hides features may show some at the start.
+    if s.spec.facts(s.space).prior == "hidden":
+        visible = ~process.prior(clean).masked
+    drawn = [_finished(s, like) for like in (clean, without_truth(clean, visible))]
     for method, a, b in zip(("prior", "step", "finish"), *drawn, strict=True):
         assert_equal(a, b, f"{method} depends on the truth")
 
@@ -431,9 +442,8 @@ def _noised(s: Situation, protocol: Any) -> tuple[Any, State]:
     process: Any = s.build()
     if not isinstance(process, protocol):
         raise NotApplicable(f"not a {protocol.__name__}")
-    return process, process.corrupt(
-        s.clean, torch.full((len(s.clean.valid),), 0.5)
-    ).state
+    half = torch.full((len(s.clean.valid),), 0.5)
+    return process, process.corrupt(s.clean, half).state
 
 
 def renoise_keeps_fixed(s: Situation) -> None:
@@ -444,8 +454,9 @@ def renoise_keeps_fixed(s: Situation) -> None:
     late = process.schedule(torch.ones(len(s.clean.valid)))
     fixed = s.clean.fixed
     seed_cpu(s.seed)
-    again = process.renoise(state, late, s.clean)
-    assert_equal(again.x[fixed], s.clean.x0[fixed], "renoise: fixed values")
+    renoised = process.renoise(state, late, s.clean)
+    assert_equal(renoised.x[fixed], s.clean.x0[fixed], "renoise: fixed values")
+    # Without a gap in time there is no noise to add.
     unchanged = process.renoise(state, late.since(late), s.clean)
     assert_equal(unchanged.x, state.x, "renoise without a gap")
 
@@ -457,6 +468,7 @@ def noise_is_standard_normal(s: Situation) -> None:
     free = ~clean.fixed.expand(clean.x0.shape)
     if not free.any():
         raise NotApplicable("all values are fixed")
+    # Enough for a test of the variance to within 11 %.
     copies = -(-4000 // int(free.sum()))
     x0 = clean.x0.repeat_interleave(copies, 0)
     free = free.repeat_interleave(copies, 0)
@@ -484,6 +496,7 @@ def reveal_keeps_visible(s: Situation) -> None:
     with_masked = process.unit_sums(masked.float()) > 0
     assert (with_masked <= units).all(), "a unit with masked elements is not masked"
 
+    # Reveal some of the masked values, and leave others masked.
     every_second = (torch.arange(masked.shape[1]) % 2 == 0)[:, None]
     still_masked = masked & every_second
     new = masked & ~still_masked

@@ -33,7 +33,7 @@ def _step(
 
 
 def _batch(s: Situation) -> Tensor:
-    return torch.randn(8, 3, generator=torch.Generator().manual_seed(s.seed))
+    return torch.randn(8, 3, generator=s.generator())
 
 
 def step_changes_weights(s: Situation) -> None:
@@ -44,7 +44,8 @@ def step_changes_weights(s: Situation) -> None:
         name: parameter.detach().clone()
         for name, parameter in module.named_parameters()
     }
-    moved = set[str]()  # after any step: the second may undo the first
+    # After any step: the second may undo the first.
+    moved = set[str]()
     for _ in range(2):
         _step(module, optimizer, _batch(s))
         moved |= {
@@ -99,6 +100,7 @@ def resumes(s: Situation) -> None:
     expected = deepcopy(module.state_dict())
 
     module.load_state_dict(weights)
+    # Of another optimizer object, as in a new process.
     second = s.build()
     second.load_state_dict(saved)
     _step(module, second, _batch(s))
@@ -117,6 +119,7 @@ def factor_valid(s: Situation) -> None:
         valid = math.isfinite(factor) and factor >= 0
         assert valid, f"the factor of step {step} is {factor}"
     assert max(factors) > 0, "the factor is 0 at every step"
+    # A resumed run calls it for later steps only.
     again = [schedule(step) for step in reversed(range(steps))]
     assert again == factors[::-1], "the factor depends on earlier calls"
 
@@ -168,11 +171,13 @@ def _compute(s: Situation, metric: Any, batches: list[slice]) -> Mapping[str, fl
 
 def tracker_life_cycle(s: Situation) -> None:
     """A tracker starts, logs and finishes, resumes in the same folder, and finishes after an error."""
+    # A tracker must accept every format, and may ignore some.
     pictures = [
         Picture("text", text="x"),
         Picture("vector", svg="<svg xmlns='http://www.w3.org/2000/svg'/>"),
     ]
     with tempfile.TemporaryDirectory() as folder:
+        # The second start resumes, and ends with an exception.
         for step, error in ((0, None), (2, RuntimeError("stopped"))):
             tracker = s.build()
             assert isinstance(tracker, Tracker), (

@@ -36,6 +36,7 @@ from ..toy_distributions import (
 __all__ = ["CHECKS"]
 
 ROWS = 800
+"""Samples of an exact model: a probability that is off by .05 is seen."""
 
 
 class RandomSession:
@@ -84,6 +85,7 @@ def _run_sampler(s: Situation, like: Clean | None = None) -> Run:
     like = s.clean if like is None else like
     sampler = s.build()
     seed_cpu(s.seed)
+    # A sampler may yield one tensor that it changes in place.
     states = [x.clone() for x in sampler(process, RandomSession(process, s.seed), like)]
     assert states, "the sampler yields nothing"
     return process, like, states

@@ -27,7 +27,9 @@ from ..situations import Situation, checks_of, fitting_process
 __all__ = ["CHECKS"]
 
 ROWS = 3
+"""Samples of a batch: the smallest number with a first, a middle and a last one."""
 CHUNK = 256
+"""Samples that are read at once where all are compared."""
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _built: dict[str, Any] = {}
 
@@ -141,6 +143,7 @@ def space_matches(s: Situation) -> None:
     for split in ("train", "valid", "test"):
         rows = range(min(ROWS, task.size(split)))
         _check_batch(task.batch(split, rows), task, len(rows), split)
+    # Where a reader of chunks is off by one.
     last = task.size("train") - 1
     _check_batch(task.batch("train", [last]), task, 1, "the last sample")
 
@@ -148,6 +151,7 @@ def space_matches(s: Situation) -> None:
 def pure_in_rows(s: Situation) -> None:
     """A sample depends only on its row number, not on other rows, their order, or the seed."""
     task = _task(s)
+    # Out of order, as shuffled training reads them.
     rows = [index % task.size("train") for index in (2, 0, 1)]
     seed_cpu(s.seed)
     random = torch.get_rng_state()
@@ -185,9 +189,7 @@ def metrics_batch_invariant(s: Situation) -> None:
     seed_cpu(s.seed)
     noised = process.corrupt(clean, torch.rand(len(clean.valid)) * 0.8 + 0.1)
     raw = random_output(process.space, clean.valid, s.seed)
-    values = torch.rand(
-        clean.valid.shape, generator=torch.Generator().manual_seed(s.seed)
-    )
+    values = torch.rand(clean.valid.shape, generator=s.generator())
     measured = Measured(values, clean.valid.float())
 
     def compute(batches: list[slice]) -> dict[str, float]:
@@ -199,6 +201,7 @@ def metrics_batch_invariant(s: Situation) -> None:
         return computed
 
     whole = compute([slice(None)])
+    # Unequal batches: a mean of their means differs from the mean.
     uneven = compute([slice(0, 1), slice(1, None)])
     assert whole, "there are no metrics"
     names = f"{sorted(whole)} for one batch, {sorted(uneven)} for several"
@@ -229,6 +232,7 @@ def evaluates_samples(s: Situation) -> None:
     task = _task(s)
     like = task.like(ROWS, s.seed)
     rows = [index % task.size("valid") for index in range(ROWS)]
+    # Real samples, since metrics may refuse meaningless ones.
     samples = torch.where(like.fixed, like.x0, task.batch("valid", rows).x0)
     metrics = task.sample_metrics(samples, like)
     for name, value in metrics.items():
@@ -245,6 +249,7 @@ def _check_all_seen(
     task: Any, samples: Tensor, like: Clean, metrics: dict[str, float]
 ) -> None:
     """Assert that metrics change if all samples but one do."""
+    # Two changes of the others: a metric may not see one of them.
     index = torch.arange(ROWS)
     for name, alone in (("first", index == 0), ("last", index == ROWS - 1)):
         unchanged = like.fixed | over(alone, samples)
