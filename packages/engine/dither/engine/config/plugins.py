@@ -37,12 +37,10 @@ RECORDS = (
 
 def names_in(document: Document) -> list[str]:
     """Return `plugins = [...]`, or [] if it is invalid, which validation reports."""
-    names = document.at(("plugins",)) or []
-    return (
-        names
-        if isinstance(names, list) and all(isinstance(name, str) for name in names)
-        else []
-    )
+    names = document.at(("plugins",))
+    if isinstance(names, list) and all(isinstance(name, str) for name in names):
+        return names
+    return []
 
 
 def load_named(plugins: Plugins, document: Document) -> None:

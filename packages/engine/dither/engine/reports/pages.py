@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -214,30 +215,32 @@ def run_page(record: RunRecord) -> Page:
         ("resolved.toml, with every default", record.toml),
         ("experiment.toml, as given", record.given),
     ]
+    # Of few metrics all are results.
     all_metrics = Section("All metrics")
     if len(rows) > len(results):
         all_metrics.table = Table(rows, head, numeric={1})
+    summary = Section("Results", NO_METRICS)
+    if rows:
+        summary = Section("Results", "", Table(results, head, {1}))
+    parts = Section("Components")
+    if components:
+        parts.table = Table(list(components.items()))
     sections = [
-        Section("Results", "", Table(results, head, {1}))
-        if rows
-        else Section("Results", NO_METRICS),
+        summary,
         samples,
         Section("Curves", "" if charts else NO_CURVES, charts=charts),
         all_metrics,
         Section("Run", table=Table(_facts(record))),
-        Section(
-            "Components", table=Table(list(components.items())) if components else None
-        ),
+        parts,
         Section("Configuration", texts=files),
     ]
 
     argv = record.manifest.get("argv")
+    named = [f"{key} {components[key]}" for key in MAIN if key in components]
     return Page(
         record.name,
         sections,
-        subtitle=", ".join(
-            f"{key} {components[key]}" for key in MAIN if key in components
-        ),
+        subtitle=", ".join(named),
         highlights=_highlights(record),
         problems=record.problems,
         command=shlex.join(map(str, argv)) if isinstance(argv, list) else "",
@@ -350,9 +353,8 @@ def list_page(records: Sequence[RunRecord]) -> Page:
 
     # Records are brief: those with curves are read again.
     last = [sign * record.last().get(best, math.nan) for record in records]
-    order = sorted(range(len(records)), key=lambda index: _finite_first(last[index]))[
-        :COLOURS
-    ]
+    order = sorted(range(len(records)), key=lambda index: _finite_first(last[index]))
+    order = order[:COLOURS]
     labels = [names[index] for index in order]
     charts = charts_of([read_run(records[index].path) for index in order], labels)
 
@@ -363,9 +365,9 @@ def list_page(records: Sequence[RunRecord]) -> Page:
         Section("Runs", note, table=Table(cells, head, numeric, wide=True)),
         Section("Curves", shown, legend=labels, charts=charts),
     ]
-    problems = [
-        f"{name}: {problem}" for name, record in named for problem in record.problems
-    ]
+    problems: list[str] = []
+    for name, record in named:
+        problems += [f"{name}: {problem}" for problem in record.problems]
     if len(problems) > MANY:
         problems[MANY:] = [f"and {len(problems) - MANY} more"]
     return Page(f"{len(records)} runs", sections, problems=problems)
@@ -449,7 +451,7 @@ MetricRow = tuple[str, list[str], list[tuple[str, float]]]
 def metric_rows(records: Sequence[RunRecord]) -> list[MetricRow]:
     """Return the last value of every metric in every run: validation first, training last."""
     lasts = [record.last() for record in records]
-    names = list(dict.fromkeys(name for last in lasts for name in last))
+    names = list(dict.fromkeys(chain.from_iterable(lasts)))
     names.sort(
         key=lambda name: (name.startswith("train/"), not name.startswith("valid/"))
     )
@@ -513,9 +515,8 @@ def _chart(records: Sequence[RunRecord], labels: Sequence[str], name: str) -> st
 def differences(records: Sequence[RunRecord]) -> list[tuple[str, list[str]]]:
     """Return every option that differs, with its value in each run; empty where it is missing."""
     configs = [flat(record.resolved) for record in records]
-    keys = dict.fromkeys(key for config in configs for key in config)
     changed = []
-    for key in keys:
+    for key in dict.fromkeys(chain.from_iterable(configs)):
         values = [config.get(key) for config in configs]
         if any(value != values[0] for value in values[1:]):
             changed.append((key, [_option(value) for value in values]))
@@ -534,7 +535,7 @@ def names_of(records: Sequence[RunRecord]) -> list[str]:
     if len(set(names)) == len(records):
         return names
 
-    # Components first, by name.
+    # Components first, by name: they say more than numbers.
     changed = sorted(differences(records), key=lambda row: not row[0].endswith(".use"))
     keys = short_keys([tuple(key.split(".")) for key, _ in changed])
     words: list[list[str]] = [[] for _ in records]
@@ -545,6 +546,7 @@ def names_of(records: Sequence[RunRecord]) -> list[str]:
             else:
                 run_words.append(f"{key}={value or 'none'}")
     by_options = [", ".join(run_words) for run_words in words]
+    # Runs of equal options differ by their directories only.
     if len(set(by_options)) == len(records):
         return by_options
 

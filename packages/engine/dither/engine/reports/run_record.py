@@ -24,6 +24,16 @@ __all__ = ["PictureFile", "RunRecord", "read_run"]
 
 MEDIA_TYPES = {".png": "image/png", ".svg": "image/svg+xml", ".txt": "text/plain"}
 
+DAMAGES = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    OverflowError,
+)
+"""What reading a line raises that is not a table with a step and a kind."""
+
 Curves = dict[str, dict[str, list[tuple[int, float]]]]
 
 
@@ -103,10 +113,10 @@ def read_run(path: Path, brief: bool = False) -> RunRecord:
         raise not_a_run(path, "resolved.toml, manifest.json or metrics.jsonl")
     record = RunRecord(path)
     record.manifest = _read(record, "manifest.json", _json, checksum_differs) or {}
+    # It is written at the end of a run.
     unfinished = "unfinished run: there is no summary.json"
-    record.summary = (
-        _read(record, "summary.json", _json, checksum_differs, unfinished) or {}
-    )
+    summary = _read(record, "summary.json", _json, checksum_differs, unfinished)
+    record.summary = summary or {}
     toml = _read(record, "resolved.toml", str)
     if toml is not None:
         record.toml = toml
@@ -128,13 +138,13 @@ def _last_points(record: RunRecord, metrics: dict[str, Any]) -> Curves:
     step = int(as_number(record.summary.get("step")) or 0)
     curves: Curves = {}
     for kind, values in metrics.items():
-        if isinstance(values, dict):
-            numbers = {name: as_number(value) for name, value in values.items()}
-            curves[kind] = {
-                name: [(step, value)]
-                for name, value in numbers.items()
-                if value is not None
-            }
+        if not isinstance(values, dict):
+            continue
+        curves[kind] = {}
+        for name, value in values.items():
+            number = as_number(value)
+            if number is not None:
+                curves[kind][name] = [(step, number)]
     return curves
 
 
@@ -177,22 +187,13 @@ def _read_metrics(record: RunRecord) -> None:
             values = from_json(line)
             step = int(values.pop("step"))
             kind = str(values.pop("kind"))
-            values = {
-                name: value for name, value in values.items() if name not in TIMES
-            }
-        except (
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            RecursionError,
-            OverflowError,
-        ):
+        except DAMAGES:
+            # The other lines of a file that a full disk has cut are worth showing.
             damaged.append(number)
             continue
         curves = record.curves.setdefault(kind, {})
         for name, value in values.items():
-            if as_number(value) is not None:
+            if name not in TIMES and as_number(value) is not None:
                 curves.setdefault(str(name), []).append((step, float(value)))
     if damaged:
         numbers = ", ".join(map(str, damaged[:5]))
@@ -207,6 +208,7 @@ def _read_metrics(record: RunRecord) -> None:
 def _read_pictures(record: RunRecord) -> None:
     """Read the newest folder of pictures."""
     folders = (path for path in (record.path / "samples").glob("*") if path.is_dir())
+    # The newest may be empty: a run was killed while it drew.
     for folder in sorted(folders, reverse=True):
         # Of several formats of one picture, the first of `MEDIA_TYPES`.
         files: dict[str, Path] = {}

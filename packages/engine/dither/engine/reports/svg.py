@@ -81,6 +81,7 @@ class Axis:
         if self.log:
             low = math.log10(low)
             high = math.log10(high)
+        # All values may be equal, or 0.
         margin = 0.04 * (high - low) or 0.05 * abs(high) or 1.0
         self.low = low - margin
         self.high = high + margin
@@ -88,9 +89,8 @@ class Axis:
     def __call__(self, value: float) -> float:
         if self.log:
             value = math.log10(value) if value > 0 else self.low
-        return self.start + (value - self.low) / (self.high - self.low) * (
-            self.end - self.start
-        )
+        share = (value - self.low) / (self.high - self.low)
+        return self.start + share * (self.end - self.start)
 
     @property
     def data(self) -> str:
@@ -104,6 +104,7 @@ class Axis:
 
     def _decades(self) -> list[float]:
         """Return powers of ten, with 2 and 5 between them where there is room."""
+        # Of more than two and a half decades, the powers of ten are labels enough.
         factors = (1, 2, 5) if self.high - self.low < 2.5 else (1,)
         values = []
         for decade in range(math.floor(self.low), math.ceil(self.high) + 1):
@@ -120,6 +121,7 @@ def ticks(low: float, high: float, count: int) -> list[float]:
         return [low]
     rough = (high - low) / count
     size = 10.0 ** math.floor(math.log10(rough))
+    # The smallest round factor that gives no more than `count` steps.
     size *= next(factor for factor in (1, 2, 2.5, 5, 10) if factor * size >= rough)
     multiples = range(math.ceil(low / size), math.floor(high / size) + 1)
     # Rounded, and without a negative zero.
@@ -147,9 +149,10 @@ def curve(
         lines[name] = [
             (step, value) for step, value in points if abs(value) < MAX_PLOTTED
         ]
+    # Bands of several lines would cover each other.
     halves: dict[int, float] = {}
     if intervals and len(lines) == 1:
-        (halves,) = (dict(intervals.get(name, ())) for name in lines)
+        halves = dict(intervals.get(next(iter(lines)), ()))
 
     steps = []
     values = []
@@ -158,9 +161,8 @@ def curve(
             steps.append(step)
             values.append(value)
             half = halves.get(step, 0.0)
-            values += [
-                end for end in (value - half, value + half) if math.isfinite(end)
-            ]
+            ends = (value - half, value + half)
+            values += filter(math.isfinite, ends)
     if not values:
         return ""
 
@@ -176,6 +178,7 @@ def curve(
     )
 
     plotted, texts = _levels(levels, y)
+    # Many raw lines would hide the smoothed ones.
     raw = "raw" if sum(map(bool, lines.values())) <= FEW else "raw many"
     for index, (name, points) in enumerate(lines.items()):
         line = _band(points, halves, x, y)
@@ -200,6 +203,7 @@ def curve(
 def _within_view(
     baselines: Mapping[str, float], low: float, high: float
 ) -> dict[str, float]:
+    # A baseline further away than the lines are high would flatten them.
     span = (high - low) or abs(high) or 1.0
     return {
         name: value

@@ -75,6 +75,7 @@ class Point:
         """Return the experiment at this point; the origin of a swept value is its position in the sweep."""
         rest = {key: value for key, value in base.tree.items() if key != "sweep"}
         document = Document(deepcopy(rest), list(base.files), dict(base.given))
+        # One layer for each value: a message about it then shows its line in the sweep.
         for path, value, place in self.values:
             tree = deepcopy(value)
             for part in reversed(path):
@@ -106,11 +107,8 @@ def add_axes(document: Document, texts: Iterable[str]) -> None:
     """Add `key=[values]`, as given after --sweep, to the grid of a document."""
     for text in texts:
         for path, (_, values) in iter_keys(Layer.override(text).tree, ()):
-            document.merge(
-                Layer(
-                    f"--sweep {text}"[:100], {"sweep": {"grid": {dotted(path): values}}}
-                )
-            )
+            tree = {"sweep": {"grid": {dotted(path): values}}}
+            document.merge(Layer(f"--sweep {text}"[:100], tree))
 
 
 def read_points(document: Document) -> list[Point]:
@@ -165,6 +163,7 @@ def _repeated(axes: Sequence[_Axis], document: Document) -> Iterator[Problem]:
 def _crossed(groups: Sequence[Sequence[_Axis]]) -> list[Point]:
     """Return a point for each combination of one index into the values of each group."""
     sizes = [len(group[0].values) for group in groups]
+    # Leading zeros, so that folders are in the order of points.
     digits = len(str(math.prod(sizes) - 1))
     points = []
     for number, indices in enumerate(itertools.product(*map(range, sizes))):
@@ -183,9 +182,9 @@ def iter_keys(
     """Yield every key of nested tables in full, with its path in the document and its value."""
     for key, value in tree.items():
         full: Path = (*path, *str(key).split("."))
-        if isinstance(value, dict) and not {"low", "high"} & set(
-            value
-        ):  # a range of a search
+        # A table with one of these keys is a range of a search, which is a value.
+        is_range = isinstance(value, dict) and not {"low", "high"}.isdisjoint(value)
+        if isinstance(value, dict) and not is_range:
             yield from iter_keys(value, (*place, key), full)
         else:
             yield full, ((*place, key), value)
@@ -193,11 +192,9 @@ def iter_keys(
 
 def key_error(path: Path) -> str | None:
     """Return why a key cannot be swept, or None."""
-    return (
-        f"{path[0]} cannot be swept: it is the same for all points"
-        if path[0] in FIXED
-        else None
-    )
+    if path[0] in FIXED:
+        return f"{path[0]} cannot be swept: it is the same for all points"
+    return None
 
 
 def _axes(
@@ -227,10 +224,9 @@ def make_point(number: str, values: Iterable[tuple[Path, Any, Path | None]]) -> 
     """Return a point with a readable name; a table is set before keys inside it."""
     ordered = tuple(sorted(values, key=lambda item: len(item[0])))
     keys = short_keys([path for path, _, _ in ordered])
-    words = (
-        f"{key}={format_value(value)}"
-        for key, (_, value, _) in zip(keys, ordered, strict=True)
-    )
+    words = []
+    for key, (_, value, _) in zip(keys, ordered, strict=True):
+        words.append(f"{key}={format_value(value)}")
     name = UNSAFE.sub("_", f"{number}-{','.join(words)}")
     return Point(name[:MAX_NAME].rstrip(".,_"), ordered)
 
@@ -254,6 +250,7 @@ def format_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
+        # 1e-4 rather than 1e-04, as people write it.
         return re.sub(r"e([+-])0*(\d)", r"e\1\2", f"{value:.6g}").replace("e+", "e")
     if isinstance(value, dict):
         words = []

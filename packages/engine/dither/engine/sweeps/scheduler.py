@@ -36,9 +36,10 @@ class PointList:
         self.folders = folders
 
     def points(self) -> Iterator[PointFolder]:
-        yield from (
-            folder for folder in self.folders if folder.status()["state"] in RESUMABLE
-        )
+        # The state is read late: another process may have run the point in the meantime.
+        for folder in self.folders:
+            if folder.status()["state"] in RESUMABLE:
+                yield folder
 
     def should_prune(self, point: PointFolder) -> bool:
         """Return whether a running point should be stopped early."""
@@ -105,6 +106,7 @@ class _Pool:
         if process.returncode == BUSY:
             say(self.console, f"skipped      {point.name}: {ENDS[BUSY]}")
             return
+        # A point that was killed has written no end.
         written = point.status()
         status = self._ended(written, process.returncode, pruned)
         state = status["state"]
@@ -155,6 +157,7 @@ class _Pool:
         while process.poll() is None:
             if self.stops > sent:
                 sent += 1
+                # A process that hangs in a driver may ignore two signals.
                 if sent > 2:
                     process.kill()
                 else:
@@ -202,7 +205,9 @@ def run_points(
         ]
         for worker in workers:
             worker.result()
-    return STOPPED if pool.signalled else FAILED if pool.failed else 0
+    if pool.signalled:
+        return STOPPED
+    return FAILED if pool.failed else 0
 
 
 @contextmanager
@@ -225,6 +230,7 @@ def _signals(pool: _Pool) -> Iterator[None]:
 def _environment(jobs: int, slot: int) -> dict[str, str]:
     """Return the environment of a process: its share of the CPU threads, and one CUDA device."""
     variables = dict(os.environ)
+    # A single process may use all threads and devices.
     if jobs == 1:
         return variables
     variables.setdefault("OMP_NUM_THREADS", str(max(1, cpu_cores() // jobs)))

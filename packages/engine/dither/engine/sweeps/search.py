@@ -54,24 +54,20 @@ class Key:
 
     def ends(self) -> list[Any]:
         """Return the smallest and the largest value, or all choices."""
-        return (
-            self.values
-            if isinstance(self.values, list)
-            else [self.values.low, self.values.high]
-        )
+        if isinstance(self.values, list):
+            return self.values
+        return [self.values.low, self.values.high]
 
     def suggest(self, trial: Any) -> Any:
         """Choose a value; the study stores the index of a choice, since it may be a table."""
+        name = dotted(self.path)
         values = self.values
         if isinstance(values, list):
-            return values[
-                trial.suggest_categorical(dotted(self.path), list(range(len(values))))
-            ]
-        suggest = trial.suggest_int if values.integral else trial.suggest_float
-        step = values.step or (1 if values.integral else None)
-        return suggest(
-            dotted(self.path), values.low, values.high, step=step, log=values.log
-        )
+            return values[trial.suggest_categorical(name, list(range(len(values))))]
+        bounds = {"low": values.low, "high": values.high, "log": values.log}
+        if values.integral:
+            return trial.suggest_int(name, step=values.step or 1, **bounds)
+        return trial.suggest_float(name, step=values.step, **bounds)
 
 
 def _optuna() -> Any:
@@ -135,12 +131,10 @@ def read_search(document: Document, plugins: Plugins) -> tuple[Search, list[Key]
     _optuna()
     space = _read_space(document)
     problems: dict[str, Problem] = {}
+    # One key at a time, with the others at their first value: all combinations would be too many.
     for key in space:
-        rest = [
-            (other.path, other.ends()[0], other.place)
-            for other in space
-            if other is not key
-        ]
+        others = [other for other in space if other is not key]
+        rest = [(other.path, other.ends()[0], other.place) for other in others]
         for value in key.ends():
             point = make_point("", ((key.path, value, key.place), *rest))
             try:
@@ -215,14 +209,14 @@ class Trials(PointList):
         base = sweep.path / "base" / "experiment.toml"
         self.base, self.plugins = open_experiment(base, select=select or None)
         self.search, self.space = read_search(self.base, self.plugins)
-        if (
-            sweep.facts["search"] != self.search.model_dump()
-        ):  # base/experiment.toml was edited
+        # base/experiment.toml may have been edited.
+        if sweep.facts["search"] != self.search.model_dump():
             sweep.facts["search"] = self.search.model_dump()
             sweep.record()
         self.study = open_study(sweep.path / JOURNAL, self.search, len(self.folders))
         self.trials: dict[str, Any] = {}
-        for folder in self.folders:  # some may have ended after their search was killed
+        # Some may have ended after their search was killed.
+        for folder in self.folders:
             if self._open_trial(folder):
                 self.finish(folder, str(folder.status()["state"]))
 
@@ -243,9 +237,8 @@ class Trials(PointList):
             if folder.status()["state"] in RESUMABLE and self._open_trial(folder):
                 yield folder
         for _ in range(MAX_REJECTED * self.search.trials):
-            if (
-                len(self.sweep.folders()) >= self.search.trials
-            ):  # failures count, or a search might never end
+            # Failures count, or a search might never end.
+            if len(self.sweep.folders()) >= self.search.trials:
                 return
             if new := self._suggest():
                 yield new
@@ -261,6 +254,7 @@ class Trials(PointList):
         try:
             loaded = check_experiment(point.document(self.base), self.plugins)
         except Refused as refused:
+            # The sampler learns nothing from it, and suggests another.
             self.study.tell(trial, state=_optuna().trial.TrialState.FAIL)
             say(
                 self.console,

@@ -90,16 +90,17 @@ class TensorBoardTracker:
         self._beginning = []
         with self._path.open("ab") as file:
             for event in events:
-                RecordWriter(file).write(
-                    Event(wall_time=time.time(), **event).SerializeToString()
-                )
+                record = Event(wall_time=time.time(), **event)
+                RecordWriter(file).write(record.SerializeToString())
 
     def log(self, step: int, kind: str, metrics: Mapping[str, float]) -> None:
         scalar = _import("torch.utils.tensorboard", "tensorboard").summary.scalar
         named = {f"{kind}/{name}": value for name, value in metrics.items()}
-        self._append(
-            *({"step": step, "summary": scalar(*item)} for item in named.items())
-        )
+        events = []
+        for name, value in named.items():
+            events.append({"step": step, "summary": scalar(name, value)})
+        self._append(*events)
+        # The summary of hyper-parameters compares runs by what they reach on other data.
         if kind != "train":
             self._last |= named
 
@@ -107,12 +108,15 @@ class TensorBoardTracker:
         text = _import("torch.utils.tensorboard", "tensorboard").summary.text
         for picture in pictures:
             if picture.png is not None:
-                self._append(
-                    {"step": step, "summary": _image_summary(picture.name, picture.png)}
-                )
+                summary = _image_summary(picture.name, picture.png)
             elif picture.text is not None:
+                # Texts are Markdown, in which indented lines are code.
                 code = indent(picture.text[:MAX_CHARACTERS], "    ", lambda _: True)
-                self._append({"step": step, "summary": text(picture.name, code)})
+                summary = text(picture.name, code)
+            else:
+                # TensorBoard shows no SVG.
+                continue
+            self._append({"step": step, "summary": summary})
 
     def finish(self, error: BaseException | None = None) -> None:
         """Write hyper-parameters and the last metrics unless the run failed.
@@ -128,9 +132,9 @@ class TensorBoardTracker:
             return
         options = {}
         for key, value in flat(self._config).items():
-            options[key] = (
-                value if isinstance(value, bool | int | float | str) else str(value)
-            )
+            # Other types are refused.
+            is_plain = isinstance(value, bool | int | float | str)
+            options[key] = value if is_plain else str(value)
         summaries = hparams(options, self._last)  # type: ignore[no-untyped-call]
         self._append(*({"summary": summary} for summary in summaries))
 
@@ -140,7 +144,8 @@ def _image_summary(name: str, png: bytes) -> Any:
     from PIL import Image
     from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
 
-    with Image.open(io.BytesIO(png)) as image:  # reads only the header
+    # Reads only the header.
+    with Image.open(io.BytesIO(png)) as image:
         width, height = image.size
     encoded = Summary.Image(
         height=height,
@@ -179,6 +184,7 @@ class CSVTracker:
         self._rows.writerows(
             (step, kind, name, value) for name, value in metrics.items()
         )
+        # The rows of a killed process must be there when it resumes.
         self._file.flush()
 
     def log_pictures(self, step: int, pictures: Sequence[Picture]) -> None:
@@ -214,21 +220,22 @@ class WandBTracker:
         self._run = wandb.init(
             project=self._spec.project,
             dir=str(folder),
+            # Of at most 64 characters; the end of a name is its random part.
             id=folder.name[-64:],
             name=folder.name,
             config=dict(config),
             mode="offline" if self._spec.offline else None,
             resume="allow",
             settings=wandb.Settings(
+                # The console of a run is not sent anywhere.
                 console="off",
                 login_timeout=60,
                 init_timeout=60,
                 quiet=True,
             ),
         )
-        self._run.define_metric(
-            "*", step_metric="step"
-        )  # the steps of W&B never go back, as those of a resumed run do
+        # The steps of W&B never go back, as those of a resumed run do.
+        self._run.define_metric("*", step_metric="step")
 
     def log(self, step: int, kind: str, metrics: Mapping[str, float]) -> None:
         named = {f"{kind}/{name}": value for name, value in metrics.items()}
@@ -329,6 +336,7 @@ class MLflowTracker:
 
     def start(self, folder: Path, config: Mapping[str, Any], step: int = 0) -> None:
         """Create or continue the run. By default MLflow tries a server that is down for minutes."""
+        # A run must not wait long for a tracker, nor report about itself.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -342,6 +350,7 @@ class MLflowTracker:
         experiment = (
             client.create_experiment(name) if known is None else known.experiment_id
         )
+        # A resumed run continues under its old id; if that is lost, as a new run.
         if step:
             condition = f"attributes.run_name = '{folder.name}'"
             for run in client.search_runs([experiment], condition, max_results=1):
@@ -374,9 +383,8 @@ class MLflowTracker:
         for picture in pictures:
             path = f"samples/step-{step:08d}/{picture.name}"
             if picture.png is not None:
-                self._client.log_image(
-                    self._id, Image.open(io.BytesIO(picture.png)), f"{path}.png"
-                )
+                image = Image.open(io.BytesIO(picture.png))
+                self._client.log_image(self._id, image, f"{path}.png")
             elif picture.text is not None:
                 self._client.log_text(self._id, picture.text, f"{path}.txt")
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import isabstract
-from itertools import islice
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -20,8 +20,6 @@ from .status import describe_exception
 
 __all__ = ["Catalog", "Component"]
 
-MAX_COMPONENTS = 10_000
-"""Components that a plugin may register: a generator may be endless."""
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 REFERENCE = re.compile(
     r"(?:(?P<plugin>[^/@]+)/)?(?P<name>[^/@]+)(?:@(?P<rev>\d{1,9}))?"
@@ -95,14 +93,8 @@ class Catalog:
         Raises ValueError for a class that is not a complete component, PydanticUserError for a type
         without validation.
         """
-        registered = list(islice(specs, MAX_COMPONENTS + 1))
-        if len(registered) > MAX_COMPONENTS:
-            raise ValueError(
-                f'plugin "{plugin}" registers more than {MAX_COMPONENTS:,} components'
-            )
-
         added: dict[tuple[str, str], Component] = {}
-        for spec in registered:
+        for spec in specs:
             kind, name = key = _key(plugin, spec)
             if key in added:
                 raise ValueError(f'plugin "{plugin}" registers {kind} "{name}" twice')
@@ -112,12 +104,13 @@ class Catalog:
                 spec.model_rebuild()
             added[key] = Component(spec, plugin)
 
-        for key, same_name in list(self._components.items()):
-            self._components[key] = [
-                part for part in same_name if part.plugin != plugin
+        # Only now, so that an error above leaves the catalogue as it was.
+        for key in list(self._components):
+            others = [
+                part for part in self._components.pop(key) if part.plugin != plugin
             ]
-            if not self._components[key]:
-                del self._components[key]
+            if others:
+                self._components[key] = others
         for key, component in added.items():
             self._components.setdefault(key, []).append(component)
 
@@ -125,20 +118,17 @@ class Catalog:
         """Return all components (of a kind) in the order of kinds, then names, then plugins."""
         self.load(None)
         order = list(KINDS)
-        parts = []
-        for (part_kind, _), same_name in self._components.items():
-            if kind in (None, part_kind):
-                parts += same_name
+        parts = [part for part in self._all() if kind in (None, part.kind)]
         return sorted(
             parts, key=lambda part: (order.index(part.kind), part.name, part.plugin)
         )
 
+    def _all(self) -> Iterable[Component]:
+        return chain.from_iterable(self._components.values())
+
     def count(self, plugin: str) -> int:
         """Return the number of components of a loaded plugin."""
-        names = [
-            part.plugin for same_name in self._components.values() for part in same_name
-        ]
-        return names.count(plugin)
+        return [part.plugin for part in self._all()].count(plugin)
 
     def names(self, kind: str) -> list[str]:
         """Return the sorted names of a kind."""
@@ -169,6 +159,7 @@ class Catalog:
         return component
 
     def _candidates(self, kind: str, name: str, plugin: str | None) -> list[Component]:
+        # Only the owners are imported, which takes less time than all plugins.
         plugins = [plugin] if plugin else self.owners.get(f"{kind}:{name}", ())
         for owner in plugins:
             self.load(owner)
@@ -176,10 +167,12 @@ class Catalog:
         owned = [part for part in parts if part.plugin in plugins]
         if owned or plugin:
             return owned
+        # registry.toml does not list it: a new plugin may register it.
         self.load(None)
         return self._components.get((kind, name), [])
 
     def _unknown(self, kind: str, reference: str) -> Refused:
+        # The message lists the names of all plugins.
         self.load(None)
         name = _name_in(reference)
         text = f'unknown {kind} "{reference}".'
@@ -216,6 +209,7 @@ class Catalog:
             part = self.find(kind, table["use"])
         except Refused as error:
             (problem,) = error.problems
+            # pydantic adds the place of the value, and collects the other mistakes.
             context = {"text": problem.message, "code": problem.code}
             raise PydanticCustomError("unknown_part", "{text}", context) from error
 
@@ -260,6 +254,7 @@ def _key(plugin: str, spec: Any) -> tuple[str, str]:
         raise ValueError(f"{title} must subclass a kind: {', '.join(KINDS)}")
     if not isinstance(spec.name, str) or not NAME.fullmatch(spec.name):
         raise ValueError(f"{title} requires a kebab-case name, not {spec.name!r}")
+    # True is an int, too.
     if type(spec.rev) is not int or spec.rev < 1:
         raise ValueError(
             f"{title} requires an integer rev of at least 1, not {spec.rev!r}"

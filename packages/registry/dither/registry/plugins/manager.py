@@ -91,15 +91,16 @@ class Plugins:
             callers = self.manager.get_hookcallers(plugin) or []
             for caller in callers:
                 if caller.name == REGISTRATION:
-                    (impl,) = (
-                        impl for impl in caller.get_hookimpls() if impl.plugin is plugin
-                    )
+                    impls = caller.get_hookimpls()
+                    (impl,) = (impl for impl in impls if impl.plugin is plugin)
                     specs: Any = impl.function()
                     self.catalog.add(name, specs)
         except BaseException:
+            # Hooks of half a plugin must not be called.
             if self.manager.get_plugin(name) is plugin:
                 self.manager.unregister(plugin)
             raise
+        # A plugin object of a test has no status yet.
         before = self._statuses.get(name) or PluginStatus(
             name, "loaded", type(plugin).__name__
         )
@@ -140,7 +141,9 @@ class Plugins:
         """Import an installed plugin, or all, unless that was done; `reports` has the failures."""
         for pending in [name] if name is not None else list(self._pending):
             if pending in self._pending:
-                self._import(pending, self._pending.pop(pending))
+                self._import(pending, self._pending[pending])
+                # Only now: after an interrupt the next use tries again.
+                del self._pending[pending]
 
     def _import(self, name: str, plugin: Installed) -> None:
         began = time.perf_counter()
@@ -154,10 +157,6 @@ class Plugins:
             self._set_unusable(
                 replace(self._statuses[name], state="failed", reason=reason)
             )
-        except BaseException:
-            # Interrupted: the next use tries again.
-            self._pending[name] = plugin
-            raise
         self._statuses[name] = replace(
             self._statuses[name],
             imports_torch=not torch_before and "torch" in sys.modules,
@@ -206,6 +205,7 @@ class Plugins:
             text = f'plugin file {path}: registry.toml blocks "{name}"'
             raise Refused(text, code="plugin-blocked")
         try:
+            # stdout is for results.
             with redirect_stdout(sys.stderr):
                 module, sha256 = import_file(path)
                 self._statuses[name] = PluginStatus(
@@ -225,6 +225,7 @@ class Plugins:
 
         Returns a warning for each that cannot.
         """
+        # Which plugins have run hooks is known only after their import.
         self.load()
         warnings = []
         for status in self.reports:
@@ -274,6 +275,7 @@ class Plugins:
                 if yield_errors:
                     yield impl.plugin_name, failed
                     continue
+                # A refusal is the answer of a check; during a run it is a failure like others.
                 if isinstance(error, Refused) and name not in RUN_HOOKS:
                     raise
                 raise failed from error
@@ -319,6 +321,7 @@ def load_plugins(
         else:
             plugins.add_installed(points)
 
+    # A file is loaded last, so that it can refer to components of installed plugins.
     if not lazy:
         plugins.load()
     for name in requested:
@@ -347,6 +350,7 @@ def _blocked(
             blocked[name] = "registry.toml"
         elif name in excluded:
             blocked[name] = f"-p no:{name}"
+        # What the command line or the experiment names explicitly is used.
         elif name not in allowed and name not in requested:
             blocked[name] = f"not in {ALLOWED}"
     return blocked

@@ -76,15 +76,12 @@ class PluginPolicy(Options):
 
         for text in value:
             try:
-                requirement = Requirement(text)
+                parts = Requirement(text)
+                # Only the name and versions are compared.
+                is_plain = not (parts.url or parts.extras or parts.marker)
             except InvalidRequirement:
-                requirement = None
-            if (
-                requirement is None
-                or requirement.url
-                or requirement.extras
-                or requirement.marker
-            ):
+                is_plain = False
+            if not is_plain:
                 hint = 'write a name with versions, as in "wavelet>=0.2"'
                 raise ValueError(f'"{text}" is not a requirement; {hint}')
         return value
@@ -186,6 +183,7 @@ def required_plugins(
                 reason = f"but {installed[0].origin} is installed"
             text = f'registry.toml requires "{requirement}", {reason}'
             problems.append(Problem(text, code="unknown-plugin"))
+        # Several plugins may come from one distribution.
         names += suitable
     return names, problems
 
@@ -194,4 +192,5 @@ def _meets(status: PluginStatus, requirement: Requirement) -> bool:
     # Loading one in another state raises with its reason, which says more than a version.
     if status.state not in ("available", "loaded"):
         return True
+    # A requirement of 0.2 accepts 0.3.dev1, which a developer has installed on purpose.
     return requirement.specifier.contains(status.version or "0", prereleases=True)

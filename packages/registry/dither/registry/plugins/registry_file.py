@@ -20,6 +20,7 @@ def check_components(policy: Policy, plugins: Plugins) -> list[Problem]:
     """Return every difference between the tables of components and the plugins they list."""
     listed = set(component_rows(policy.components))
     registered = set(component_rows(_registered(plugins)))
+    # An empty file is compared with all plugins.
     if listed:
         # A plugin that only some machines have is not in the file, and no difference.
         registered = {row for row in registered if row[0] in policy.components}
@@ -77,6 +78,7 @@ def sync_components(path: Path, plugins: Plugins) -> list[str]:
     import tomlkit
 
     before = read_policy(path).components if path.exists() else {}
+    # Their components are unknown here, but others may be able to load them.
     unusable = {status.name for status in plugins.reports if status.state != "loaded"}
     after = {plugin: kinds for plugin, kinds in before.items() if plugin in unusable}
     after = dict(sorted((after | _registered(plugins)).items()))
@@ -84,6 +86,7 @@ def sync_components(path: Path, plugins: Plugins) -> list[str]:
         document = tomlkit.parse(
             path.read_bytes().decode("utf-8-sig") if path.exists() else ""
         )
+        # Written again at the end; tomlkit keeps all else, with comments.
         document.pop("components", None)
         sections = [tomlkit.dumps(document).rstrip()]
         if after:

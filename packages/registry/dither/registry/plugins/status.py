@@ -71,6 +71,7 @@ class PluginError(Exception):
 
 def describe_exception(error: BaseException) -> str:
     """Return type and message of an exception, and the file and line that raised it."""
+    # A refusal was written for users: its type and place say nothing more.
     if isinstance(error, Refused):
         return "; ".join(problem.message for problem in error.problems)
 
@@ -78,6 +79,7 @@ def describe_exception(error: BaseException) -> str:
     if str(error):
         reason += f": {error}"
 
+    # The last frame is the place of the error; code in `<string>` has no file to show.
     stack = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in stack if not frame.filename.startswith("<")]
     if frames:
