@@ -249,19 +249,14 @@ def cases(
             Problem(f'plugin "{plugin}" has no components{hint}', code="unknown-plugin")
         )
     trusted = _trusted(plugin, catalog)
-    found = [
-        Case(
-            part,
-            check,
-            trusted,
-            examples.get(f"{part.spec.kind}:{part.spec.name}", ()),
-            strict,
-            everything=catalog,
-        )
-        for part in parts
-        for check in CHECKS
-        if check.kind in ("any", part.spec.kind) and may_declare(part.spec, check.needs)
-    ]
+    found = []
+    for part in parts:
+        options = examples.get(f"{part.kind}:{part.name}", ())
+        for check in CHECKS:
+            applies = check.kind in ("any", part.kind)
+            if applies and may_declare(part.spec, check.needs):
+                case = Case(part, check, trusted, options, strict, everything=catalog)
+                found.append(case)
     names = {case.name for case in found}
     unknown = [
         _unknown_component(plugin, name, names)

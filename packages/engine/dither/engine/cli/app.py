@@ -180,7 +180,9 @@ def load(
     with without_collection():
         from ..config.load_experiment import load_experiment
 
-        changes = [change for source in overrides for change in source or ()]
+        changes: list[str] = []
+        for source in overrides:
+            changes += source or ()
         return load_experiment(path, changes, removals or (), plugins)
 
 

@@ -95,7 +95,9 @@ def _import_commands(modules: Iterable[str]) -> None:
     for module in modules:
         import_module(f".{module}", __package__)
     order = list(VERBS)
-    panels = {verb: panel for panel, verbs in PANELS.items() for verb in verbs}
+    panels: dict[str, str] = {}
+    for panel, verbs in PANELS.items():
+        panels |= dict.fromkeys(verbs, panel)
     for entries in ENTRIES:
         entries.sort(key=lambda entry: order.index(_name(entry)))
         for entry in entries:

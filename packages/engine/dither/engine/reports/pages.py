@@ -178,8 +178,8 @@ def render(page: Page) -> str:
     # Only curves can be smoothed and zoomed; the policy of the page allows this script alone.
     script = environment.get_template("charts.js").render()
     digest = b64encode(sha256(script.encode()).digest()).decode()
-    charts = [svg for section in sections for _, svg in section.charts]
-    if not any("data-x" in svg for svg in charts):
+    charts = chain.from_iterable(section.charts for section in sections)
+    if not any("data-x" in svg for _, svg in charts):
         script = ""
 
     return environment.get_template("report.html").render(

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -292,7 +293,7 @@ def require_metric(
     name: str, measured: Iterable[Mapping[str, Any]], option: str
 ) -> None:
     """Refuse a name under which nothing was measured, if anything was."""
-    known = dict.fromkeys(key for metrics in measured for key in metrics)
+    known = dict.fromkeys(chain.from_iterable(measured))
     if known and name not in known:
         hint = did_you_mean(name, known, f"known: {', '.join(known)}")
         message = f'{option}: unknown metric "{name}"'
@@ -301,8 +302,8 @@ def require_metric(
 
 def columns_of(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[str]]:
     """Return the swept keys and the metrics of all rows: validation first, training last."""
-    keys = list(dict.fromkeys(key for row in rows for key in row["values"]))
-    metrics = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
+    keys = list(dict.fromkeys(chain.from_iterable(row["values"] for row in rows)))
+    metrics = list(dict.fromkeys(chain.from_iterable(row["metrics"] for row in rows)))
     metrics.sort(
         key=lambda name: (not name.startswith("valid/"), name.startswith("train/"))
     )

@@ -64,11 +64,9 @@ class Settings:
             )
         with optional_import("submitit is not installed", "dither-engine", "slurm"):
             import submitit
-        options = {
-            key: value
-            for text in self.options
-            for key, value in Layer.override(text).tree.items()
-        }
+        options: dict[str, Any] = {}
+        for text in self.options:
+            options |= Layer.override(text).tree
         if self.executor == "slurm":
             options = {"slurm_array_parallelism": self.jobs} | options
         try:

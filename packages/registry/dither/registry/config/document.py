@@ -183,6 +183,7 @@ def _similar_files(path: FilePath) -> str:
         neighbours = [file.name for file in files if file.suffix == ".toml"]
     shipped = shipped_experiments()
     same_stem = [name for name in shipped if name.endswith(f"/{path.stem}")]
+    # A file next to it first: a typing error is likelier than a wrong folder.
     close = nearest(path.name, neighbours) or nearest(name_of(path), shipped)
     close = close or '" or "'.join(same_stem)
     if close:
@@ -212,6 +213,7 @@ def _parse(text: str, name: str) -> dict[str, Any]:
 
 def _check_keys(text: str, name: str) -> None:
     """Refuse a dotted key of too many parts before tomllib reads it."""
+    # Nearly all files end here, at little cost.
     if all(line.count(".") < MAX_DEPTH for line in text.split("\n")):
         return
     # Dots in strings and comments are masked by letters, so that offsets stay.
@@ -337,6 +339,7 @@ class Document:
                 old[key] = before
                 self.given[*place, "use"] = self.given.get(place, ())
             if isinstance(before, dict) and not _same_component(before, value):
+                # Options of another component do not apply to the new one.
                 self._drop_origins(before, place, keep_use=isinstance(value, dict))
                 before = None
 
@@ -361,6 +364,7 @@ class Document:
 
     def _unset(self, key: str) -> None:
         layer, path = Layer.removal(key)
+        # A key that is not there is a typing error, not a success.
         table = self.at(path[:-1])
         if not isinstance(table, dict) or path[-1] not in table:
             hint = did_you_mean(key, map(dotted, _paths(self.tree)))
@@ -452,6 +456,7 @@ def _layers(path: FilePath, opened: list[FilePath], done: set[str]) -> Iterator[
                 Problem(text, ("extends",), origin, code="unreadable-file")
             ) from None
         except Refused as refused:
+            # A missing file has the place where it is named; mistakes inside have their own.
             problems = []
             for problem in refused.problems:
                 placed = replace(problem, path=("extends",), origin=origin)
@@ -496,7 +501,9 @@ def shipped_experiments() -> dict[str, FilePath]:
         place.parents[2] for place in places if place.parents[1].name == "packages"
     ]
     folders = [folder / "experiments" for folder in (*checkouts, *places)]
-    files = (file for folder in folders for file in sorted(folder.glob("*/*.toml")))
+    files: list[FilePath] = []
+    for folder in folders:
+        files += sorted(folder.glob("*/*.toml"))
     return {f"{file.parent.name}/{file.stem}": file for file in files}
 
 

@@ -154,6 +154,7 @@ class Origin:
         cut = "... " if first else ""
         text = cut + printable(self.source[first : first + MAX_WIDTH])
 
+        # Carets are as wide as the text, in which some letters take two cells.
         end = min(column + min(self.width, MAX_WIDTH // 2), first + MAX_WIDTH)
         indent = len(cut) + _cells(self.source[first:column])
         carets = "^" * max(1, _cells(self.source[column:end]))
@@ -192,8 +193,9 @@ class Problem:
 
     def __str__(self) -> str:
         text = self.message
-        half = MAX_MESSAGE // 2
+        # The end of a long message, such as of pydantic, may say what is wrong.
         if len(text) > MAX_MESSAGE:
+            half = MAX_MESSAGE // 2
             text = f"{text[:half]} ... {text[-half:]}"
         key = f"{dotted(self.path)}: " if self.path else ""
         lines = [f"{self.level}: {key}{text} [{self.code}]"]
@@ -259,6 +261,7 @@ def _cells(text: str) -> int:
 
 def printable(text: str) -> str:
     """Replace control characters, which could change the state of a terminal."""
+    # Nearly all texts; the loop over letters takes longer.
     if all(map(str.isprintable, text.split("\n"))):
         return text
     letters = []
@@ -276,6 +279,7 @@ def nearest(word: object, allowed: Iterable[str]) -> str | None:
     """Return the allowed name most similar to `word`, or None."""
     import difflib
 
+    # `-` and `_` are confused more often than letters.
     folded = {_folded(name): name for name in islice(allowed, CANDIDATES)}
     close = difflib.get_close_matches(
         _folded(str(word)[:MAX_KEY]), folded, n=1, cutoff=0.6

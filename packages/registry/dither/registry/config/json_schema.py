@@ -67,6 +67,7 @@ def schema_of(
         definitions |= added
         pending = (pending | _kinds_in(added.values())) - done
 
+    # Sorted, so that the copy in the repository changes only where the options do.
     definitions = {name: definitions[name] for name in sorted(definitions)}
     if extends:
         for table in (top, *definitions.values()):
@@ -115,9 +116,9 @@ def _settled(schema: Any) -> Any:
         schema = _by_type(schema)
     if "kind" in schema:
         schema["$ref"] = f"#/definitions/{schema.pop('kind')}"
-        if isinstance(default := schema.get("default"), dict) and set(default) == {
-            "use"
-        }:
+        # Editors insert defaults, and a bare name is how people write it.
+        default = schema.get("default")
+        if isinstance(default, dict) and set(default) == {"use"}:
             schema["default"] = default["use"]
     # draft-07 ignores other keys next to $ref.
     if "$ref" in schema and len(schema) > 1:

@@ -16,7 +16,7 @@ from ..plugins.catalog import Catalog
 from ..spec.base import Options, Spec, path_mark
 from ..spec.misfit import Misfit, Path
 from .document import Document
-from .errors import MAX_PROBLEMS, Problem, Refused, omitted_problems
+from .errors import MAX_PROBLEMS, Origin, Problem, Refused, omitted_problems
 from .option_types import descend, slot_kind
 from .validation_errors import PATTERN_MESSAGE, ErrorConverter
 
@@ -44,6 +44,7 @@ def validate(model: type[O], document: Document, catalog: Catalog | None = None)
     problems = list(
         ErrorConverter(model, document, catalog).convert(details[:MAX_PROBLEMS])
     )
+    # In the order of the file, in which they are corrected.
     problems.sort(key=_place)
     if len(details) > MAX_PROBLEMS:
         problems.append(
@@ -65,7 +66,9 @@ def problems_of(misfits: Iterable[Misfit], document: Document) -> list[Problem]:
     for misfit in misfits:
         related = misfit.related
         other = document.origin(related) if related else None
-        notes = ((f"the {related[-1]} comes from", other),) if related and other else ()
+        notes: tuple[tuple[str, Origin], ...] = ()
+        if related and other:
+            notes = ((f"the {related[-1]} comes from", other),)
         problem = Problem(
             misfit.message,
             misfit.path,

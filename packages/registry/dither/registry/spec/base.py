@@ -79,7 +79,8 @@ class Options(BaseModel):
         allow_inf_nan=False,
         validate_default=True,
         ser_json_inf_nan="strings",
-        defer_build=True,  # an experiment uses few of the registered components
+        # An experiment uses few of the registered components.
+        defer_build=True,
     )
 
     @model_validator(mode="before")
@@ -137,6 +138,7 @@ class Spec(Options):
     def __pydantic_init_subclass__(cls, **arguments: Any) -> None:
         """Check what `build` returns."""
         super().__pydantic_init_subclass__(**arguments)
+        # An inherited method is wrapped already.
         if "build" in vars(cls):
             cls.build = checked_method(vars(cls)["build"], cls.check_built)  # type: ignore[attr-defined]
 
@@ -200,6 +202,7 @@ class Place:
         """Look the name up in the catalogue of the validation context."""
 
         def parse(value: Any, info: ValidationInfo) -> Spec:
+            # From Python: a component that is built already as a Spec.
             if isinstance(value, Spec):
                 if value.kind != source.kind:
                     kinds = (
@@ -283,6 +286,7 @@ def merge_tables(table: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str,
         before: Any = merged.get(key)
         merged[key] = value
         if isinstance(before, Mapping) and isinstance(value, Mapping):
+            # Options of another component are replaced as a whole.
             name = before.get("use")
             if value.get("use", name) == name:
                 merged[key] = merge_tables(before, value)

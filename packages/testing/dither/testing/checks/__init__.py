@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from ..situations import Check
 from . import (
     all_kinds,
@@ -27,6 +29,6 @@ MODULES = (
     embeddings,
 )
 CHECKS: tuple[Check, ...] = tuple(
-    check for module in (*MODULES, run_components, tasks) for check in module.CHECKS
+    chain.from_iterable(module.CHECKS for module in (*MODULES, run_components, tasks))
 )
 """Every check of the kit. Names are unique within a kind."""

@@ -9,6 +9,7 @@ import tomllib
 import types
 from collections.abc import Iterator
 from functools import cache
+from itertools import chain
 from typing import Any, Union, get_args, get_origin
 
 import tomlkit
@@ -72,14 +73,10 @@ def summary(s: Situation) -> None:
 
 def options_documented(s: Situation) -> None:
     """Every option has a docstring below it, in nested tables too."""
-    options = (
-        (prefix, key, table)
-        for prefix, table in _tables(s.part.spec)
-        for key in table.model_fields
-    )
-    missing = [
-        prefix + key for prefix, key, table in options if key not in docs_of(table)
-    ]
+    missing: list[str] = []
+    for prefix, table in _tables(s.part.spec):
+        documented = docs_of(table)
+        missing += [prefix + key for key in table.model_fields if key not in documented]
     assert not missing, f"{s.part.pinned}: no docstring below {', '.join(missing)}"
 
 
@@ -378,11 +375,8 @@ CHECKS = (
         place="default",
         examples=2,
     ),
-    *(
-        check
+    *chain.from_iterable(
+        checks_of(kind, seeded_build, state_dict_round_trip, builds_on_meta, examples=4)
         for kind in MODULES
-        for check in checks_of(
-            kind, seeded_build, state_dict_round_trip, builds_on_meta, examples=4
-        )
     ),
 )

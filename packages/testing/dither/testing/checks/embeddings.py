@@ -502,9 +502,7 @@ CHECKS = (
     *checks_of("condition", constant, needs="constant"),
     *checks_of("head", head_shape, head_per_position, head_unbounded),
     *checks_of("head", head_weights, needs="maps"),
-    *(
-        check
-        for kind in ("embedding", "condition", "head")
-        for check in checks_of(kind, gradients_reach_all)
-    ),
+    *checks_of("embedding", gradients_reach_all),
+    *checks_of("condition", gradients_reach_all),
+    *checks_of("head", gradients_reach_all),
 )

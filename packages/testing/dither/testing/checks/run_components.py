@@ -76,14 +76,11 @@ def descends(s: Situation) -> None:
 def parameters_once(s: Situation) -> None:
     """The parameter groups contain each trainable parameter once."""
     (module,) = s.args
-    grouped = [
-        id(parameter)
-        for group in s.build().param_groups
-        for parameter in group["params"]
-    ]
-    expected = [
-        id(parameter) for parameter in module.parameters() if parameter.requires_grad
-    ]
+    grouped: list[int] = []
+    for group in s.build().param_groups:
+        grouped += map(id, group["params"])
+    # By identity, since parameters compare element by element.
+    expected = [id(x) for x in module.parameters() if x.requires_grad]
     assert sorted(grouped) == sorted(expected), (
         f"{len(grouped)} parameters in groups, {len(expected)} are trainable"
     )
