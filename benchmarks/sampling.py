@@ -50,7 +50,9 @@ def build(kind: str, predict: str, precision: str) -> Diffusion:
         if not parameter.any():
             torch.nn.init.normal_(parameter, std=0.02)
     none = cast(Any, None)
-    return Diffusion(none, process, model, none, none, cast(Any, precision)).eval()
+    return Diffusion(
+        none, process, model, none, none, precision=cast(Any, precision)
+    ).eval()
 
 
 def straightforward() -> Step:

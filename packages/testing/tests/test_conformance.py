@@ -136,6 +136,7 @@ def test_checks_follow_from_traits():
         return {case.check.name for case in cases("ours", catalog_of(spec))}
 
     dependent = {
+        "requested_equals_full",
         "cached_equals_full",
         "identity_at_init",
         "permutation_equivariant",

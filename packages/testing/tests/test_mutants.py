@@ -431,6 +431,9 @@ MUTANTS = [
         permutation_equivariant=module(
             forward=lambda inner, x, c, **o: inner(x, c, **o) + torch.arange(x.shape[1])[:, None]
         ),
+        requested_equals_full=module(
+            forward=lambda inner, x, c, requested=None, **o: inner(x, c, **o) * (1.0 if requested is None else 1.1)
+        ),
         weighted_equals_repeated=module(
             forward=lambda inner, x, c, mask=None: inner(x, c, mask=None if mask is None else mask > -torch.inf)
         ),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -64,7 +64,8 @@ class Attention(nn.Module):
         cache: KVCache | None = None,
         layer: int = 0,
         positions: Shaped[Tensor, "B L"] | None = None,
-    ) -> Float[Tensor, "B L D"]:
+        queries: Int[Tensor, "B N"] | None = None,
+    ) -> Float[Tensor, "B L D"] | Float[Tensor, "B N D"]:
         """Attend from each position to the others.
 
         Args:
@@ -73,6 +74,7 @@ class Attention(nn.Module):
             cache: Keys and values of earlier positions.
             layer: Index of this layer in the cache.
             positions: Coordinates for RoPE; indices by default.
+            queries: Indices of the positions to attend from; all by default.
         """
         qkv = (
             self.qkv(x)
@@ -88,6 +90,11 @@ class Attention(nn.Module):
             k = self.rotary(k, start, positions=positions)
         if cache is not None:
             k, v = cache.join(layer, k, v)
+
+        if queries is not None:
+            q = q.take_along_dim(queries[:, None, :, None], 2)
+            if mask is not None and mask.shape[2] > 1:
+                mask = mask.take_along_dim(queries[:, None, :, None], 2)
 
         # Grouped-query attention: several heads of queries share one of keys and values.
         if self.kv_heads != self.heads:

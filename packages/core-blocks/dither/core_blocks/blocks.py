@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from .adaln import Modulation
@@ -47,6 +47,7 @@ class AdaLNZeroBlock(nn.Module):
         layer: int = 0,
         keep: bool = False,
         positions: Shaped[Tensor, "B L"] | None = None,
+        requested: Bool[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "B L D"]:
         """Apply the block.
 
@@ -60,13 +61,16 @@ class AdaLNZeroBlock(nn.Module):
             layer: Index of this block in the cache.
             keep: Ignored; the model decides which positions stay in the cache.
             positions: Coordinates for RoPE; indices by default.
+            requested: Positions whose output is used; x stays as it is elsewhere. None for all.
         """
+        rows = _rows(requested)
         shift1, scale1, gate1, shift2, scale2, gate2 = self.modulation(c)
         y = modulate(self.norm1(x), shift1, scale1)
-        x = x + gate1 * self.attention(y, mask, cache, layer, positions)
-        y = modulate(self.norm2(x), shift2, scale2)
-        x = x + gate2 * self.mlp(y)
-        return x
+        y = self.attention(y, mask, cache, layer, positions, rows)
+        h = _take(x, rows) + _take(gate1, rows) * y
+        y = modulate(self.norm2(h), _take(shift2, rows), _take(scale2, rows))
+        h = h + _take(gate2, rows) * self.mlp(y)
+        return _put(h, rows, x)
 
 
 class PreNormBlock(nn.Module):
@@ -101,13 +105,14 @@ class PreNormBlock(nn.Module):
         layer: int = 0,
         keep: bool = False,
         positions: Shaped[Tensor, "B L"] | None = None,
+        requested: Bool[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "B L D"]:
         """Apply the block; `c` is ignored, the other arguments are those of `AdaLNZeroBlock`."""
-        x = x + self.drop_path(
-            self.attention(self.norm1(x), mask, cache, layer, positions)
-        )
-        x = x + self.drop_path(self.mlp(self.norm2(x)))
-        return x
+        rows = _rows(requested)
+        y = self.attention(self.norm1(x), mask, cache, layer, positions, rows)
+        h = _take(x, rows) + self.drop_path(y)
+        h = h + self.drop_path(self.mlp(self.norm2(h)))
+        return _put(h, rows, x)
 
 
 class DropPath(nn.Module):
@@ -128,3 +133,32 @@ class DropPath(nn.Module):
         # Kept samples are scaled up, so that the mean is that of evaluation.
         scale = (mask / (1 - self.p)).to(x.dtype)
         return x * scale.view(-1, *[1] * (x.ndim - 1))
+
+
+def _rows(requested: Bool[Tensor, "B L"] | None) -> Int[Tensor, "B N"] | None:
+    """Return the indices of the requested positions of each sample, filled up with others to one length."""
+    if requested is None:
+        return None
+    longest = int(requested.sum(1).max().clamp_min(1))
+    order = requested.int().argsort(dim=1, descending=True, stable=True)
+    return order[:, :longest]
+
+
+def _take(
+    v: Float[Tensor, "B #L D"], rows: Int[Tensor, "B N"] | None
+) -> Float[Tensor, "B #N D"]:
+    """Return the vectors of the rows; one vector per sample is that of all its rows."""
+    if rows is None or v.shape[1] == 1:
+        return v
+    return v.take_along_dim(rows[..., None], 1)
+
+
+def _put(
+    h: Float[Tensor, "B N D"],
+    rows: Int[Tensor, "B N"] | None,
+    x: Float[Tensor, "B L D"],
+) -> Float[Tensor, "B L D"]:
+    """Return x with its rows replaced by h."""
+    if rows is None:
+        return h
+    return x.scatter(1, rows[..., None].expand_as(h), h.to(x.dtype))

@@ -38,6 +38,7 @@ class _Tokens:
         extra: Number of extra tokens.
         positions: Coordinates for RoPE; None for indices.
         documents: Number of each token's document, -1 on padding; None for a single document.
+        requested: Tokens whose output is used; None for all.
     """
 
     h: Float[Tensor, "B T D"]
@@ -46,6 +47,7 @@ class _Tokens:
     extra: int
     positions: Shaped[Tensor, "B T"] | None
     documents: Int[Tensor, "B T"] | None
+    requested: Bool[Tensor, "B T"] | None
 
 
 class Denoiser(nn.Module):
@@ -60,6 +62,8 @@ class Denoiser(nn.Module):
         head: `B L D` -> raw values per position.
         block_size: Positions per block with block-causal attention; None for full attention.
         checkpointing: Recompute each block in the backward pass instead of keeping its activations.
+        skip_unrequested: Pass `State.requested` to the last block, which may compute keys and values
+            alone at other positions.
         merge_masked: Replace all fully masked positions of a sample by one. Exact if the embedding
             maps them to one vector and the blocks are permutation-equivariant and accept a float
             mask.
@@ -78,6 +82,7 @@ class Denoiser(nn.Module):
         *,
         block_size: int | None = None,
         checkpointing: bool = False,
+        skip_unrequested: bool = False,
         merge_masked: bool = False,
         drop_padding: bool = False,
         positions: bool = False,
@@ -90,6 +95,7 @@ class Denoiser(nn.Module):
         self.head = head
         self.block_size = block_size
         self.checkpointing = checkpointing
+        self.skip_unrequested = skip_unrequested
         self.merge_masked = merge_masked
         self.drop_padding = drop_padding
         self.positions = positions
@@ -142,7 +148,8 @@ class Denoiser(nn.Module):
         start = 0 if cache is None else cache.length
         h, extra = self.embedding(state, cond, start)
         c = functional.silu(self.condition(level, cond))
-        tokens = self._tokens(h, c, extra, valid, cond, start)
+        requested = state.requested if self.skip_unrequested else None
+        tokens = self._tokens(h, c, extra, valid, cond, start, requested)
         if DOCUMENT in cond and (extra or cache is not None or context is not None):
             raise ValueError(
                 "packed documents require full attention, without a cache and extra tokens"
@@ -176,6 +183,7 @@ class Denoiser(nn.Module):
         valid: Bool[Tensor, "B L"],
         cond: Mapping[str, Tensor],
         start: int,
+        requested: Bool[Tensor, "B L"] | None,
     ) -> _Tokens:
         """Extend everything that is given per position to the extra tokens."""
         # An extra token is conditioned on the level of the first position.
@@ -191,6 +199,9 @@ class Denoiser(nn.Module):
             # Padding attends to padding, so that every query has a key.
             documents = documents.masked_fill(~valid, -1)
 
+        if requested is not None:
+            requested = functional.pad(requested, (extra, 0))
+
         return _Tokens(
             h=h,
             c=c,
@@ -198,6 +209,7 @@ class Denoiser(nn.Module):
             extra=extra,
             positions=positions,
             documents=documents,
+            requested=requested,
         )
 
     def _without_cache(self, tokens: _Tokens, state: State) -> Float[Tensor, "B T D"]:
@@ -222,7 +234,11 @@ class Denoiser(nn.Module):
         self, tokens: _Tokens, merged: MergedPositions
     ) -> Float[Tensor, "B T D"]:
         """Compute one token for each set of identical ones, which counts as that many keys."""
-        remaining = replace(tokens, h=merged.take(tokens.h))
+        remaining = replace(
+            tokens,
+            h=merged.take(tokens.h),
+            requested=merged.requested(tokens.requested),
+        )
         return merged.spread(self._run_blocks(remaining, merged.weight))
 
     def _with_some(
@@ -235,6 +251,7 @@ class Denoiser(nn.Module):
             c=tokens.c if tokens.c.ndim == 2 else tokens.c[:, used],
             valid=tokens.valid[:, used],
             documents=None if tokens.documents is None else tokens.documents[:, used],
+            requested=None if tokens.requested is None else tokens.requested[:, used],
         )
         h = self._run_blocks(selected, self._mask(selected))
         return torch.zeros_like(tokens.h).index_copy(1, used, h.to(tokens.h.dtype))
@@ -278,9 +295,13 @@ class Denoiser(nn.Module):
         cache: KVCache | None = None,
         keep: bool = False,
     ) -> Float[Tensor, "B T D"]:
-        options = _block_options(tokens)
+        options: dict[str, Any] = _block_options(tokens)
         h = tokens.h
         for layer, block in enumerate(self.blocks):
+            # Only keys and values of other positions matter: a sampling step of the language seed
+            # model takes FILL of the time.
+            if tokens.requested is not None and layer == len(self.blocks) - 1:
+                options["requested"] = tokens.requested
             h = self._run(
                 block,
                 h,

@@ -78,6 +78,15 @@ class MergedPositions:
         """Copy the vector of each remaining token to all tokens that it represents."""
         return _gather(h, self.index)
 
+    def requested(
+        self, requested: Bool[Tensor, "B L"] | None
+    ) -> Bool[Tensor, "B N"] | None:
+        """Return which remaining tokens represent a requested one."""
+        if requested is None:
+            return None
+        count = torch.zeros_like(self.remaining)
+        return count.scatter_add(1, self.index, requested.long()) > 0
+
 
 def _gather(
     h: Float[Tensor, "B K D"], index: Int[Tensor, "B J"]

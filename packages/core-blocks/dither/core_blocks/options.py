@@ -85,7 +85,7 @@ class TransformerBlock(BlockSpec):
 
     def traits(self) -> frozenset[str]:
         """Without RoPE the block is permutation-equivariant; without dropout equal keys may be merged into one."""
-        traits = {"cache"}
+        traits = {"cache", "requested"}
         if self.rope == "centre":
             traits.add("positions")
         if not self.rope:

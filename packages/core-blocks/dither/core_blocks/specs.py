@@ -268,6 +268,7 @@ class DenoiserModel(ModelSpec):
             head=self.head.build(space, self.width),
             block_size=self.block_size,
             checkpointing=self.checkpointing,
+            skip_unrequested="requested" in block,
             merge_masked=full and identical and weighted,
             drop_padding=full and "equivariant" in block,
             positions="positions" in block,

@@ -30,6 +30,10 @@ DECLARED_TRAITS = {
         "block",
         "positions",
     ): "accepts positions=, coordinates of which only the distances matter",
+    (
+        "block",
+        "requested",
+    ): "accepts requested=, a mask of positions whose output is used; others may be skipped",
     ("block", "cache"): "in a block-causal model, blocks with a cache equal the whole",
     ("embedding", "tables"): "has `tables`, one per field, that a head may share",
     ("embedding", "known"): "known tokens are marked, from State.noisy",

@@ -120,7 +120,8 @@ class Session:
             if at is None:
                 raws.append(system.raw(state, t, clean, branch.cache))
             else:
-                h = system.call(system.trunk, state, t, clean, cache=branch.cache)
+                requested = replace(state, requested=at)
+                h = system.call(system.trunk, requested, t, clean, cache=branch.cache)
                 raws.append(cast(_RowHead, self._head)(h[at])[None])
         return raws[0] if len(raws) == 1 else guided(raws[0], raws[1], self.scale)
 

@@ -159,11 +159,14 @@ class State(_TensorRecord):
             this is all False.
         noisy: True where x may have noise, False where it is known to be clean; None if that is not
             said.
+        requested: True on positions whose output is used; None for all. A model may return anything
+            finite at the others.
     """
 
     x: Shaped[Tensor, "B L *M"]
     masked: Bool[Tensor, "B L *M"]
     noisy: Bool[Tensor, "B L *M"] | None = None
+    requested: Bool[Tensor, "B L"] | None = None
 
     @classmethod
     def of(cls, x: Tensor) -> State:

@@ -469,6 +469,26 @@ def cached_equals_full(s: Situation) -> None:
     check_cache(s, model, s.model.facts().block_size)
 
 
+def requested_equals_full(s: Situation) -> None:
+    """Outputs and gradients at requested positions equal those without `requested`."""
+    block, x, c = _block(s)
+    weights = dict(block.named_parameters())
+    requested = torch.tensor(
+        [[True, False, True, True, False], [False, True, False, False, True]]
+    )
+    mask = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()[None, None]
+    per_position = c[:, None].expand(-1, LENGTH, -1)
+    for condition, attended in ((c, None), (per_position, mask)):
+        full = block(x, condition, mask=attended)
+        part = block(x, condition, mask=attended, requested=requested)
+        assert part.isfinite().all(), "values at other positions are not finite"
+        assert_close(part[requested], full[requested], "requested positions")
+        expected = torch.autograd.grad(full[requested].sum(), list(weights.values()))
+        grads = torch.autograd.grad(part[requested].sum(), list(weights.values()))
+        for name, grad, other in zip(weights, grads, expected, strict=True):
+            assert_close(grad, other, f"gradient of {name}")
+
+
 CHECKS = (
     *checks_of(
         "block",
@@ -480,6 +500,7 @@ CHECKS = (
     ),
     *checks_of("block", identity_at_init, needs="zero-init"),
     *checks_of("block", permutation_equivariant, needs="equivariant"),
+    *checks_of("block", requested_equals_full, needs="requested"),
     *checks_of("block", weighted_equals_repeated, needs="weighted-keys"),
     *checks_of("block", distances_matter, needs="positions"),
     *checks_of("block", cached_equals_full, needs="cache", place="in-model"),
