@@ -1,13 +1,14 @@
 """The denoiser: initial output, dependencies between positions, gradients, options, tied embeddings."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import load_file, load_model, save_model
 
 from dither.registry import default_catalog
-from dither.registry.contracts.records import State
+from dither.registry.contracts.records import Context, State
 
 
 def everywhere(state):
@@ -171,6 +172,110 @@ def test_common_padding_is_dropped_exactly(model_of, graph, state_of, opened):
         torch.testing.assert_close(results[0][1], results[1][1], rtol=1e-3, atol=1e-4)
     length = state.x.shape[1]
     assert lengths == [length - 3, length] * 2
+
+
+def outputs_and_gradients(model, state, requested, given, **options):
+    """Outputs at requested positions, and gradients of a loss over these."""
+    model.zero_grad()
+    out = finite(model(state, *given, **options))
+    assert out.isfinite().all()
+    out[requested].square().sum().backward()
+    return [
+        out[requested].detach(),
+        *(p.grad.clone() for p in model.parameters() if p.grad is not None),
+    ]
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("drop_padding", [False, True])
+@pytest.mark.parametrize(
+    ("space", "options"),
+    [
+        ("graph", {"embedding": "graph"}),
+        ("regions", {}),
+        ("regions", {"embedding": {"use": "regions", "cls": True, "elements": True}}),
+        ("text", {"block": {"rope": True, "kv_heads": 1}}),
+        ("text", {"block": {"use": "pre-norm"}}),
+        ("text", {"block_size": 3}),
+    ],
+    ids=str,
+)
+def test_last_block_computes_requested_positions_only(
+    request, model_of, state_of, opened, space, options, drop_padding, checkpointing
+):
+    """The same values and gradients, with padding and merged positions."""
+    sort = request.getfixturevalue(space)
+    model = opened(model_of(sort, checkpointing=checkpointing, **options)).double()
+    model.train().drop_padding &= drop_padding
+    state = state_of(sort, 4, dtype=torch.float64)
+    valid = everywhere(state)
+    valid[:, -1] = False
+    valid[2, 2:] = False
+    generator = torch.Generator().manual_seed(3)
+    requested = (torch.rand(valid.shape, generator=generator) < 0.4) & valid
+    requested[1] = False
+    sizes = []
+    model.blocks[-1].mlp.register_forward_pre_hook(
+        lambda _, args: sizes.append(args[0].shape[1])
+    )
+
+    for level in (torch.rand(4).double(), torch.rand(valid.shape).double()):
+        sizes.clear()
+        given = (level, valid, {})
+        part = replace(state, requested=requested)
+        few = outputs_and_gradients(model, part, requested, given)
+        assert max(sizes) <= requested.sum(1).max()
+        everything = outputs_and_gradients(model, state, requested, given)
+        for a, b in zip(few, everything, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
+
+
+def test_requested_positions_of_packed_documents(model_of, state_of, opened, text):
+    model = opened(model_of(text))
+    state = state_of(text)
+    documents = torch.arange(12).div(5, rounding_mode="floor").expand(2, -1)
+    requested = everywhere(state)
+    requested[:, 2:9] = False
+    given = (LEVEL, everywhere(state), {"document": documents})
+    part = model(replace(state, requested=requested), *given)
+    torch.testing.assert_close(part[requested], model(state, *given)[requested])
+
+
+def test_requested_positions_with_a_cache_and_a_context(
+    model_of, state_of, opened, text
+):
+    """All keys reach the cache; with a context every position is computed."""
+    model = opened(model_of(text, block_size=4))
+    state = state_of(text)
+    requested = torch.zeros(2, 4, dtype=torch.bool)
+    requested[0, 1] = True
+    valid = torch.ones_like(requested)
+    outputs = []
+    for mask in (None, requested):
+        cache = model.new_cache()
+        for start in (0, 4):
+            part = replace(State.of(state.x[:, start : start + 4]), requested=mask)
+            out = model(part, LEVEL, valid, {}, cache=cache, keep=True)
+        outputs.append(out)
+    torch.testing.assert_close(outputs[1][requested], outputs[0][requested])
+
+    context = Context(State.of(state_of(text, seed=1).x), torch.zeros(2))
+    given = (LEVEL, everywhere(state), {})
+    part = replace(state, requested=everywhere(state) & (state.x % 2 == 0))
+    whole = model(state, *given, context=context)
+    torch.testing.assert_close(model(part, *given, context=context), whole)
+
+
+def test_a_block_without_the_trait_computes_every_position(
+    model_of, state_of, opened, text
+):
+    model = opened(model_of(text))
+    assert model.skip_unrequested
+    model.skip_unrequested = False
+    state = state_of(text)
+    part = replace(state, requested=torch.zeros_like(everywhere(state)))
+    given = (LEVEL, everywhere(state), {})
+    assert torch.equal(model(part, *given), model(state, *given))
 
 
 KAIMING = {"use": "tokens", "init": "kaiming"}

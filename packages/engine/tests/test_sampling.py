@@ -69,6 +69,23 @@ def test_samples_are_a_function_of_the_seed(load, block, monkeypatch):
     assert not torch.equal(first[:2], first[2:4]), "batches differ"
 
 
+def test_default_batch_bounds_the_probabilities(load, monkeypatch):
+    """By default a batch holds few samples of a large vocabulary; a batch size is as given."""
+    system = Diffusion.build(load().experiment)
+    like = system.task.like(5, 0)
+    alone = draw(system, like, seed=7, batch_size=1)
+    pairs = draw(system, like, seed=7, batch_size=2)
+    together = draw(system, like, seed=7)
+    per_sample = like.valid.shape[1] * system.process.space.vocab
+    assert not torch.equal(pairs, together)
+
+    monkeypatch.setattr(session, "MAX_PROBABILITIES", 3 * per_sample - 1)
+    assert torch.equal(draw(system, like, seed=7), pairs)
+    assert torch.equal(draw(system, like, seed=7, batch_size=5), together)
+    monkeypatch.setattr(session, "MAX_PROBABILITIES", 1)
+    assert torch.equal(draw(system, like, seed=7), alone)
+
+
 def watch(system):
     """Return the trajectories that the task will plot."""
     seen = []

@@ -37,7 +37,7 @@ class ModelCalls:
 
 @dataclass(frozen=True)
 class Branch:
-    """Inputs of one call of the model: valid and cond of `clean`, and a cache of `start` finished positions."""
+    """Inputs of a model call: valid and cond of `clean`, and a cache of `start` positions."""
 
     clean: Clean
     cache: Any
@@ -45,7 +45,9 @@ class Branch:
 
 
 class Session:
-    """The model for one batch of samples: `session(state, t)` is a prediction; finished positions are cached.
+    """The model for one batch of samples: `session(state, t)` is a prediction.
+
+    Finished positions are cached.
 
     A state that is shorter than the sample continues the cached positions, or replaces them after
     `refresh`; only a sample with a single field can come in pieces. Under guidance the model is
@@ -60,20 +62,17 @@ class Session:
         self.calls = calls or ModelCalls()
         self.scale = 1.0
         self.branches = [Branch(like, None)]
+        self._head = _row_head(system)
+
         guidance = system.guidance
-        if (
-            guidance is not None
-            and guidance.weight != 1
-            and guidance.condition in like.cond
-        ):
-            cond = {
-                name: value
-                for name, value in like.cond.items()
-                if name != guidance.condition
-            }
+        if guidance is None or guidance.condition not in like.cond:
+            return
+        # A weight of 1 is the conditional model itself, at half the cost.
+        if guidance.weight != 1:
+            cond = dict(like.cond)
+            del cond[guidance.condition]
             self.scale = guidance.weight
             self.branches.append(Branch(replace(like, cond=cond), None))
-        self._head = _row_head(system)
 
     def __call__(
         self,
@@ -81,29 +80,30 @@ class Session:
         t: Float[Tensor, "B *L"],
         at: Bool[Tensor, "B L"] | None = None,
     ) -> Any:
-        """Run the model on a state at time t; return the prediction, or that of the positions `at` as `1 N V`."""
+        """Run the model on a state at time t; return its prediction.
+
+        With `at`, return the prediction of these positions only, as one sample of N: `1 N V`.
+        """
         process = self.system.process
         noise = process.schedule(t)
         if at is None:
             return process.read(self._run(state, t), state, noise)
 
+        # No position is requested: the prediction of a batch of no samples, without the model.
         if not at.any():
-            # Nothing depends on the model: the prediction of no position, from a batch of no
-            # samples.
-            nothing = torch.zeros(
-                0, state.x.shape[1], _vocab(process.space), device=at.device
-            )
-            return process.read(nothing, state[:0], noise[:0]).at(at[:0])
+            vocab = _vocab(process.space)
+            raw = torch.zeros(0, state.x.shape[1], vocab, device=at.device)
+            return process.read(raw, state[:0], noise[:0]).at(at[:0])
 
+        # This head or process depends on the position, so that all are predicted first.
         if self._head is None:
             return process.read(self._run(state, t), state, noise).at(at)
 
         rows = State.of(state.x[at][None])
         sigma = over(noise.sigma, state.x).expand(at.shape)[at]
         rate = over(noise.rate, state.x).expand(at.shape)[at]
-        return process.read(
-            self._run(state, t, at), rows, Noise(sigma[None], rate[None])
-        )
+        raw = self._run(state, t, at)
+        return process.read(raw, rows, Noise(sigma[None], rate[None]))
 
     def _run(
         self,
@@ -111,7 +111,7 @@ class Session:
         t: Float[Tensor, "B *L"],
         at: Bool[Tensor, "B L"] | None = None,
     ) -> Any:
-        """Return the raw output of the model under guidance, of all positions or of those `at`, `1 N V`."""
+        """Return the raw output under guidance: `B L V`, or `1 N V` of the positions `at`."""
         system = self.system
         raws = []
         for branch in self.branches:
@@ -142,7 +142,10 @@ class Session:
     def refresh(
         self, x: Shaped[Tensor, "B L"], t: Float[Tensor, "B *L"], start: int
     ) -> None:
-        """Cache the keys and values of a whole state at time t; later states are its positions from `start` on."""
+        """Cache the keys and values of a whole state at time t.
+
+        Later states are its positions from `start` on.
+        """
         system = self.system
         for i, branch in enumerate(self.branches):
             cache = cast(Denoiser, system.model).new_cache()
@@ -157,20 +160,19 @@ class Session:
         """Return the part of the sample that x is, after the cached positions."""
         like = branch.clean
         start = branch.start
-        length = x.shape[1]
-        whole = branch.clean.x0.shape[1]
-        if length == whole and not start:
+        stop = start + x.shape[1]
+        length = like.x0.shape[1]
+        if start == 0 and stop == length:
             return like
+
         space = self.system.process.space
         if isinstance(space, TokenSpace) and len(space.fields) > 1:
-            raise ValueError(
-                f"a sample of several fields cannot be drawn in pieces: {space}"
-            )
-        if start + length > whole:
-            raise ValueError(
-                f"positions {start}..{start + length} of a sample that has {whole}"
-            )
-        return like.slice_positions(start, start + length)
+            message = f"a sample of several fields cannot be drawn in pieces: {space}"
+            raise ValueError(message)
+        if stop > length:
+            message = f"positions {start}..{stop} of a sample that has {length}"
+            raise ValueError(message)
+        return like.slice_positions(start, stop)
 
 
 def _vocab(space: Space) -> int:
@@ -182,7 +184,10 @@ def _vocab(space: Space) -> int:
 
 
 class _RowHead:
-    """A head that is one linear map, converted to the precision of its products once; the result is float32 or more."""
+    """A head that is one linear map, cast once to the precision of its products.
+
+    Its output is float32 or more.
+    """
 
     def __init__(self, linear: nn.Linear, precision: str) -> None:
         dtype = torch.bfloat16 if precision == "bfloat16" else linear.weight.dtype
@@ -195,14 +200,13 @@ class _RowHead:
 
 
 def _row_head(system: Diffusion) -> _RowHead | None:
-    """Return the head as a function of single positions; None if it or the process depends on the position."""
+    """Return the head as a function of single positions; None if there is none."""
     process = system.process
     linear = linear_head(system)
-    if (
-        linear is None
-        or not isinstance(process, TokenProcess)
-        or len(process.prior_probs()) > 1
-    ):
+    if linear is None or not isinstance(process, TokenProcess):
+        return None
+    # Several rows of the prior are one for each position.
+    if len(process.prior_probs()) > 1:
         return None
     return _RowHead(linear, system.precision)
 
@@ -217,7 +221,10 @@ def walk(
     try:
         states = system.sampler(system.process, Session(system, like, calls), like)
         if not isinstance(states, Iterable):
-            message = f"the sampler of {system.sampler.__module__} returned {shown(states)}, expected states"
+            message = (
+                f"the sampler of {system.sampler.__module__} returned {shown(states)}, "
+                "expected states"
+            )
             raise Refused(Problem(message, ("sampler",), code="plugin-failed"))
         yield from states
     finally:
@@ -226,6 +233,8 @@ def walk(
 
 MAX_BATCH = {"cpu": 250, "cuda": 1000}
 """Most samples of a batch by default."""
+MAX_PROBABILITIES = 1 << 27
+"""Most probabilities `B L V` of a batch by default: 0.5 GiB for each tensor of a prediction."""
 
 
 @overload
@@ -261,31 +270,57 @@ def draw(
     watch: Callable[[Tensor], object] | None = None,
     calls: ModelCalls | None = None,
 ) -> Shaped[Tensor, "N L *M"] | None:
-    """Draw samples, and return them on the CPU; None once `stopped`, checked before every step, returns True.
+    """Draw samples, and return them on the CPU; None once `stopped` returns True.
 
-    The result is a function of the weights, `like`, the seed, the batch size (all, at most
-    `MAX_BATCH`) and the device only. Samples of a batch share one stream of random numbers; batch i
-    has the stream of (seed, i). `watch` is called with every state of the first batch; `calls`
-    counts model calls.
+    The result is a function of the weights, `like`, the seed, the batch size and the device only.
+    Samples of a batch share one stream of random numbers; batch i has the stream of (seed, i).
+
+    Args:
+        system: The system that draws.
+        like: Fixed values, valid positions and conditions of the samples.
+        seed: Seed of all batches.
+        batch_size: Samples of a batch; by default all, at most `MAX_BATCH` and, for tokens, as many
+            as `MAX_PROBABILITIES` allows.
+        stopped: Checked before every step.
+        watch: Called with every state of the first batch.
+        calls: Counts model calls.
     """
     device = next(system.model.parameters()).device
-    size = batch_size or min(
-        max(len(like.valid), 1), MAX_BATCH.get(device.type, MAX_BATCH["cpu"])
-    )
-    done = []
+    size = batch_size or _default_batch(system.process.space, like, device)
+    batches = []
     for index, start in enumerate(range(0, len(like.valid), size)):
         seed_generators(device, Stream.DRAWING, seed, index)
+        batch = like[start : start + size]
         x = None
-        for state in walk(system, to_device(like[start : start + size], device), calls):
+        for state in walk(system, to_device(batch, device), calls):
             if stopped():
                 return None
             x = state
-            if watch is not None and not index:
+            if watch is not None and index == 0:
                 watch(state)
-        expected = like.x0[start : start + size].shape
-        if not isinstance(x, Tensor) or x.shape != expected:
-            found = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-            message = f"the sampler of {system.sampler.__module__} ended with {found}, expected shape {tuple(expected)}"
-            raise Refused(Problem(message, ("sampler",), code="plugin-failed"))
-        done.append(x.cpu())
-    return torch.cat(done) if done else like.x0
+
+        _check_shape(system, x, batch)
+        batches.append(cast(Tensor, x).cpu())
+    return torch.cat(batches) if batches else like.x0
+
+
+def _default_batch(space: Space, like: Clean, device: torch.device) -> int:
+    """Return the number of samples drawn together, limited by the size of a prediction."""
+    limit = MAX_BATCH.get(device.type, MAX_BATCH["cpu"])
+    if isinstance(space, TokenSpace):
+        per_sample = like.valid.shape[1] * space.vocab
+        limit = min(limit, MAX_PROBABILITIES // per_sample)
+    return max(min(limit, len(like.valid)), 1)
+
+
+def _check_shape(system: Diffusion, x: Any, like: Clean) -> None:
+    """Raise Refused unless a sampler ended with one state of the shape of `like`."""
+    expected = like.x0.shape
+    if isinstance(x, Tensor) and x.shape == expected:
+        return
+    last = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+    message = (
+        f"the sampler of {system.sampler.__module__} ended with {last}, "
+        f"expected shape {tuple(expected)}"
+    )
+    raise Refused(Problem(message, ("sampler",), code="plugin-failed"))
