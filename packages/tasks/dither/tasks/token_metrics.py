@@ -32,20 +32,21 @@ class NatSums:
     def update(
         self, measured: Measured, counted: Bool[Tensor, "B L"] | float = 1.0
     ) -> None:
+        # In float64, as a split has millions of terms.
         weights = measured.weights.double()
         self._weight = self._weight + (weights * counted).sum()
         for name, values in {"": measured.values, **measured.parts}.items():
-            self._sums[name] = (
-                self._sums.get(name, 0.0) + (values.double() * weights).sum()
-            )
+            nats_sum = (values.double() * weights).sum()
+            self._sums[name] = self._sums.get(name, 0.0) + nats_sum
 
     def compute(self, name: str) -> dict[str, float]:
-        """Return `NAME` per counted token, its parts as `NAME_PART`, and perplexity; NaN if empty."""
+        """Return `NAME` and its parts `NAME_PART` per counted token, and perplexity; NaN if empty."""
         weight = float(self._weight) or float("nan")
         values = {}
         for part, nats_sum in self._sums.items():
             values[f"{name}_{part}" if part else name] = float(nats_sum) / weight
         nats = values.setdefault(name, float("nan"))
+        # exp overflows a double at 709.8 nats.
         values["perplexity"] = exp(nats) if nats < 700 else float("inf")
         return values
 
@@ -59,21 +60,25 @@ class Accuracy:
         self._unweighted: bool | None = None
 
     def update(self, noised: Noised, pred: TokenPrediction) -> None:
-        level = noised.noise.one_minus_alpha(noised.x0).expand(noised.x0.shape)
-        bins = self._space.split((level * _BINS).long().clamp(0, _BINS - 1))
-        targets = self._space.split(noised.target_mask & noised.valid & ~noised.fixed)
-        hits = self._space.split(pred.log_clean().argmax(-1) == noised.x0)
-        for name, target in targets.items():
-            counted = torch.stack((target, target & hits[name])).flatten(1).long()
-            index = bins[name].flatten().expand_as(counted)
-            counts = counted.new_zeros(2, _BINS).scatter_add_(1, index, counted)
+        level = noised.noise.one_minus_alpha(noised.x0)
+        # At the noise 1 everything is masked, which belongs to the last bin.
+        bins = (level * _BINS).long().clamp(0, _BINS - 1)
+        target = noised.target_mask & noised.valid & ~noised.fixed
+        hit = pred.log_clean().argmax(-1) == noised.x0
+
+        bins_of = self._space.split(bins.expand(target.shape))
+        hits_of = self._space.split(target & hit)
+        for name, targets in self._space.split(target).items():
+            values = torch.stack((targets, hits_of[name])).flatten(1).long()
+            index = bins_of[name].flatten().expand_as(values)
+            # Unlike bincount, a scatter into a table of known size does not wait for the device.
+            counts = values.new_zeros(2, _BINS)
+            counts.scatter_add_(1, index, values)
             self._counts[name] = self._counts.get(name, 0) + counts
 
     def unweighted(self, clean: Clean, measured: Measured) -> bool:
-        """Whether each token has the weight 1; off the CPU, as of the first batch.
-
-        Reading it again would wait for the device.
-        """
+        """Whether each token has the weight 1; off the CPU, as of the first batch."""
+        # Reading it again would wait for the device.
         if self._unweighted is None or clean.valid.device.type == "cpu":
             ones = (~clean.fixed).to(measured.weights.dtype)
             self._unweighted = torch.equal(measured.weights, ones)

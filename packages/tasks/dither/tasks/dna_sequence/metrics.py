@@ -5,7 +5,7 @@ Letters: N sequences, L bases, C cell types, K motifs, F features.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -62,14 +62,12 @@ class Markov:
         for known in range(order + 1):
             size = 4 ** (known + 1)
             codes = kmer_codes(bases, known + 1) + labels[:, None] * size
-            counts = np.bincount(codes.ravel(), minlength=cells * size).reshape(
-                cells, -1, 4
-            )
+            counts = np.bincount(codes.ravel(), minlength=cells * size)
+            counts = counts.reshape(cells, -1, 4)
             # Contexts that end in the same bases share the distribution of the shorter one.
             lower = shorter if known == 0 else np.tile(shorter, (1, 4, 1))
-            shorter = (counts + WEIGHT * lower) / (
-                counts.sum(2, keepdims=True) + WEIGHT
-            )
+            total = counts.sum(2, keepdims=True) + WEIGHT
+            shorter = (counts + WEIGHT * lower) / total
             self.tables.append(shorter)
 
     def nats(
@@ -126,15 +124,10 @@ class Group:
         hits = np.zeros(0)
         if motifs:
             hits = (scan(bases, motifs) > 0).mean(0, dtype=np.float64)
-        return cls(
-            label=label,
-            bases=bases,
-            kmers=np.bincount(kmer_codes(bases, k).ravel(), minlength=4**k).astype(
-                float
-            ),
-            gc=((bases == 1) | (bases == 2)).mean(1),
-            hits=hits,
-        )
+        kmers = np.bincount(kmer_codes(bases, k).ravel(), minlength=4**k)
+        # C is 1, G is 2.
+        is_gc = (bases == 1) | (bases == 2)
+        return cls(label, bases, kmers.astype(float), is_gc.mean(1), hits)
 
 
 class Reference:
@@ -200,33 +193,33 @@ class Reference:
 
     def rivals(self, labels: Int64[np.ndarray, " N"]) -> dict[str, dict[int, Group]]:
         """Return noise floor and draws of the Markov chain, as many of each cell type as labels."""
+        # Metrics and plots of the same samples need them twice.
         key = labels.tobytes()
         if self._rivals_of != key:
             bases, cells = self._halves[1]
             rows = []
             floor_labels = []
-            for label, count in zip(
-                *np.unique(labels, return_counts=True), strict=True
-            ):
+            unique, counts = np.unique(labels, return_counts=True)
+            for label, count in zip(unique, counts, strict=True):
                 # Samples without a label are compared with sequences of any cell type.
                 of_cell = np.flatnonzero((cells == label) | (label < 0))[:count]
                 rows.append(of_cell)
                 floor_labels.append(np.full(len(of_cell), label))
+            floor = bases[np.concatenate(rows)]
+
+            # The chain has no distribution without a label: cell types in turn.
             any_cell = np.arange(len(labels)) % len(self.cells)
-            drawn = self.markov.draw(
-                np.where(labels < 0, any_cell, labels), bases.shape[1], 0
-            )
+            cell = np.where(labels < 0, any_cell, labels)
+            drawn = self.markov.draw(cell, bases.shape[1], seed=0)
             self._rivals = {
-                "floor": self.groups(
-                    bases[np.concatenate(rows)], np.concatenate(floor_labels)
-                ),
+                "floor": self.groups(floor, np.concatenate(floor_labels)),
                 "markov": self.groups(drawn, labels),
             }
             self._rivals_of = key
         return self._rivals
 
     def compare(self, groups: dict[int, Group]) -> dict[str, float]:
-        """Return distances to the reference, each the mean over cell types, and the accuracy of the classifier.
+        """Return distances to the reference, means over cell types, and accuracies.
 
         - kmer_js: Jensen-Shannon distance of k-mer frequencies, in bits^(1/2) (0 to 1).
         - gc, gc_distance: mean GC content, and Wasserstein distance of its distribution over
@@ -239,29 +232,26 @@ class Reference:
         - accuracy, accuracy_CELL: share of sequences that the classifier assigns to their cell
           type.
         """
-        pairs = [(group, self.reference[label]) for label, group in groups.items()]
-        metrics = {
-            "kmer_js": _mean(
-                [jensenshannon(own.kmers, held.kmers, 2) for own, held in pairs]
-            ),
-            "gc": _mean([group.gc.mean() for group in groups.values()]),
-            "gc_distance": _mean(
-                [wasserstein_distance(own.gc, held.gc) for own, held in pairs]
-            ),
-        }
+        values: dict[str, list[Any]] = defaultdict(list)
+        for label, group in groups.items():
+            held = self.reference[label]
+            values["kmer_js"].append(jensenshannon(group.kmers, held.kmers, 2))
+            values["gc"].append(group.gc.mean())
+            values["gc_distance"].append(wasserstein_distance(group.gc, held.gc))
+            if self.motifs:
+                values["motif_difference"].append(np.abs(group.hits - held.hits))
+            codes = kmer_codes(group.bases, COPIED)
+            # Sequences may be shorter than the k-mers.
+            if codes.size:
+                values["copied"].append(self._is_known(codes).mean())
+        metrics = {name: np.mean(of_groups) for name, of_groups in values.items()}
+
         if self.motifs:
-            differences = [np.abs(own.hits - held.hits) for own, held in pairs]
-            metrics["motif_difference"] = _mean(differences)
-            own_contrast = contrast([own.hits for own, _ in pairs])
-            metrics["motif_r"] = _correlation(
-                own_contrast, contrast([held.hits for _, held in pairs])
-            )
-        copied = [
-            self._is_known(kmer_codes(group.bases, COPIED)) for group in groups.values()
-        ]
-        if copied[0].size:
-            metrics["copied"] = _mean([known.mean() for known in copied])
+            held_hits = [self.reference[label].hits for label in groups]
+            hits = contrast([group.hits for group in groups.values()])
+            metrics["motif_r"] = _correlation(hits, contrast(held_hits))
         metrics |= self.accuracies(groups)
+        # Undefined ones, such as of a single cell type, are left out.
         return {
             name: float(value) for name, value in metrics.items() if np.isfinite(value)
         }
@@ -269,7 +259,7 @@ class Reference:
     def sample_metrics(
         self, bases: UInt8[np.ndarray, "N L"], labels: Int64[np.ndarray, " N"]
     ) -> dict[str, float]:
-        """Return `compare` of samples, of the floor (`NAME_floor`) and the chain (`NAME_markov`)."""
+        """Return `compare` of samples, the floor (`NAME_floor`) and the chain (`NAME_markov`)."""
         if not len(bases):
             return {}
         metrics = self.compare(self.groups(bases, labels))
@@ -285,9 +275,9 @@ class Reference:
     def _is_known(self, codes: Int64[np.ndarray, "N n"]) -> Bool[np.ndarray, "N n"]:
         if not len(self._known):
             return np.zeros(codes.shape, bool)
-        nearest = self._known[
-            np.searchsorted(self._known, codes).clip(max=len(self._known) - 1)
-        ]
+        place = np.searchsorted(self._known, codes)
+        # A code above all others has no place.
+        nearest = self._known[place.clip(max=len(self._known) - 1)]
         known: Bool[np.ndarray, "N n"] = nearest == codes
         return known
 
@@ -308,15 +298,19 @@ class Reference:
     def accuracies(self, groups: dict[int, Group]) -> dict[str, float]:
         """Return the accuracy of the classifier, in all and by cell type."""
         labelled = [group for label, group in groups.items() if label >= 0]
-        if len(np.unique(self._sequences.labels["test"])) < 2 or not labelled:
+        # A classifier needs two classes.
+        if not labelled or len(np.unique(self._sequences.labels["test"])) < 2:
             return {}
         hits = []
         shares = {}
         for group in labelled:
-            hits.append(self._classifier.predict(_features(group.bases)) == group.label)
+            predicted = self._classifier.predict(_features(group.bases))
+            hits.append(predicted == group.label)
             shares[f"accuracy_{self.cells[group.label]}"] = hits[-1].mean()
         accuracy = {"accuracy": np.concatenate(hits).mean()}
-        return accuracy | shares if len(shares) > 1 else accuracy
+        if len(shares) > 1:
+            accuracy |= shares
+        return accuracy
 
 
 def _features(bases: UInt8[np.ndarray, "N L"]) -> Float[np.ndarray, "N F"]:
@@ -324,19 +318,20 @@ def _features(bases: UInt8[np.ndarray, "N L"]) -> Float[np.ndarray, "N F"]:
 
     A 6-mer and its reverse complement are one feature.
     """
+    # Every 6-mer as a row of bases, in the order of its code.
     codes = np.arange(4**WORD)
-    words = (codes[:, None] // 4 ** np.arange(WORD)[::-1] % 4).astype(np.uint8)
+    digits = 4 ** np.arange(WORD)[::-1]
+    words = (codes[:, None] // digits % 4).astype(np.uint8)
     other = kmer_codes(reverse_complement(words), WORD)[:, 0]
     names, feature = np.unique(np.minimum(codes, other), return_inverse=True)
-    cells = feature[kmer_codes(bases, WORD)] + np.arange(len(bases))[:, None] * len(
-        names
-    )
-    counts = np.bincount(cells.ravel(), minlength=len(bases) * len(names))
-    return np.sqrt(counts.reshape(len(bases), -1))
 
-
-def _mean(values: Sequence[Any]) -> float:
-    return float(np.mean(values))
+    # One count of all sequences: each has a range of numbers of its own.
+    count = len(bases)
+    rows = np.arange(count)[:, None] * len(names)
+    cells = feature[kmer_codes(bases, WORD)] + rows
+    counts = np.bincount(cells.ravel(), minlength=count * len(names))
+    # Roots of counts have about the same variance, whatever the frequency of the word.
+    return np.sqrt(counts.reshape(count, -1))
 
 
 def contrast(hits: list[Float[np.ndarray, " K"]]) -> Float[np.ndarray, " _"]:
@@ -378,12 +373,8 @@ class BaseMetrics:
 
     def per_sample(self, clean: Clean, measured: Measured) -> dict[str, RatioSums]:
         weights = measured.weights.double()
-        return {
-            "nats_per_base": (
-                (measured.values.double() * weights).sum(1),
-                weights.sum(1),
-            )
-        }
+        nats = (measured.values.double() * weights).sum(1)
+        return {"nats_per_base": (nats, weights.sum(1))}
 
     def compute(self) -> dict[str, float]:
         return self._nats.compute("nats_per_base") | self._accuracy.compute()

@@ -75,14 +75,12 @@ class DnaSequences:
     def batch(self, split: Split, rows: Sequence[int]) -> Clean:
         numbers = np.asarray(rows, np.int64)
         size = self.size(split)
-        if numbers.size and not (numbers.min() >= 0 and numbers.max() < size):
+        # numpy would count a negative number from the end.
+        if ((numbers < 0) | (numbers >= size)).any():
             raise IndexError(f"{split} has rows 0..{size - 1}, got {numbers.tolist()}")
-        bases = self.sequences.bases[split][numbers]
-        labels = self.sequences.labels[split][numbers]
-        return Clean.of(
-            torch.from_numpy(bases.astype(np.int64)),
-            cell=torch.from_numpy(labels.astype(np.int64)),
-        )
+        bases = self.sequences.bases[split][numbers].astype(np.int64)
+        labels = self.sequences.labels[split][numbers].astype(np.int64)
+        return Clean.of(torch.from_numpy(bases), cell=torch.from_numpy(labels))
 
     def like(self, n: int, seed: int) -> Clean:
         """Return `n` templates without known bases, with the cell types in turn."""
@@ -98,16 +96,16 @@ class DnaSequences:
     def baselines(
         self, split: Split = "valid", samples: int | None = None
     ) -> dict[str, float]:
-        """Return nats per base of uniform bases, of the Markov chains and, if it is known, of the true distribution."""
+        """Return nats per base of uniform bases, the Markov chains and the truth, if it is known."""
         predictors: dict[str, Any] = {"markov": self._reference.markov.nats}
         if self.sequences.nats is not None:
             predictors["truth"] = self.sequences.nats
         result = {"nats_per_base/uniform": log(4)}
+        bases = self.sequences.bases[split]
+        labels = self.sequences.labels[split]
         for name, nats in predictors.items():
-            mean = nats(
-                self.sequences.bases[split], self.sequences.labels[split]
-            ).mean()
-            result[f"nats_per_base/{name}"] = float(mean) / self.space.length
+            mean = float(nats(bases, labels).mean())
+            result[f"nats_per_base/{name}"] = mean / self.space.length
         return result
 
     def sample_metrics(
@@ -182,25 +180,43 @@ def _compare_plot(reference: Reference, groups: dict[str, dict[int, Group]]) -> 
     figure = new_figure(10, 7.5)
     (kmers, hits), (gc, accuracy) = figure.subplots(2, 2)
     for number, (name, (label, colour)) in enumerate(SERIES.items()):
-        own = list(groups[name].values())
-        held = [reference.reference[cell] for cell in groups[name]]
-        dots: dict[str, Any] = {"color": colour, "s": 5, "alpha": 0.5, "linewidths": 0}
-        dots |= {"label": label, "rasterized": True}
-        counts = np.sum([group.kmers for group in own], 0)
-        held_counts = np.sum([group.kmers for group in held], 0)
-        kmers.scatter(
-            held_counts / held_counts.sum(), counts / max(counts.sum(), 1), **dots
+        of_cells = list(groups[name].values())
+        held_out = [reference.reference[cell] for cell in groups[name]]
+        # Thousands of dots as a bitmap.
+        dots: dict[str, Any] = {
+            "color": colour,
+            "s": 5,
+            "alpha": 0.5,
+            "linewidths": 0,
+            "label": label,
+            "rasterized": True,
+        }
+        counts = np.sum([group.kmers for group in of_cells], 0)
+        held_counts = np.sum([group.kmers for group in held_out], 0)
+        x = held_counts / held_counts.sum()
+        kmers.scatter(x, counts / max(counts.sum(), 1), **dots)
+
+        x = contrast([group.hits for group in held_out])
+        hits.scatter(x, contrast([group.hits for group in of_cells]), **dots)
+
+        gc.hist(
+            np.concatenate([group.gc for group in of_cells]),
+            np.linspace(0, 1, 41),
+            density=True,
+            histtype="step",
+            color=colour,
+            linewidth=1.5,
+            label=label,
         )
-        own_hits = contrast([group.hits for group in own])
-        hits.scatter(contrast([group.hits for group in held]), own_hits, **dots)
-        shares = np.concatenate([group.gc for group in own])
-        line: dict[str, Any] = {"color": colour, "linewidth": 1.5, "label": label}
-        gc.hist(shares, np.linspace(0, 1, 41), density=True, histtype="step", **line)
+
+        # Bars of the three series side by side around each tick.
         values = reference.accuracies(groups[name])
         ticks = np.arange(len(values))
+        heights = list(values.values())
         places = ticks + (number - 1) * 0.27
-        accuracy.bar(places, list(values.values()), 0.25, color=colour, label=label)
-        accuracy.set_xticks(ticks, [key.partition("_")[2] or "all" for key in values])
+        accuracy.bar(places, heights, 0.25, color=colour, label=label)
+        names = [key.partition("_")[2] or "all" for key in values]
+        accuracy.set_xticks(ticks, names)
 
     for axis in (kmers, hits):
         low, high = axis.get_xlim()

@@ -63,19 +63,19 @@ def attribute(
             is_site = clean.valid & torch.from_numpy(np.isin(index, genes))
             rows.append(index[clean.valid.numpy()])
             sites.append(index[is_site.numpy()])
-            columns = [
-                _attribute(
-                    model,
-                    clean,
-                    zero[..., : task.motifs],
-                    column,
-                    scale[column],
-                    is_site,
+            columns = []
+            for column in source.columns:
+                parts = _attribute(
+                    model=model,
+                    clean=clean,
+                    zero=zero[..., : task.motifs],
+                    column=column,
+                    scale=scale[column],
+                    sites=is_site,
                 )
-                for column in source.columns
-            ]
+                columns.append(parts)
             windows.append(_stack(columns))
-        cells.append([torch.cat(parts, 1) for parts in zip(*windows, strict=True)])
+        cells.append([torch.cat(kinds, 1) for kinds in zip(*windows, strict=True)])
     # C K n M and C K n M of regions, C K g M and C K g M of genes.
     values = [part.numpy() for part in _stack(cells)]
 
@@ -141,9 +141,9 @@ def _by_gene(
     assert matrix.gene_region is not None
     number_of = {region: number for number, region in enumerate(regions.tolist())}
     sites: dict[str, list[int]] = {}
-    for gene, region in zip(
-        matrix.gene.tolist(), matrix.gene_region.tolist(), strict=True
-    ):
+    places = zip(matrix.gene.tolist(), matrix.gene_region.tolist(), strict=True)
+    for gene, region in places:
+        # Windows were thinned out: not every gene is in one.
         if region in number_of:
             sites.setdefault(gene, []).append(number_of[region])
     means = []
@@ -188,8 +188,8 @@ def _attribute(
         for motif in range(motifs):
             without = clean.x0.clone()
             without[..., motif] = zero[..., motif]
+            # Padding stays 0, whatever a region without the motif has in the units of the model.
             without *= valid[..., None]
-            falls[..., motif] = (
-                y - model.mean(replace(clean, x0=without))[..., column]
-            ) * scale
+            mean = model.mean(replace(clean, x0=without))[..., column]
+            falls[..., motif] = (y - mean) * scale
     return gradient[valid], falls[valid], of_sites[sites], falls[sites]

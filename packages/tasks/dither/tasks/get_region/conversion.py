@@ -52,13 +52,13 @@ def convert(
     `force`, data prepared with other options are replaced. Refused with all problems of the source.
     """
     began = perf_counter()
-    if missing := [file for file in files if not file.is_file()]:
-        raise Refused(
-            [
-                Problem(f"{file}: no such file", code="file-not-found")
-                for file in missing
-            ]
-        )
+    problems = []
+    for file in files:
+        if not file.is_file():
+            problems.append(Problem(f"{file}: no such file", code="file-not-found"))
+    if problems:
+        raise Refused(problems)
+    # Before the source is read, which may take minutes.
     check_owned(folder, REGIONS)
     made = {**options, "source": describe_sources(files, path)}
     if (existing := find_existing(folder, REGIONS, made, force=force)) is not None:
@@ -68,9 +68,8 @@ def convert(
         Progress("regions converted") as progress,
         write_folder(folder, REGIONS, made) as writer,
     ):
-        _write_regions(
-            writer, raw, _blocks(raw, np.dtype(dtype), path, progress.update), dtype
-        )
+        blocks = _blocks(raw, np.dtype(dtype), path, progress.update)
+        _write_regions(writer, raw, blocks, dtype)
     lines = [_summary(writer.manifest)]
     lines += [f"note: {note}" for note in (*raw.notes, *_notes(raw.arrays))]
     lines.append(f"in {perf_counter() - began:.1f} s, written to {folder}")
@@ -113,16 +112,17 @@ def _blocks(
     path: Path,
     update: Callable[[int, int], None],
 ) -> Iterator[Shaped[np.ndarray, "n M"]]:
-    """Yield the features in blocks of rows; raises Refused at a number that float16 does not hold."""
+    """Yield the features in blocks of rows; raise Refused at a number that float16 does not hold."""
     features = raw.arrays["features"]
     largest = float(np.finfo(dtype).max)
     for rows in row_blocks(len(features)):
         block: Float[np.ndarray, "n M"] = np.asarray(features[rows])
         if block.size and float(block.max()) > largest:
-            row, column = np.argwhere(block.astype(np.float64) > largest)[0].tolist()
-            where = raw.locate(
-                "features", rows.start + row, str(raw.arrays["motifs"][column])
-            )
+            # In float64: compared with an array of float16 the limit itself would round.
+            too_large = block.astype(np.float64) > largest
+            row, column = np.argwhere(too_large)[0].tolist()
+            motif = str(raw.arrays["motifs"][column])
+            where = raw.locate("features", rows.start + row, motif)
             limit = f"{dtype} holds ({largest:g})"
             message = f"{path}: {where}: {block[row, column]:g} is more than {limit}"
             raise Refused(
@@ -135,18 +135,22 @@ def _blocks(
 def _summary(manifest: Manifest) -> str:
     """Return the size of prepared regions in two lines."""
     info = RegionInfo.model_validate(manifest.info)
-    rows, motifs = manifest.arrays["features"].shape
-    values = [text for name, text in ARRAY_NAMES.items() if name in manifest.arrays]
+    arrays = manifest.arrays
+    rows, motifs = arrays["features"].shape
     cells = "no cell types"
+    values = [text for name, text in ARRAY_NAMES.items() if name in arrays]
     if values:
         unit = "cell type" if len(info.cells) == 1 else "cell types"
         cells = f"{len(info.cells)} {unit} with {', '.join(values)}"
-    largest = max(info.chromosomes, key=lambda name: info.chromosomes[name])
-    size = sum(array.bytes for array in manifest.arrays.values()) / 1e6
+
+    counts = info.chromosomes
+    largest = max(counts, key=counts.__getitem__)
+    chromosomes = f"{len(counts)} chromosomes, the largest {largest}"
+    megabytes = sum(array.bytes for array in arrays.values()) / 1e6
     return (
         f"{rows:,} regions x {motifs} motifs, {cells}\n"
-        f"{len(info.chromosomes)} chromosomes, the largest {largest} "
-        f"({info.chromosomes[largest]:,} regions); {manifest.made['dtype']}, {size:,.1f} MB"
+        f"{chromosomes} ({counts[largest]:,} regions); "
+        f"{manifest.made['dtype']}, {megabytes:,.1f} MB"
     )
 
 

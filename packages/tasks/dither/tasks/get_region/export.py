@@ -44,12 +44,11 @@ def write_anndata(path: Path, arrays: Mapping[str, Any]) -> None:
     import anndata
     import pandas  # type: ignore[import-untyped,unused-ignore]
 
-    regions = pandas.DataFrame(
-        {name: arrays[name] for name in ("chromosome", "start", "end")}
-    )
+    regions = _places(arrays)
     regions.index = [
         f"{row.chromosome}:{row.start}-{row.end}" for row in regions.itertuples()
     ]
+    # HDF5 stores text of any length, not fixed ones of numpy.
     names = arrays["cell"].astype(object)
     if "region" in arrays:
         empty = np.zeros((len(regions), 0), np.float32)
@@ -67,20 +66,17 @@ def write_anndata(path: Path, arrays: Mapping[str, Any]) -> None:
 
 def write_tracks(folder: Path, arrays: Mapping[str, Any], form: str) -> list[Path]:
     """Write one bedGraph or bigWig file per cell type and column."""
-    import pandas
-
     files = []
     suffix = "bw" if form == "bigwig" else "bedgraph"
     cells = arrays["cell"].tolist()
-    regions = pandas.DataFrame(
-        {name: arrays[name] for name in ("chromosome", "start", "end")}
-    )
-    for number, cell in enumerate(cells):
-        for column, values in zip(
-            arrays["column"], arrays["prediction"][number].T, strict=True
-        ):
-            # Cell types are named by the data: never paths, and different ones stay apart.
-            name = f"{safe_name(cell, cells)}-{column}" if cell else str(column)
+    columns = arrays["column"].tolist()
+    regions = _places(arrays)
+    for cell, of_cell in zip(cells, arrays["prediction"], strict=True):
+        for column, values in zip(columns, of_cell.T, strict=True):
+            name = column
+            if cell:
+                # Cell types are named by the data: never paths, and different ones stay apart.
+                name = f"{safe_name(cell, cells)}-{column}"
             files.append(folder / f"{name}.{suffix}")
             table = regions.assign(value=values)
             with atomic_write(files[-1]) as temporary:
@@ -95,6 +91,15 @@ def write_tracks(folder: Path, arrays: Mapping[str, Any], form: str) -> list[Pat
     return files
 
 
+def _places(arrays: Mapping[str, Any]) -> Any:
+    """Return a table of chromosome, start and end."""
+    import pandas
+
+    return pandas.DataFrame(
+        {name: arrays[name] for name in ("chromosome", "start", "end")}
+    )
+
+
 def _write_bigwig(path: Path, table: Any) -> None:
     """Write a bigWig file; a chromosome ends with its last region.
 
@@ -104,7 +109,8 @@ def _write_bigwig(path: Path, table: Any) -> None:
 
     with pyBigWig.open(str(path), "w") as file:
         groups = table.groupby("chromosome")
-        file.addHeader([(name, int(end)) for name, end in groups["end"].max().items()])
+        ends = groups["end"].max().items()
+        file.addHeader([(name, int(end)) for name, end in ends])
         for name, group in groups:
             reach = group["end"].cummax().shift(fill_value=0)
             rows = group[group["start"] >= reach]

@@ -82,6 +82,7 @@ def _draw_window(
     # The most frequent motifs come first.
     order = np.argsort(-truth[:, :count].mean(0), kind="stable")
     parts: list[Any] = [order, *([column] for column in range(count, truth.shape[1]))]
+    # A few large motif scores must not leave the others white.
     positive = truth[:, :count][truth[:, :count] > 0]
     largest = [float(np.quantile(positive, 0.95)) if positive.size else 1.0]
     largest += [float(column.max()) or 1.0 for column in truth[:, count:].T]
@@ -104,9 +105,9 @@ def _draw_window(
         bar = _draw_panel(
             figure, axis, panel, parts[number], largest[number], is_strip=number > 0
         )
-        bare(axis, "" if panel is before else panel.name).tick_params(
-            left=before is None
-        )
+        # One title a panel, above its first part, and ticks of regions on the left only.
+        title = "" if panel is before else panel.name
+        bare(axis, title).tick_params(left=before is None)
         before = panel
         if number:
             axis.set_xticks([0], [extra[number - 1]], rotation=90, fontsize=7)
@@ -182,12 +183,8 @@ def _draw_panel(
 
 def _spread(length: int, number: int) -> list[int]:
     """Return evenly spaced positions, including the first and the last."""
-    return sorted(
-        {
-            round(position)
-            for position in np.linspace(0, length - 1, min(number, length))
-        }
-    )
+    positions = np.linspace(0, length - 1, min(number, length))
+    return sorted({round(position) for position in positions})
 
 
 def _quantitative(
@@ -286,20 +283,15 @@ def _draw_calibration(draws: Draws) -> bytes:
     axis.plot([0, 1], [0, 1], color=LIGHT)
     if binary:
         bins = np.minimum((draws.above * BINS).astype(int), BINS - 1)
-        groups = [np.flatnonzero(bins == number) for number in np.unique(bins)]
-        shares = [draws.above[rows].mean() for rows in groups]
-        axis.plot(
-            shares,
-            [draws.truth[rows].mean() for rows in groups],
-            color=BLUE,
-            marker="o",
-        )
+        groups = [bins == number for number in np.unique(bins)]
+        expected = [draws.above[rows].mean() for rows in groups]
+        observed = [draws.truth[rows].mean() for rows in groups]
+        axis.plot(expected, observed, color=BLUE, marker="o")
         axis.set(xlabel="share of draws above 1/2", ylabel="share of truths that are 1")
     else:
         levels = np.linspace(0.05, 0.95, 19)
-        axis.plot(
-            levels, [coverage(draws, level) for level in levels], color=BLUE, marker="."
-        )
+        observed = [coverage(draws, level) for level in levels]
+        axis.plot(levels, observed, color=BLUE, marker=".")
         axis.set(xlabel="level of the interval", ylabel="share of truths inside")
     return to_png(figure)
 
@@ -337,7 +329,7 @@ def plot_samples(
     labels: Labels,
     evaluated: RegionMetrics | None,
 ) -> Iterator[Picture]:
-    """Yield heat maps of the first windows, and plots of motifs, accessibility and the spread of draws.
+    """Yield heat maps of the first windows, and plots of columns and of the spread of draws.
 
     Curves of accessibility are those of the latest evaluation, if any; with several draws of a
     window, of their mean.
@@ -374,9 +366,8 @@ def plot_samples(
     means = np.stack([values[rows].mean(0) for rows in groups])
     metrics.predictions.add(truth[first], means, counted[first], starts)
     pairs = metrics.predictions.pairs()
-    if columns := _quantitative(
-        [*labels.motifs, *labels.extra], pairs, len(labels.motifs)
-    ):
+    names = [*labels.motifs, *labels.extra]
+    if columns := _quantitative(names, pairs, len(labels.motifs)):
         yield Picture("scatter", png=_draw_scatter(columns))
 
     draws = Draws.of(truth, values, counted, groups)
@@ -427,16 +418,22 @@ def _draw_tracks(
         bare(values, y=names[column])
         mean = _draw_track(values, x[where], true, draws[:, where, column])
         if len(sites):
-            low = np.full(len(sites), values.get_ylim()[0])
-            dots = {
-                "s": 20,
-                "color": "black",
-                "marker": "^",
-                "label": "transcription start",
-            }
-            values.scatter(sites, low, **dots)
-        legend = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": 4}
-        values.legend(fontsize=8, frameon=False, **legend)
+            values.scatter(
+                sites,
+                np.full(len(sites), values.get_ylim()[0]),
+                s=20,
+                color="black",
+                marker="^",
+                label="transcription start",
+            )
+        # Above the axes, where it hides no values.
+        values.legend(
+            fontsize=8,
+            frameon=False,
+            loc="lower right",
+            bbox_to_anchor=(1, 1),
+            ncols=4,
+        )
         bare(errors, y="error").axhline(0, color=LIGHT, zorder=0)
         errors.vlines(x[where], 0, mean - true, color=BLUE, linewidth=1.5)
     axes[-1].set_xlabel("position on the chromosome, in million bases", fontsize=9)
@@ -471,17 +468,23 @@ def draw_attributions(
     values: Float[np.ndarray, "K M"], titles: Sequence[str], motifs: Sequence[str]
 ) -> bytes:
     """Return a PNG: the attributions of the strongest motifs to each column of a cell type."""
-    order = np.argsort(-np.abs(values).max(0), kind="stable")[:ATTRIBUTED]
+    # The strongest in any column, sorted by the first.
+    strength = np.abs(values).max(0)
+    order = np.argsort(-strength, kind="stable")[:ATTRIBUTED]
     order = order[np.argsort(-values[0, order], kind="stable")]
-    high = float(np.abs(values).max()) or 1.0
-    size = (3.2 + 0.6 * len(values), 1.8 + 0.19 * len(order))
-    figure = new_figure(*size, "Gradient x input, mean over regions")
+
+    width = 3.2 + 0.6 * len(values)
+    height = 1.8 + 0.19 * len(order)
+    figure = new_figure(width, height, "Gradient x input, mean over regions")
     axis = bare(figure.subplots())
+    # White is 0.
+    high = float(strength.max()) or 1.0
     image = axis.imshow(
         values[:, order].T, vmin=-high, vmax=high, cmap="RdBu_r", **HEAT
     )
     axis.set_xticks(range(len(titles)), titles, rotation=45, fontsize=8, ha="right")
-    axis.set_yticks(range(len(order)), [motifs[column] for column in order], fontsize=7)
+    names = [motifs[column] for column in order]
+    axis.set_yticks(range(len(order)), names, fontsize=7)
     figure.colorbar(image, ax=axis, shrink=0.6).outline.set_visible(False)
     return to_png(figure)
 

@@ -59,7 +59,7 @@ class DataRequest:
 
 @dataclass(frozen=True)
 class SourceWindows:
-    """Windows that cover each region of a split once, and the labels of the cell types to predict."""
+    """Windows that cover each region of a split once, and the labels of cell types to predict."""
 
     task: RegionWindows
     matrix: RegionMatrix
@@ -132,11 +132,9 @@ class SourceWindows:
             "expression": matrix.expression,
         }
         array = arrays[name]
-        if (
-            array is None
-            or cell not in matrix.cells
-            or f"{name}:{cell}" in matrix.unknown
-        ):
+        is_known = cell in matrix.cells and f"{name}:{cell}" not in matrix.unknown
+        if array is None or not is_known:
+            # One column, broadcast to both strands of expression.
             return np.full((len(matrix), 1), np.nan)
         return array[:, matrix.cells.index(cell)]
 
@@ -146,21 +144,23 @@ class SourceWindows:
         """Yield windows and their regions; everything that the model predicts is masked."""
         task = self.task
         given = task.given.numpy()[task.motifs :]
+        divisor = task.units.divisor[task.motifs :]
         truth = self.truth(cell)
         if np.isnan(truth[:, given]).any():
             message = f'the model is given accessibility, which is unknown of "{cell}"'
             raise Refused(message, code="missing-array")
+
         numbers = range(0, len(self.windows), every)
         for low in range(0, len(numbers), BATCH):
-            index, real, _ = self.windows.take(numbers[low : low + BATCH], task.regions)
-            extra = np.nan_to_num(truth[index]) / task.units.divisor[task.motifs :]
-            extra = np.where(given, np.minimum(extra, 1), 0)
+            rows = numbers[low : low + BATCH]
+            index, real, _ = self.windows.take(rows, task.regions)
+            # Columns that the model predicts are 0, so that the truth cannot leak.
+            extra = np.minimum(np.nan_to_num(truth[index]) / divisor, 1)
+            extra = np.where(given, extra, 0)
             scaled = np.concatenate([self.matrix.scaled(index), extra], -1)
             clean = known_motifs(task, scaled, real, self.cells[cell])
-            yield (
-                replace(clean, cond=clean.cond | self._conditions(cell, index, real)),
-                index,
-            )
+            cond = clean.cond | self._conditions(cell, index, real)
+            yield replace(clean, cond=cond), index
 
     def _conditions(
         self, cell: str, index: Int[np.ndarray, "N L"], real: Bool[np.ndarray, "N L"]
@@ -168,13 +168,11 @@ class SourceWindows:
         """Return chromosome, centre and transcription starts of windows."""
         matrix = self.matrix
         # Chromosomes that the model has not seen are read as the first.
-        number_of = {
-            name: number for number, name in enumerate(self.task.samples.chromosomes)
-        }
+        known = self.task.samples.chromosomes
+        number_of = {name: number for number, name in enumerate(known)}
         first = matrix.chromosome_number[index[:, 0]]
-        numbers = [
-            number_of.get(name, 0) for name in matrix.chromosomes[first].tolist()
-        ]
+        names = matrix.chromosomes[first].tolist()
+        numbers = [number_of.get(name, 0) for name in names]
         centre = (matrix.start[index] + matrix.end[index]) // 2
         cond = {
             "chromosome": torch.tensor(numbers),
@@ -198,10 +196,8 @@ def known_motifs(
 ) -> Clean:
     """Return windows whose motifs, and groups that are always given, are known."""
     valid = torch.from_numpy(real)
-    x0 = (
-        torch.from_numpy(task.units.forward(scaled.astype(np.float32)))
-        * valid[..., None]
-    )
+    values = task.units.forward(scaled.astype(np.float32))
+    x0 = torch.from_numpy(values) * valid[..., None]
     known = task.given.clone()
     known[: task.motifs] = True
     cond = {
@@ -238,9 +234,9 @@ def cell_labels(task: RegionWindows, name: str | None) -> dict[str, int]:
 
 def _read(task: RegionWindows, paths: Sequence[Path]) -> RegionMatrix:
     """Read regions with the motifs of the task, in its order and divided by its divisors."""
-    matrix = open_regions(
-        paths, Splits((), (), scale=False), ReadOptions(overlaps=True)
-    )
+    # Overlapping regions are as good as others for a prediction.
+    whole = Splits((), (), scale=False)
+    matrix = open_regions(paths, whole, ReadOptions(overlaps=True))
     place = {name: number for number, name in enumerate(matrix.motifs)}
     own = task.matrix
     missing = [name for name in own.motifs if name not in place]

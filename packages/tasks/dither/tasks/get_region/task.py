@@ -52,10 +52,7 @@ HEADER: Final = (
 
 
 class RegionWindows:
-    """Windows of consecutive regions, each in one cell type; the conditions of a batch are those of `RegionSamples`.
-
-    `spec` has the options of `GetRegion`.
-    """
+    """Windows of consecutive regions, each in one cell type; `spec` has options of `GetRegion`."""
 
     def __init__(self, matrix: RegionMatrix, spec: Any) -> None:
         self.samples = RegionSamples(matrix, spec)
@@ -82,7 +79,7 @@ class RegionWindows:
         return replace(clean, known=self.given & clean.valid[..., None])
 
     def like(self, n: int, seed: int) -> Clean:
-        """Return `n` validation windows to impute, with their truth; all draws of a window are adjacent.
+        """Return `n` validation windows to impute, with their truth; draws of one are adjacent.
 
         A share `fill` of the regions or elements of each window is masked, the same in every draw.
         Besides the conditions of `batch`, `window` is the number of each window in its split, and
@@ -97,9 +94,10 @@ class RegionWindows:
         rows = np.concatenate([np.zeros(0, int), *orders])[:count]
         clean = self.batch("valid", rows.tolist())
 
-        places = (
-            clean.valid if self.spec.fill_unit == "region" else ~clean.fixed.flatten(1)
-        )
+        # What may be masked: whole regions, or single elements.
+        places = clean.valid
+        if self.spec.fill_unit == "element":
+            places = ~clean.fixed.flatten(1)
         masked = torch.zeros_like(places)
         for of_window, mask in zip(places, masked, strict=True):
             (candidates,) = torch.where(of_window)
@@ -121,21 +119,22 @@ class RegionWindows:
 
     def _new_metrics(self) -> RegionMetrics:
         apart = self.samples.trained_chromosomes
-        mean = self.samples.measured.mean
         return RegionMetrics(
-            self.space.groups, self.units, mean, apart if len(apart) else None
+            groups=self.space.groups,
+            units=self.units,
+            mean=self.samples.measured.mean,
+            trained_chromosomes=apart if len(apart) else None,
         )
 
     def inverse_transform(
         self, values: Float[Tensor, "*B W"]
     ) -> Float32[np.ndarray, "*B W"]:
-        """Return values of the model in the units of the source; see `ColumnUnits.inverse_transform`.
+        """Return values of the model in the units of the source.
 
         Accessibility under `largest = "window"` remains a share of the largest of its window.
         """
-        return self.units.inverse_transform(
-            values.detach().to("cpu", torch.float32).numpy()
-        )
+        host = values.detach().to("cpu", torch.float32)
+        return self.units.inverse_transform(host.numpy())
 
     def save_assets(self, folder: Path) -> None:
         """Write the units of columns, for a run and exports without data."""
@@ -148,14 +147,14 @@ class RegionWindows:
         np.savez(folder / UNITS, **arrays)
 
     def _fit(self, cell: int) -> Baselines:
-        """Return baselines fitted on the training regions of a cell type; on all for a held-out one (-1)."""
+        """Return baselines of the training regions of a cell type, of all for a held-out one (-1)."""
         train, starts = self.samples.training(cell=None if cell < 0 else cell)
         return Baselines(train, starts, self.space.groups, self.spec.rivals)
 
     def baselines(
         self, split: Split = "valid", samples: int | None = None
     ) -> dict[str, float]:
-        """Return the metrics of `Baselines` on the target elements of the latest evaluation, of any split.
+        """Return the metrics of `Baselines` on the target elements of the latest evaluation.
 
         Those with the prefix "sample " are on the elements of the latest samples.
         """
@@ -174,8 +173,9 @@ class RegionWindows:
         return sample_metrics(self._new_metrics(), samples, like)
 
     def plots(self, samples: Float[Tensor, "N L M"], like: Clean) -> Iterator[Picture]:
-        """Yield heat maps of the first windows, and plots of the metrics of motifs, accessibility and draws."""
+        """Yield heat maps of the first windows, and plots of columns and draws."""
         latest = self._latest
+        # An evaluation that was interrupted has no curves.
         if latest is not None and not latest.values:
             latest = None
         extra = extra_columns(self.space.groups, self.spec.column())
@@ -194,9 +194,9 @@ class RegionWindows:
     ) -> tuple[list[Path], list[str]]:
         """Write regions.npz with all arrays, or regions.csv (see `HEADER`)."""
         arrays = sampled_regions(self.samples, samples, like)
-        notes = (
-            [] if arrays["drawn"].any() else ["no value was sampled: all were given"]
-        )
+        notes = []
+        if not arrays["drawn"].any():
+            notes.append("no value was sampled: all were given")
         path = folder / f"regions.{form}"
         with atomic_write(path) as temporary:
             if form == "npz":
@@ -249,9 +249,8 @@ def sampled_regions(
         cell = np.where(label >= 0, label, cell)
     columns = source.columns
     truth = columns.in_source_units(rows, cell[:, None])
-    scaled = columns.in_data_units(
-        torch.from_numpy(rows), torch.from_numpy(cell)[:, None]
-    ).numpy()
+    index = torch.from_numpy(rows)
+    scaled = columns.in_data_units(index, torch.from_numpy(cell)[:, None]).numpy()
     values = source.units.inverse_transform(samples.to("cpu", torch.float32).numpy())
     if columns.by_window:
         # Padding repeats a region, so it does not change the largest value.
@@ -260,18 +259,14 @@ def sampled_regions(
     # A given value that was cut at 1 is that of the source again.
     known = like.known.cpu().numpy()
     x0 = like.x0.cpu().numpy()
-    from_source = known & np.isclose(
-        x0, source.units.forward(scaled), rtol=1e-5, atol=1e-6
-    )
-    values = np.where(from_source, truth, values)
+    unchanged = np.isclose(x0, source.units.forward(scaled), rtol=1e-5, atol=1e-6)
+    values = np.where(known & unchanged, truth, values)
 
     padding = ~real[..., None]
     matrix = source.matrix
-    cells = (
-        [source.cells[number] for number in cell.tolist()]
-        if source.cells
-        else [""] * len(rows)
-    )
+    cells = [""] * len(rows)
+    if source.cells:
+        cells = [source.cells[number] for number in cell.tolist()]
     names = [*matrix.motifs, *extra_columns(source.space.groups, columns.accessibility)]
     sizes = [group.stop - group.start for group in draw_groups(like)]
     return {

@@ -68,12 +68,12 @@ class Columns:
         self.divisor = np.ones(self.width, np.float32)
         if matrix.divisor is not None:
             self.divisor[: self.motifs] = matrix.divisor
-        self._open = (
-            self._accessibility_column() if self.accessibility != "none" else None
-        )
-        self._expression = (
-            torch.from_numpy(self._expression_columns()) if spec.expression else None
-        )
+        self._open: Shaped[np.ndarray, "C P"] | None = None
+        if self.accessibility != "none":
+            self._open = self._accessibility_column()
+        self._expression: Tensor | None = None
+        if spec.expression:
+            self._expression = torch.from_numpy(self._expression_columns())
 
     def in_data_units(
         self, index: Int[Tensor, "*B L"], cell: Int[Tensor, "*B 1"]
@@ -95,9 +95,8 @@ class Columns:
         # Scaled values were cut at 1.
         values[..., : self.motifs] = self.matrix.scores(index)
         if self.matrix.atpm is not None and self.accessibility == "quantitative":
-            values[..., self.motifs] = self.matrix.atpm[
-                index, np.array(self.numbers)[cell]
-            ]
+            number = np.array(self.numbers)[cell]
+            values[..., self.motifs] = self.matrix.atpm[index, number]
         return values
 
     def measure(
@@ -115,11 +114,11 @@ class Columns:
         for cell in range(max(self.trained, 1)):
             for rows in covering(cell):
                 times[rows] += 1
-                columns = self._extra_columns(
-                    torch.from_numpy(rows), torch.tensor([cell])
-                )
+                index = torch.from_numpy(rows)
+                columns = self._extra_columns(index, torch.tensor([cell]))
                 extra.append(columns.numpy())
 
+        # Motifs are the same in all cell types: read once, weighted by their number.
         of_motifs = ColumnStats.over(self._weighted_motifs(times, units))
         if self.width == self.motifs:
             return of_motifs
@@ -135,12 +134,12 @@ class Columns:
         """Yield blocks of motifs of the regions that occur, and the number of times."""
         for block in row_blocks(len(times)):
             rows = np.flatnonzero(times[block]) + block.start
-            if len(rows):
-                motifs = self.matrix.scaled(rows)
-                yield (
-                    motifs if units is None else units.transformed(motifs),
-                    times[rows],
-                )
+            if not len(rows):
+                continue
+            motifs = self.matrix.scaled(rows)
+            if units is not None:
+                motifs = units.transformed(motifs)
+            yield motifs, times[rows]
 
     def _extra_columns(
         self, index: Int[Tensor, "*B L"], cell: Int[Tensor, "*B 1"]
@@ -161,9 +160,9 @@ class Columns:
     def _accessibility_column(self) -> Shaped[np.ndarray, "C P"]:
         matrix = self.matrix
         if self.accessibility == "constant":
-            return np.broadcast_to(
-                np.float32(1), (max(len(self.numbers), 1), len(matrix))
-            )
+            # A view of one number, of no size in memory.
+            cells = max(len(self.numbers), 1)
+            return np.broadcast_to(np.float32(1), (cells, len(matrix)))
         if self.accessibility == "open":
             return np.stack([matrix.open[:, number] for number in self.numbers])
 
@@ -171,10 +170,9 @@ class Columns:
         column = np.ascontiguousarray(matrix.atpm[:, self.numbers].T, np.float32)
         if self.by_window:
             return column
+        # Of training cell types on training chromosomes alone, so nothing held out is known.
         train = column[: self.trained, matrix.rows("train")]
-        largest = train.max(initial=0)
-        if largest == 0:
-            largest = np.float32(1)
+        largest = train.max(initial=0) or np.float32(1)
         self.divisor[self.motifs] = largest
         scaled: Float32[np.ndarray, "C P"] = np.minimum(column / largest, np.float32(1))
         return scaled
@@ -218,9 +216,8 @@ class RegionSamples:
 
         # Training cell types come first, so that their numbers are labels.
         trained = list(cells.get("train", ()))
-        self.cells = list(
-            dict.fromkeys([*trained, *chain.from_iterable(cells.values())])
-        )
+        names = chain(trained, *cells.values())
+        self.cells = list(dict.fromkeys(names))
         self.columns = Columns(matrix, self.cells, len(trained), spec)
         self.subset = None
         if spec.drop_closed:
@@ -229,8 +226,8 @@ class RegionSamples:
         self.windows: dict[Split, Windows] = {}
         numbers: dict[Split, list[int]] = {}
         for split in get_args(Split):
-            names = cells.get(split) or trained
-            numbers[split] = [self.cells.index(cell) for cell in names] or [0]
+            of_split = cells.get(split) or trained
+            numbers[split] = [self.cells.index(cell) for cell in of_split] or [0]
             self.windows[split] = self._cut(split, numbers[split])
         self._check_windows()
         # Held-out cell types on training chromosomes come after these windows.
@@ -242,9 +239,8 @@ class RegionSamples:
             held_out: tuple[Split, ...] = ("valid", "test")
             for split in held_out:
                 if cells.get(split):
-                    self.windows[split] += self._cut(
-                        "train", numbers[split], covering=True
-                    )
+                    windows = self._cut("train", numbers[split], covering=True)
+                    self.windows[split] += windows
 
         self.units = self._fit_units(spec.transform)
         self._tss = self._transcription_starts()
@@ -272,12 +268,14 @@ class RegionSamples:
         cell = torch.from_numpy(number)
         valid = torch.from_numpy(real)
         x0 = self.columns.in_data_units(torch.from_numpy(index), cell[:, None])
+        # Otherwise a copy of the batch that changes nothing.
         if self.spec.standardise or self.units.transform != "none":
             x0 = torch.from_numpy(self.units.forward(x0.numpy()))
         x0 = x0 * valid[..., None]
 
-        chromosome = self.matrix.chromosome_number[index[:, 0]].astype(np.int64)
-        centre = (self.matrix.start[index] + self.matrix.end[index]) // 2
+        matrix = self.matrix
+        chromosome = matrix.chromosome_number[index[:, 0]].astype(np.int64)
+        centre = (matrix.start[index] + matrix.end[index]) // 2
         cond = {
             "chromosome": torch.from_numpy(chromosome),
             "centre": torch.from_numpy(np.where(real, centre, 0)),
@@ -285,9 +283,11 @@ class RegionSamples:
         if self._tss is not None:
             starts = self._tss[number[:, None], index] & real
             cond["tss"] = torch.from_numpy(starts.astype(np.float32))
-        if self.columns.trained:
-            cond["cell"] = torch.where(cell < self.columns.trained, cell, -1)
-        return Clean(x0, valid, torch.zeros(x0.shape, dtype=torch.bool), cond)
+        trained = self.columns.trained
+        if trained:
+            cond["cell"] = torch.where(cell < trained, cell, -1)
+        known = torch.zeros(x0.shape, dtype=torch.bool)
+        return Clean(x0, valid, known, cond)
 
     def training(
         self, limit: int = MAX_FIT_REGIONS, cell: int | None = None
@@ -297,10 +297,15 @@ class RegionSamples:
         Each occurs once for each cell type, or for the given one only. Windows are thinned out
         evenly to at most `limit` regions.
         """
+        # One run where columns depend on no cell type.
+        numbers = [*range(max(self.columns.trained, 1))]
+        if cell is not None:
+            numbers = [cell]
         windows = []
-        for number in range(max(self.columns.trained, 1)) if cell is None else [cell]:
+        for number in numbers:
             windows += [(rows, number) for rows in self._covering(number)]
-        every = max(1, -(-sum(len(rows) for rows, _ in windows) // limit))
+        total = sum(len(rows) for rows, _ in windows)
+        every = max(1, -(-total // limit))
         windows = windows[::every]
 
         # Filled in place: a list of the parts would take as much memory again.
@@ -308,9 +313,8 @@ class RegionSamples:
         values = np.empty((sum(lengths), self.columns.width), np.float32)
         low = 0
         for rows, number in windows:
-            columns = self.columns.in_data_units(
-                torch.from_numpy(rows), torch.tensor([number])
-            )
+            index = torch.from_numpy(rows)
+            columns = self.columns.in_data_units(index, torch.tensor([number]))
             values[low : low + len(rows)] = columns
             low += len(rows)
 
@@ -346,26 +350,22 @@ class RegionSamples:
         )
         if not self.spec.standardise:
             return units
-        measured = (
-            self.measured
-            if transform == "none"
-            else columns.measure(self._covering, units)
-        )
+        # Statistics without a transform are those of the metrics, too: read once.
+        measured = self.measured
+        if transform != "none":
+            measured = columns.measure(self._covering, units)
         return replace(units, standard=measured)
 
     def _cut(
         self, split: Split, numbers: Sequence[int], *, covering: bool = False
     ) -> Windows:
-        subset = (
-            None if self.subset is None else [self.subset[number] for number in numbers]
-        )
+        subset = None
+        if self.subset is not None:
+            subset = [self.subset[number] for number in numbers]
+        # Held-out windows never overlap, so that each region counts once.
+        covering = covering or split != "train"
         return cut_windows(
-            self.matrix,
-            split,
-            self.options,
-            numbers,
-            subset,
-            covering=covering or split != "train",
+            self.matrix, split, self.options, numbers, subset, covering=covering
         )
 
     def _covering(self, cell: int) -> Iterator[Integer[np.ndarray, " n"]]:
@@ -375,9 +375,8 @@ class RegionSamples:
         windows = cut_windows(
             self.matrix, "train", options, [cell], subset, covering=True
         )
-        for first, count in zip(
-            windows.first.tolist(), windows.count.tolist(), strict=True
-        ):
+        spans = zip(windows.first.tolist(), windows.count.tolist(), strict=True)
+        for first, count in spans:
             yield windows.rows[first : first + count].astype(np.int64)
 
     def _check_windows(self) -> None:

@@ -26,15 +26,18 @@ def areas_under_curves(
     """
     if label.all() or not label.any() or not np.isfinite(score).all():
         return {}
+    # From the highest score down, elements of one score are one step of the curves.
     order = np.argsort(-score, kind="stable")
     starts = np.flatnonzero(np.r_[True, np.diff(score[order]) != 0])
+    window = window[order]
+    label = label[order]
     roc = []
     precision = []
-    for block in np.array_split(weights, -(-len(weights) * len(score) // MAX_NUMBERS)):
-        # Elements of one score are one step of the curves.
-        of_elements = block[:, window[order]]
+    blocks = -(-len(weights) * len(score) // MAX_NUMBERS)
+    for block in np.array_split(weights, blocks):
+        of_elements = block[:, window]
         both = np.add.reduceat(of_elements, starts, 1)
-        positives = np.add.reduceat(of_elements * label[order], starts, 1)
+        positives = np.add.reduceat(of_elements * label, starts, 1)
         negatives = both - positives
         true = positives.cumsum(1)
         false = negatives.cumsum(1)
@@ -42,7 +45,7 @@ def areas_under_curves(
         with np.errstate(divide="ignore", invalid="ignore"):
             area = (negatives * (true - positives / 2)).sum(1)
             roc.append(area / (true[:, -1] * false[:, -1]))
-            precision.append(
-                np.nansum(positives * true / (true + false), 1) / true[:, -1]
-            )
+            # Steps of windows that a resample left out have no precision.
+            steps = positives * true / (true + false)
+            precision.append(np.nansum(steps, 1) / true[:, -1])
     return {"auc": np.concatenate(roc), "auprc": np.concatenate(precision)}

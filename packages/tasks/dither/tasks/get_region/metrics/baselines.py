@@ -1,4 +1,4 @@
-"""Baselines: predictors without a deep model, for the same target elements under the same masks as the model.
+"""Baselines: predictors without a deep model, for the same target elements as the model.
 
 They are fitted on the training regions alone. Letters: B batch, L length, M columns, P training
 regions, R regions of a batch in one row each.
@@ -45,7 +45,7 @@ regions."""
 
 @dataclass(frozen=True)
 class MaskedBatch:
-    """Truth of a batch in the units of the data, elements that a predictor may use, and those to predict.
+    """Truth of a batch in the units of the data, visible elements, and those to predict.
 
     `cell` is the number of the cell type of each window, -1 without a label, `window` its place
     (see `windows_of`), and `guess` the predictions of the model, if known.
@@ -69,14 +69,11 @@ class MaskedBatch:
         """Take what is neither target nor padding as visible."""
         masked = target.cpu().numpy()
         valid = clean.valid.cpu().numpy()
-        cell = (
-            clean.cond["cell"].cpu().numpy()
-            if "cell" in clean.cond
-            else np.full(len(valid), -1)
-        )
-        return cls(
-            truth, valid[..., None] & ~masked, masked, cell, windows_of(clean), guess
-        )
+        cell = np.full(len(valid), -1)
+        if "cell" in clean.cond:
+            cell = clean.cond["cell"].cpu().numpy()
+        visible = valid[..., None] & ~masked
+        return cls(truth, visible, masked, cell, windows_of(clean), guess)
 
     def of_windows(self, rows: Bool[np.ndarray, " B"]) -> MaskedBatch:
         """Return some of the windows."""
@@ -122,28 +119,36 @@ class Baselines:
         self.names = ("logistic", *RIVALS) if rivals else ("logistic",)
         self._fitted: dict[tuple[str, int, tuple[int, ...]], Any] = {}
         self.motifs = next(group.stop for group in groups if group.name == "motifs")
-        blocks = (
-            (train[rows], np.ones(len(train[rows]))) for rows in row_blocks(len(train))
+        # By blocks, to avoid a copy of the whole table in float64.
+        blocks = (train[rows] for rows in row_blocks(len(train)))
+        self.standard = ColumnStats.over(
+            (block, np.ones(len(block))) for block in blocks
         )
-        self.standard = ColumnStats.over(blocks)
 
     def predictions(
         self, batch: MaskedBatch
     ) -> Iterator[tuple[str, Float[np.ndarray, "B L M"], Bool[np.ndarray, "B L M"]]]:
-        """Yield name, predictions `B L M` in the units of the data, and predicted elements of each baseline."""
-        shape = batch.truth.shape
-        yield "mean", np.broadcast_to(self.standard.mean, shape), batch.target
+        """Yield name, predictions in the units of the data, and predicted elements."""
+        truth = batch.truth
+        visible = batch.visible
+        target = batch.target
+        mean = self.standard.mean
+        yield "mean", np.broadcast_to(mean, truth.shape), target
 
-        z = np.where(batch.visible, self._scaled(batch.truth), 0).astype(np.float32)
-        rows = batch.target.any(-1)
-        values = np.zeros(shape, np.float32)
-        values[rows] = self._ridge(z[rows], batch.visible[rows])
-        blind = rows & ~batch.visible.any(-1)
-        values[blind] = (neighbour_mean(z, batch.visible) @ self._sides)[blind]
-        yield "ridge", values * self.standard.std + self.standard.mean, batch.target
+        # Masked columns are at their mean, which is 0 here.
+        z = np.where(visible, self._scaled(truth), 0).astype(np.float32)
+        rows = target.any(-1)
+        values = np.zeros(truth.shape, np.float32)
+        values[rows] = self._ridge(z[rows], visible[rows])
+        # A region of which nothing is visible is predicted from its neighbours.
+        blind = rows & ~visible.any(-1)
+        from_sides = neighbour_mean(z, visible) @ self._sides
+        values[blind] = from_sides[blind]
+        yield "ridge", values * self.standard.std + mean, target
 
-        for column in range(self.motifs, shape[-1]):
-            counted = batch.target & (np.arange(shape[-1]) == column)
+        columns = np.arange(truth.shape[-1])
+        for column in columns[self.motifs :].tolist():
+            counted = target & (columns == column)
             if counted.any():
                 for name, guess in self._of_column(column, batch):
                     yield name, guess, counted
@@ -159,9 +164,8 @@ class Baselines:
         extra = [number for number in range(self.motifs, column) if not masked[number]]
         inputs = (*range(self.motifs), *extra)
         rows = batch.target[..., column]
-        known = np.where(batch.visible, batch.truth, np.float32(np.nan))[rows][
-            :, inputs
-        ]
+        visible = np.where(batch.visible, batch.truth, np.float32(np.nan))
+        known = visible[rows][:, inputs]
         for name in self.names:
             model = self._fit(name, column, inputs)
             if model is None:
@@ -176,18 +180,21 @@ class Baselines:
     def _ridge(
         self, z: Float32[np.ndarray, "R M"], visible: Bool[np.ndarray, "R M"]
     ) -> Float32[np.ndarray, "R M"]:
-        """Regress every column on the visible ones: with S the products of columns, S_.V (S_VV + penalty)^-1 z_V."""
+        """Regress every column on the visible ones V: S_.V (S_VV + penalty)^-1 z_V.
+
+        S are the products of columns.
+        """
         from scipy.linalg import solve
 
         products = self._products
         guess = np.zeros_like(z)
         # Rows with the same visible columns share one system of equations.
-        patterns, member = np.unique(
-            np.packbits(visible, axis=1), axis=0, return_inverse=True
+        bits = np.packbits(visible, axis=1)
+        _, member, counts = np.unique(
+            bits, axis=0, return_inverse=True, return_counts=True
         )
         order = np.argsort(member.ravel(), kind="stable")
-        ends = np.bincount(member.ravel(), minlength=len(patterns)).cumsum()
-        for rows in np.split(order, ends[:-1]):
+        for rows in np.split(order, counts.cumsum()[:-1]):
             seen = np.flatnonzero(visible[rows[0]])
             if len(seen):
                 system = products[np.ix_(seen, seen)] + PENALTY * np.eye(len(seen))
@@ -207,13 +214,15 @@ class Baselines:
         from scipy.linalg import solve
 
         z = self._scaled(self.train)
+        # Regions with a neighbour on both sides, on the same chromosome.
         chromosome = self.starts.cumsum()
         inner = np.flatnonzero(chromosome[2:] == chromosome[:-2]) + 1
         x = (z[inner - 1] + z[inner + 1]) / 2
-        system = (x.T @ x).astype(np.float64) + PENALTY * np.eye(x.shape[1])
-        sides: Float32[np.ndarray, "M M"] = np.zeros_like(system, np.float32)
-        sides[:] = solve(system, x.T @ z[inner], assume_a="pos")
-        return sides
+
+        penalty = PENALTY * np.eye(x.shape[1])
+        system = (x.T @ x).astype(np.float64) + penalty
+        sides = solve(system, x.T @ z[inner], assume_a="pos")
+        return np.ascontiguousarray(sides, np.float32)
 
     def _fit(self, name: str, column: int, inputs: tuple[int, ...]) -> Any:
         """Return a fitted model; None for constant values, and for one that needs other values."""
@@ -221,12 +230,14 @@ class Baselines:
         if key not in self._fitted:
             values = self.train[:, column]
             binary = self._is_binary(column)
-            varies = values.min() < values.max()
-            model = _new_model(name, binary=binary) if varies else None
+            model = None
+            if values.min() < values.max():
+                model = _new_model(name, binary=binary)
             if model is not None:
+                target = values > 0.5 if binary else values
                 # The MLP warns when it stops after a number of epochs.
                 with warnings.catch_warnings(action="ignore"):
-                    model.fit(self.train[:, inputs], values > 0.5 if binary else values)
+                    model.fit(self.train[:, inputs], target)
             self._fitted[key] = model
         return self._fitted[key]
 
@@ -279,16 +290,16 @@ def _new_model(name: str, *, binary: bool) -> Any:
 def neighbour_mean(
     z: Float32[np.ndarray, "B L M"], visible: Bool[np.ndarray, "B L M"]
 ) -> Float32[np.ndarray, "B L M"]:
-    """Return the mean of the nearest regions with visible columns on either side; 0 where nothing is visible."""
+    """Return the mean of the nearest regions with visible columns on either side; 0 without any."""
     seen = visible.any(-1, keepdims=True)
     length = z.shape[1]
     total = np.zeros_like(z)
     count = np.zeros(seen.shape, np.float32)
     place = np.arange(length)[None, :, None]
     before = np.maximum.accumulate(np.where(seen, place, -1), axis=1)
-    after = np.minimum.accumulate(np.where(seen, place, length)[:, ::-1], axis=1)[
-        :, ::-1
-    ]
+    # From the right.
+    after = np.where(seen, place, length)[:, ::-1]
+    after = np.minimum.accumulate(after, axis=1)[:, ::-1]
     for side in (before, after):
         exists = (side >= 0) & (side < length)
         total += np.take_along_axis(z, side.clip(0, length - 1), 1) * exists

@@ -51,12 +51,12 @@ def is_flat(guess: Float[np.ndarray, " n"]) -> bool:
 
 
 def pearson(truth: Float[np.ndarray, " n"], guess: Float[np.ndarray, " n"]) -> float:
-    """Return Pearson's r for a truth that varies; 0 for a constant prediction, NaN if not finite."""
+    """Return Pearson's r of a truth that varies; 0 for a flat prediction, NaN if not finite."""
     if not np.isfinite(guess).all():
         return float("nan")
     if is_flat(guess):
         return 0.0
-    return float(np.corrcoef(truth.astype(np.float64), guess.astype(np.float64))[0, 1])
+    return float(np.corrcoef(truth, guess, dtype=np.float64)[0, 1])
 
 
 def spearman(truth: Float[np.ndarray, " n"], guess: Float[np.ndarray, " n"]) -> float:
@@ -89,9 +89,11 @@ class Predictions:
         windows: Integer[np.ndarray, "B 2"] | None = None,
     ) -> None:
         """Add the counted elements, and their windows if known."""
+        # 16 bytes an element: a split of 100 million is in memory until its metrics are computed.
         window, _, column = np.nonzero(counted)
+        places = np.stack([column, window]).astype(np.int32)
         numbers = np.stack([truth[counted], guess[counted]]).astype(np.float32)
-        self._parts.append((np.stack([column, window]).astype(np.int32), numbers))
+        self._parts.append((places, numbers))
         self._windows.append(windows)
 
     def merge(self, other: Predictions) -> None:
@@ -100,7 +102,8 @@ class Predictions:
 
     def pairs(self) -> list[Pair]:
         """Return the pairs of each column."""
-        numbers = [np.zeros((2, 0), np.float32), *(part for _, part in self._parts)]
+        numbers = [np.zeros((2, 0), np.float32)]
+        numbers += [part for _, part in self._parts]
         by_column = self._by_column(np.concatenate(numbers, 1))
         return [(truth, guess) for truth, guess in by_column]
 
@@ -123,11 +126,12 @@ class Predictions:
     def _by_column(
         self, values: Shaped[np.ndarray, "... n"]
     ) -> list[Shaped[np.ndarray, "... _"]]:
-        column = np.concatenate(
-            [np.zeros(0, np.int32), *(place[0] for place, _ in self._parts)]
-        )
+        columns = [np.zeros(0, np.int32)]
+        columns += [place[0] for place, _ in self._parts]
+        column = np.concatenate(columns)
         ends = np.bincount(column, minlength=self.width).cumsum()[:-1]
-        return np.split(values[..., np.argsort(column, kind="stable")], ends, axis=-1)
+        order = np.argsort(column, kind="stable")
+        return np.split(values[..., order], ends, axis=-1)
 
 
 def windows_of(clean: Clean) -> Integer[np.ndarray, "B 2"] | None:

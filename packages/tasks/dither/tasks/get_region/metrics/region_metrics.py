@@ -1,4 +1,4 @@
-"""Metrics of masked elements, by group of columns, without constant columns; nothing that the model sees is counted.
+"""Metrics of masked elements, by group of columns, without constant columns.
 
 Metrics are computed from the stored pairs, so they are exact however a split is cut into batches
 and over ranks. Their 95 % confidence intervals are by the bootstrap (Efron 1979) over whole
@@ -92,11 +92,12 @@ class RegionMetrics:
         trained_chromosomes: Integer[np.ndarray, " n"] | None = None,
     ) -> None:
         self.chromosomes = trained_chromosomes
+        self.trained: RegionMetrics | None = None
+        if trained_chromosomes is not None:
+            self.trained = RegionMetrics(groups, units, mean)
+        # Of all windows seen, every so many-th is kept for the baselines.
         self._every = 1
         self._seen = 0
-        self.trained = (
-            None if trained_chromosomes is None else RegionMetrics(groups, units, mean)
-        )
         self.groups = groups
         self.units = units
         self.mean = mean
@@ -112,19 +113,18 @@ class RegionMetrics:
         measured: Measured,
     ) -> None:
         """Add one batch; `pred` has x0."""
-        target = (noised.target_mask & noised.valid[..., None]).to(
-            "cpu", non_blocking=True
-        )
+        # The prediction is copied last and waits for the device, once for all copies.
+        target = noised.target_mask & noised.valid[..., None]
+        target = target.to("cpu", non_blocking=True)
         clean = replace(clean, x0=noised.x0).to("cpu", non_blocking=True)
-        guess = self.in_data_units(pred.x0)  # the first waits for all copies
+        guess = self.in_data_units(pred.x0)
         truth = self.in_data_units(clean.x0)
         batch = MaskedBatch.of(truth, target, clean, guess)
         if self.trained is None or self.chromosomes is None:
             self._add(batch)
             return
-        apart = (batch.cell < 0) & np.isin(
-            clean.cond["chromosome"].cpu().numpy(), self.chromosomes
-        )
+        chromosome = clean.cond["chromosome"].numpy()
+        apart = (batch.cell < 0) & np.isin(chromosome, self.chromosomes)
         for metrics, rows in ((self, ~apart), (self.trained, apart)):
             if rows.any():
                 metrics._add(batch.of_windows(rows))
@@ -139,13 +139,18 @@ class RegionMetrics:
 
     def _thin(self) -> None:
         """Drop every other window until at most `BASELINE_REGIONS` regions or one window remain."""
-        sizes = [len(batch.truth) for batch in self.batches]
+        windows = sum(len(batch.truth) for batch in self.batches)
         regions = sum(batch.truth[..., 0].size for batch in self.batches)
-        if regions <= BASELINE_REGIONS or sum(sizes) <= 1:
+        if regions <= BASELINE_REGIONS or windows <= 1:
             return
-        even = np.split(np.arange(sum(sizes)) % 2 == 0, np.cumsum(sizes)[:-1])
-        thinned = zip(self.batches, even, strict=True)
-        self.batches = [batch.of_windows(rows) for batch, rows in thinned]
+        thinned = []
+        first = 0
+        for batch in self.batches:
+            # Windows are numbered through all batches, so that batch sizes do not matter.
+            numbers = np.arange(first, first + len(batch.truth))
+            thinned.append(batch.of_windows(numbers % 2 == 0))
+            first += len(numbers)
+        self.batches = thinned
         self._every *= 2
         self._thin()
 
@@ -162,7 +167,8 @@ class RegionMetrics:
         self.values = {}
         for name in resampled.values:
             self.values[name] = resampled.value(name)
-            if (half := resampled.half(name)) is not None:
+            half = resampled.half(name)
+            if half is not None:
                 self.values[f"{name}_ci95"] = half
         if self.trained is not None:
             for name, value in self.trained.compute().items():
@@ -259,45 +265,47 @@ def _model_key(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Resampled:
-    """Each metric of all windows and, if it has an interval, its values in each resample of `count` windows."""
+    """Each metric of all windows, then its values in each resample of `count` windows."""
 
     values: dict[str, Float[np.ndarray, " R"]]
     count: int
 
     @classmethod
     def of(cls, metrics: RegionMetrics) -> _Resampled:
-        predictions = metrics.predictions
         known = metrics.predictions.windows()
-        pairs = predictions.pairs()
+        pairs = metrics.predictions.pairs()
         if known is None or known[0] < MIN_WINDOWS:
             count = 1
             windows = [np.zeros(len(truth), np.int64) for truth, _ in pairs]
             weights = np.ones((1, 1))
         else:
+            # The first row weighs every window once: the value itself.
             count, windows = known
             weights = np.concatenate([np.ones((1, count)), bootstrap_weights(count)])
-        return cls(
-            _metrics(pairs, windows, weights, metrics.groups, metrics.mean), count
-        )
+        values = _metrics(pairs, windows, weights, metrics.groups, metrics.mean)
+        return cls(values, count)
 
     def value(self, metric: str) -> float:
         return float(self.values[metric][0])
 
     def half(self, metric: str, other: _Resampled | None = None) -> float | None:
-        """Return half of a 95 % interval of a metric, or of its difference to that of others on the same elements.
+        """Return half of a 95 % interval of a metric, or of its difference to `other`.
 
-        Spearman's correlation has none: ranks change. The variance, too low by the factor (W - 1) /
-        W, is corrected.
+        Spearman's correlation has none, as ranks change.
         """
-        if other is not None and metric not in other.values:
-            return None
-        values = (self.values[metric] - (0 if other is None else other.values[metric]))[
-            1:
-        ]
-        finite = values[np.isfinite(values)]
-        if not len(values) or len(finite) <= len(values) // 2:
+        values = self.values[metric]
+        if other is not None:
+            # The same resamples of windows, so that their variation cancels.
+            if metric not in other.values:
+                return None
+            values = values - other.values[metric]
+        resamples = values[1:]
+        finite = resamples[np.isfinite(resamples)]
+        # Where most resamples are undefined, the others are no sample of the metric.
+        if not len(resamples) or len(finite) <= len(resamples) // 2:
             return None
         half = float(np.diff(np.quantile(finite, [0.025, 0.975]))[0] / 2)
+        # The variance of the bootstrap is too low by the factor (W - 1) / W.
         return float(np.sqrt(self.count / (self.count - 1))) * half
 
 
@@ -311,6 +319,7 @@ def _metrics(
     """Return each metric of `RegionMetrics` under the weights of windows, or under the first."""
     varying = [column for column, (truth, _) in enumerate(pairs) if varies(truth)]
     target = [column for column, (truth, _) in enumerate(pairs) if len(truth)]
+    # Squared errors, those of the means, and pairs of all columns.
     totals = np.zeros((3, len(weights)))
     result = dict[str, Float[np.ndarray, " R"]]()
     for group in groups:
@@ -320,28 +329,27 @@ def _metrics(
         counted = informative or sorted(columns.intersection(target))
         if not counted:
             continue
+        # Sums of squares of centred values lose fewer digits.
         centre = float(mean[counted].mean())
-        of_columns = [
-            weights @ _sums(pairs[column], windows[column], weights.shape[1], centre)
-            for column in counted
-        ]
+        of_columns = []
+        for column in counted:
+            sums = _sums(pairs[column], windows[column], weights.shape[1], centre)
+            of_columns.append(weights @ sums)
         sums = np.stack(of_columns, 1)
+        errors = _errors(sums, mean[counted] - centre)
         if informative or not varying:
-            totals += _errors(sums, mean[counted] - centre)
-        result[f"{name}_mse"] = _errors(sums, np.zeros(len(counted)))[0] / sums[
-            ..., 0
-        ].sum(1)
+            totals += errors
+        result[f"{name}_mse"] = errors[0] / errors[2]
+
         if informative:
             varied = [pairs[column] for column in counted]
-            for key, values in _correlations(
-                sums, varied, overall=len(columns) > 1
-            ).items():
+            correlations = _correlations(sums, varied, overall=len(columns) > 1)
+            for key, values in correlations.items():
                 result[f"{name}_{key}"] = values
         truth, score = pairs[group.start]
         if group.name == "accessibility" and len(truth) and is_binary(truth):
-            areas = areas_under_curves(
-                truth > 0.5, score, windows[group.start], weights
-            )
+            is_open = truth > 0.5
+            areas = areas_under_curves(is_open, score, windows[group.start], weights)
             for key, values in areas.items():
                 result[f"accessibility_{key}"] = values
     return _metrics_of_all(totals, len(target) - len(varying)) | result
@@ -365,9 +373,8 @@ def _metrics_of_all(
 
 def bootstrap_weights(count: int) -> Float[np.ndarray, "R W"]:
     """Return the number of occurrences of each window in each resample."""
-    times = np.random.default_rng(0).multinomial(
-        count, np.full(count, 1 / count), DRAWS
-    )
+    random = np.random.default_rng(0)
+    times = random.multinomial(count, np.full(count, 1 / count), DRAWS)
     return times.astype(np.float64)
 
 
@@ -377,7 +384,11 @@ def _sums(
     count: int,
     centre: float,
 ) -> Float[np.ndarray, "W 7"]:
-    """Return sums by window of 1, x, y, x x, y y, x y and (x - y)^2, for truth x and prediction y minus `centre`."""
+    """Return sums by window of 1, x, y, x x, y y, x y and (x - y)^2.
+
+    x is the truth and y the prediction, both minus `centre`.
+    """
+    # All metrics but ranks follow from these sums, so a resample is a product of matrices.
     x, y = (value.astype(np.float64) - centre for value in pair)
     parts = (np.ones_like(x), x, y, x * x, y * y, x * y, np.square(x - y))
     return np.stack([np.bincount(window, part, count) for part in parts], 1)
@@ -398,10 +409,10 @@ def _correlations(
     result = _columns(sums, [is_flat(guess) for _, guess in pairs])
     result["spearman"] = np.array([np.mean([spearman(*pair) for pair in pairs])])
     if overall:
+        # All pairs as those of one column.
         guesses = np.concatenate([guess for _, guess in pairs])
-        for key, values in _columns(
-            sums.sum(1, keepdims=True), [is_flat(guesses)]
-        ).items():
+        whole = _columns(sums.sum(1, keepdims=True), [is_flat(guesses)])
+        for key, values in whole.items():
             result[f"{key}_overall"] = values
     return result
 
@@ -409,18 +420,18 @@ def _correlations(
 def _columns(
     sums: Float[np.ndarray, "R K 7"], flat: Sequence[bool]
 ) -> dict[str, Float[np.ndarray, " R"]]:
-    """Return the means of r and R2 over columns whose truth varies in a resample; r is 0 if the prediction is flat."""
+    """Return means of r and R2 over columns whose truth varies; r of a flat prediction is 0."""
     n, x, y, xx, yy, xy, error = np.moveaxis(sums, -1, 0)
     with np.errstate(divide="ignore", invalid="ignore"):
+        # n times the variances and the covariance.
         of_x = xx - x * x / n
         of_y = yy - y * y / n
         both = xy - x * y / n
         # Sums of equal numbers differ by rounding.
         varied = of_x > np.square(FLAT) * xx
         constant = (of_y <= np.square(FLAT) * yy) | flat
-        r = np.where(
-            constant, 0.0, both / np.sqrt(of_x * np.where(constant, 1.0, of_y))
-        )
+        scale = np.sqrt(of_x * np.where(constant, 1.0, of_y))
+        r = np.where(constant, 0.0, both / scale)
         means = {}
         for key, values in (("pearson", r), ("r2", 1 - error / of_x)):
             means[key] = np.where(varied, values, 0).sum(1) / varied.sum(1)

@@ -1,4 +1,4 @@
-"""Metrics of samples, and of several samples of the same window: error of their mean, spread, calibration.
+"""Metrics of samples, and of several of one window: error of their mean, spread, calibration.
 
 Letters: N samples, L length, M columns, K draws of one window, n elements that were sampled.
 """
@@ -49,7 +49,7 @@ def draw_groups(like: Clean) -> list[slice]:
 
 
 def sampled_mask(samples: Float[Tensor, "N L M"], like: Clean) -> Bool[Tensor, "N L M"]:
-    """Return which values a sampler sampled: neither given nor left visible by the process. On the CPU.
+    """Return which values were sampled, neither given nor left visible, on the CPU.
 
     A process may leave values equal to the truth, bit for bit, and counting them would lower every
     error. So values count in regions and columns in which something changed, in any draw of the
@@ -86,15 +86,19 @@ class Draws:
         counted: Bool[np.ndarray, "N L M"],
         windows: Sequence[slice],
     ) -> Draws | None:
-        """Collect windows with the full number of draws; None if that is one, or nothing was sampled."""
+        """Collect windows with the full number of draws; None if that is 1, or none was sampled."""
         count = max((rows.stop - rows.start for rows in windows), default=0)
         full = [rows for rows in windows if rows.stop - rows.start == count]
         if count < 2 or not any(counted[rows].any() for rows in full):
             return None
         # One row for each draw, one column for each element.
-        values = [samples[rows][:, counted[rows.start]] for rows in full]
+        values = []
+        truths = []
+        for rows in full:
+            sampled = counted[rows.start]
+            values.append(samples[rows][:, sampled])
+            truths.append(truth[rows.start][sampled])
         draws = np.concatenate(values, 1).astype(np.float64)
-        truths = [truth[rows.start][counted[rows.start]] for rows in full]
         true = np.concatenate(truths).astype(np.float64)
         return cls(
             truth=true,
@@ -168,13 +172,9 @@ def sample_metrics(
     truth = metrics.in_data_units(like.x0)
     first = [rows.start for rows in windows]
     means = torch.stack([samples[rows].mean(0) for rows in windows])
-    places = windows_of(like)
-    metrics.predictions.add(
-        truth[first],
-        metrics.in_data_units(means),
-        counted[first],
-        None if places is None else places[first],
-    )
+    places = windows_of(like.apply(lambda value: value[first]))
+    guess = metrics.in_data_units(means)
+    metrics.predictions.add(truth[first], guess, counted[first], places)
     result = dict(metrics.compute())
     draws = Draws.of(truth, metrics.in_data_units(samples), counted, windows)
     if draws is not None:

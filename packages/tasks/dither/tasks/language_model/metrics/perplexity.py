@@ -9,8 +9,9 @@ from dataclasses import replace
 from math import log
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, Integer
 from torch import Tensor
 
 from dither.registry.contracts.protocols import RatioSums
@@ -58,7 +59,8 @@ class TextMetrics:
     ) -> None:
         counted = self._counted(clean)
         self._nats.update(measured, counted)
-        ids = clean.x0[counted].cpu().numpy()
+        ids = _marked_ids(clean, counted)
+        ids = ids[ids >= 0]
         self._tokens += len(ids)
         self._characters += self._tokenizer.characters(ids)
         if pred is not None:
@@ -77,12 +79,10 @@ class TextMetrics:
 
         # Characters belong to ids, not to weights.
         characters = []
-        ids = clean.x0.cpu().numpy()
-        for row, mask in zip(ids, counted.cpu().numpy(), strict=True):
-            characters.append(self._tokenizer.characters(row[mask]))
-        counts = torch.tensor(characters, dtype=nats.dtype).to(
-            nats.device, non_blocking=True
-        )
+        for ids in _marked_ids(clean, counted):
+            characters.append(self._tokenizer.characters(ids[ids >= 0]))
+        counts = torch.tensor(characters, dtype=nats.dtype)
+        counts = counts.to(nats.device, non_blocking=True)
         sums["bits_per_char"] = (nats / log(2), counts)
         return sums
 
@@ -96,7 +96,14 @@ class TextMetrics:
         """Return the metrics; NaN if nothing was predicted."""
         values = self._nats.compute("nats_per_token")
         bits = values["nats_per_token"] * self._tokens / log(2)
-        values["bits_per_char"] = (
-            bits / self._characters if self._characters else float("nan")
-        )
+        # Without characters NaN, not an error: a split may be empty.
+        values["bits_per_char"] = bits / (self._characters or float("nan"))
         return values | self._accuracy.compute()
+
+
+def _marked_ids(
+    clean: Clean, counted: Bool[Tensor, "B L"]
+) -> Integer[np.ndarray, "B L"]:
+    """Return ids on the CPU, -1 where they do not count."""
+    # In one copy: a boolean index would wait for the device once more, to learn its size.
+    return torch.where(counted, clean.x0, -1).cpu().numpy()
