@@ -1,4 +1,4 @@
-"""Zarr stores of get_model: peaks by name, motifs, and accessibility, expression and TSS of each cell type.
+"""Zarr stores of get_model: peaks by name, motifs, and the values of each cell type.
 
     data (P M)   peak_names (P), as "chr1:9790-10675"   motif_names (M)   atpm/CELL (P)
     expression_positive/CELL, expression_negative/CELL (P)   tss/CELL (P 2)
@@ -176,16 +176,17 @@ def _wrong_shape(name: str, array: ZarrArray, peaks: tuple[int, ...] | None) -> 
 
 
 def _genes(path: Path) -> dict[str, Any]:
-    """Return names of genes and the number of the peak where each is transcribed; nothing if the store has none."""
+    """Return names of genes, and the peak where each is transcribed; nothing without them."""
     folders = [path / f"gene_idx_info_{name}" for name in ("name", "index")]
     if not all(folder.is_dir() for folder in folders):
         return {}
     names, regions = (ZarrArray(folder) for folder in folders)
-    for folder, array in zip(folders, (names, regions), strict=True):
+    for array in (names, regions):
+        # A peak that is read as the fill value 0 would be a wrong one.
         if missing := array.missing():
-            message = f"{folder}: {_missing_chunks(array, missing)}"
+            message = f"{array.folder}: {_missing_chunks(array, missing)}"
             raise Refused(Problem(message, help=COPY_AGAIN, code="missing-chunk"))
-    return {"gene": decoded(names[:], str(folders[0])), "gene_region": regions[:]}
+    return {"gene": decoded(names[:], str(names.folder)), "gene_region": regions[:]}
 
 
 def _by_cell(

@@ -228,17 +228,13 @@ def _wrong_shapes(
 
     for name, shape in _shapes(arrays, regions, motifs).items():
         if name in arrays and arrays[name].shape != shape:
+            actual = f'"{name_of(name)}" has the shape {arrays[name].shape}'
             expected = f"expected {shape} for {regions} regions and {motifs} motifs"
-            yield (
-                name,
-                f'"{name_of(name)}" has the shape {arrays[name].shape}, {expected}',
-            )
-    for name, count, items in (
-        ("start", regions, "regions"),
-        ("motifs", motifs, "motif columns"),
-    ):
-        if name in arrays and not count:
-            yield name, f"holds no {items}"
+            yield name, f"{actual}, {expected}"
+    if "start" in arrays and not regions:
+        yield "start", "holds no regions"
+    if "motifs" in arrays and not motifs:
+        yield "motifs", "holds no motif columns"
 
 
 def _shapes(
@@ -248,11 +244,9 @@ def _shapes(
     shapes |= {"motifs": (motifs,), "features": (regions, motifs)}
     if "cells" in arrays:
         cells = arrays["cells"].size
-        shapes |= {
-            "cells": (cells,),
-            "open": (regions, cells),
-            "atpm": (regions, cells),
-        }
+        shapes["cells"] = (cells,)
+        shapes |= dict.fromkeys(("open", "atpm"), (regions, cells))
+        # Plus and minus strand.
         shapes |= dict.fromkeys(("expression", "tss"), (regions, cells, 2))
     if "gene" in arrays:
         shapes |= dict.fromkeys(GENES, (arrays["gene"].size,))
@@ -365,6 +359,7 @@ def _numbers(
                 where = locate(name, rows.start + row, column_name(*index))
                 shown.append(f"{where}: {block[row, *index]} {fault}")
 
+    # A damaged file of several blocks is one problem.
     unreadable = list({problem.message: problem for problem in unreadable}.values())
     yield from unreadable[:MAX_SHOWN]
     if len(unreadable) > MAX_SHOWN:
@@ -526,12 +521,11 @@ def texts_of(
     """Return names or whole numbers as text; raise Refused with rows of neither, such as nan."""
     if values.dtype.kind in "iuU":
         return values.astype(np.str_)
-    wrong = np.array(
-        [not isinstance(value, str) for value in values.tolist()], np.bool_
-    )
+    texts = values.tolist()
+    wrong = np.array([not isinstance(text, str) for text in texts], np.bool_)
     problems = invalid_rows(
         wrong, lambda row: f"{where(row)}: {str(values[row])[:40]} is not text"
     )
     if problems:
         raise Refused(problems)
-    return name_array(values.tolist(), where(0))
+    return name_array(texts, where(0))

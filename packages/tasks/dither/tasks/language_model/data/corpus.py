@@ -140,14 +140,20 @@ def _cut(
 ) -> dict[Split, list[Document]]:
     """Cut every document into head, validation and test; empty parts are dropped."""
     cut: dict[Split, list[Document]] = {split: [] for split in SPLITS}
-    ends = {"train": 1 - valid - test, "valid": 1 - test, "test": 1.0}
+    ends: dict[Split, float] = {
+        "train": 1 - valid - test,
+        "valid": 1 - test,
+        "test": 1.0,
+    }
     for document in documents:
         text = document.load()
+        # Each part begins where the one before it ends, so that rounding loses no character.
         first = 0
-        for split in SPLITS:
-            last = round(ends[split] * len(text))
-            if last > first:
+        for split, share in ends.items():
+            last = round(share * len(text))
+            part = text[first:last]
+            if part:
                 name = f"{document.name}[{first}:{last}]"
-                cut[split].append(Document.of(name, text[first:last]))
+                cut[split].append(Document.of(name, part))
             first = last
     return cut

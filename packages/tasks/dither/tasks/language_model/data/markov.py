@@ -85,6 +85,7 @@ class MarkovChain:
 
     def nats(self, text: str) -> float:
         """Return -log p of a text in nats; its first symbols follow the stationary distribution."""
+        # Four bytes a character, so that a buffer of the text has its code points.
         points = np.frombuffer(text.encode("utf-32-le"), "<u4")
         symbols = self._numbers[points]
         known = min(len(symbols), self.order)
@@ -173,10 +174,10 @@ class MarkovChain:
         ladders = rows.reshape(-1).data
         context = int(walked[first - 1])
         for place, draw in enumerate(u[first:].tolist(), first):
+            # The index in the flat table is context * V + symbol, the next context in base V.
             begin = context * self.states
-            context = bisect_right(ladders, draw, begin, begin + self.states) % len(
-                rows
-            )
+            index = bisect_right(ladders, draw, begin, begin + self.states)
+            context = index % len(rows)
             walked[place] = context
         return walked
 

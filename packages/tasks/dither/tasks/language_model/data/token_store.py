@@ -164,14 +164,18 @@ def _windows_of_documents(stream: TokenStream, length: int) -> Spans:
 def _packed(spans: Spans, length: int) -> Spans:
     """Join consecutive windows while they fit into one."""
     starts, sizes = spans
-    packed: list[list[int]] = []
-    for start, stop in zip(starts.tolist(), (starts + sizes).tolist(), strict=True):
-        if packed and stop - packed[-1][0] <= length:
-            packed[-1][1] = stop
+    stops = starts + sizes
+    first: list[int] = []
+    last: list[int] = []
+    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+        # Documents follow each other in the stream, so a packed window is one slice of it.
+        if first and stop - first[-1] <= length:
+            last[-1] = stop
         else:
-            packed.append([start, stop])
-    table = np.array(packed, np.int64).reshape(-1, 2)
-    return table[:, 0], table[:, 1] - table[:, 0]
+            first.append(start)
+            last.append(stop)
+    begin = np.array(first, np.int64)
+    return begin, np.array(last, np.int64) - begin
 
 
 @dataclass(frozen=True)

@@ -111,9 +111,9 @@ class WittenBell:
         for order in self.orders:
             known = context >= 0
             target = np.where(known, context * self.size + ids, -1)
-            place = np.minimum(
-                np.searchsorted(order.grams, target), len(order.grams) - 1
-            )
+            place = np.searchsorted(order.grams, target)
+            # One above all others has no place.
+            place = np.minimum(place, len(order.grams) - 1)
             hit = order.grams[place] == target
 
             # (n(h c) + T(h) P(c | h')) / (n(h) + T(h)); a context never seen backs off to h'.
@@ -141,7 +141,7 @@ def _next(gram: Int64[np.ndarray, " N"]) -> Int64[np.ndarray, " N"]:
 
 
 def trivial_baselines(train: Ids, text: Ids, tokenizer: Tokenizer) -> dict[str, float]:
-    """Return the uniform distribution, the unigram of the training split, and the best possible unigram.
+    """Return uniform, the unigram of the training split, and the best possible unigram.
 
     `unigram` learns from `train` (one count added to every id) and predicts `text`;
     `unigram-of-split` is the entropy of `text` itself, which no unigram can beat.
@@ -163,7 +163,7 @@ def strong_baselines(
     tokenizer: Tokenizer,
     starts: Starts | None = None,
 ) -> dict[str, float]:
-    """Return n-grams of order 2 and up, and xz: the bits that `text` adds after (the end of) `train`.
+    """Return n-grams of order 2 and up, and xz: the bits that `text` adds after `train`.
 
     The context of n-grams ends at `starts` of windows. They take 2 s of CPU per million ids, so
     they are optional; large splits are cut (LIMIT, EVALUATED).
@@ -176,6 +176,7 @@ def strong_baselines(
         if order > 1:
             nats[f"{order}-gram"] = order_nats
 
+    # xz refers back over at most 64 MB: all of both.
     known = tokenizer.decode(train[-LIMIT:]).encode()[-LIMIT:]
     added = _packed(known + tokenizer.decode(text).encode()) - _packed(known)
     nats["xz"] = 8 * added * log(2)
@@ -229,13 +230,11 @@ def _metrics(
 
 
 def _per_unit(nats: dict[str, float], characters: int, tokens: int) -> dict[str, float]:
-    bits = {
-        f"bits_per_char/{name}": value / log(2) / characters
-        for name, value in nats.items()
-    }
-    return bits | {
-        f"nats_per_token/{name}": value / tokens for name, value in nats.items()
-    }
+    metrics = {}
+    for name, value in nats.items():
+        metrics[f"bits_per_char/{name}"] = value / log(2) / characters
+        metrics[f"nats_per_token/{name}"] = value / tokens
+    return metrics
 
 
 def distribution_baselines(
@@ -247,20 +246,20 @@ def distribution_baselines(
     these very windows, which varies with the sample like the metrics of a model. Empty unless the
     tokenizer has one id per character.
     """
-    ids = sum(map(len, windows))
-    if not ids or any(
-        tokenizer.characters(window) != len(window) for window in windows
-    ):
+    lengths = [len(window) for window in windows]
+    ids = sum(lengths)
+    # The distribution is over characters.
+    if not ids or lengths != [*map(tokenizer.characters, windows)]:
         return {}
-    lengths = Counter(map(len, windows))
-    entropies = (
-        number * distribution.entropy(length) for length, number in lengths.items()
-    )
+    texts = map(tokenizer.decode, windows)
+    # Nearly all windows have the same length: the entropy is computed once for each.
+    entropies = [
+        number * distribution.entropy(length)
+        for length, number in Counter(lengths).items()
+    ]
     nats = {
         "source-entropy": sum(entropies),
-        "source": sum(
-            distribution.nats(tokenizer.decode(window)) for window in windows
-        ),
+        "source": sum(map(distribution.nats, texts)),
     }
     return _per_unit(nats, ids, ids)
 

@@ -102,13 +102,9 @@ def frontier_plot(
     for axis, (x, y) in zip(figure.subplots(1, 3), panels, strict=True):
         for value, group in groupby(rows[1:], key=lambda row: row[options[0]]):
             points = list(group)
-            label = f"{options[0]} {value:g}"
-            axis.plot(
-                [row[x] for row in points],
-                [row[y] for row in points],
-                "o-",
-                label=label,
-            )
+            xs = [row[x] for row in points]
+            ys = [row[y] for row in points]
+            axis.plot(xs, ys, "o-", label=f"{options[0]} {value:g}")
             for row in points:
                 axis.annotate(
                     f"{row[options[-1]]:g}",
