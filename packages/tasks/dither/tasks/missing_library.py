@@ -1,4 +1,4 @@
-"""Libraries that the extras of dither-tasks install, and the error for a missing one. Imports none of them."""
+"""Libraries of the extras of dither-tasks, and the error for a missing one. Imports none."""
 
 from __future__ import annotations
 

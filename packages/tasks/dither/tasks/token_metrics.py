@@ -40,7 +40,7 @@ class NatSums:
             self._sums[name] = self._sums.get(name, 0.0) + nats_sum
 
     def compute(self, name: str) -> dict[str, float]:
-        """Return `NAME` and its parts `NAME_PART` per counted token, and perplexity; NaN if empty."""
+        """Return `NAME`, its parts `NAME_PART` per counted token, and perplexity; NaN if empty."""
         weight = float(self._weight) or float("nan")
         values = {}
         for part, nats_sum in self._sums.items():

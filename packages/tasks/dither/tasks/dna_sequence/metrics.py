@@ -330,7 +330,7 @@ def _features(bases: UInt8[np.ndarray, "N L"]) -> Float[np.ndarray, "N F"]:
     rows = np.arange(count)[:, None] * len(names)
     cells = feature[kmer_codes(bases, WORD)] + rows
     counts = np.bincount(cells.ravel(), minlength=count * len(names))
-    # Roots of counts have about the same variance, whatever the frequency of the word.
+    # Roots of counts have about the same variance at any frequency of the word.
     return np.sqrt(counts.reshape(count, -1))
 
 

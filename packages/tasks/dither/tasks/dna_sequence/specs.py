@@ -98,7 +98,7 @@ class DnaSequence(TaskSpec):
 
 
 class DHSSequences(DataSpec):
-    """47,872 human regulatory regions of 200 bases, each open in one of four cell types (data of DNA-Diffusion).
+    """47,872 human regulatory regions of 200 bases, each open in one of four cell types.
 
     Chromosome 2 is held out for validation and chromosome 1 for testing. A wheel of 19 MB is
     downloaded on first use, and one of 57 MB with the motifs of JASPAR when samples are first
@@ -126,7 +126,7 @@ class DHSSequences(DataSpec):
 
 
 class PlantedMotifs(DataSpec):
-    """Random sequences with motifs of their cell type planted in them: a source of exactly known likelihood.
+    """Random sequences with planted motifs of their cell type: a source of known likelihood.
 
     Bases are independent, with a GC content of 0.3 for the first to 0.7 for the last cell type. At
     each base outside a motif one of the cell type's motifs begins with probability `rate`, if it

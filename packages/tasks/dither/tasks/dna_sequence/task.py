@@ -57,6 +57,7 @@ class DnaSequences:
                 raise Refused(
                     f'{sequences.name}: the split "{split}" is empty', code="no-samples"
                 )
+        # Read when samples are evaluated: training does not need it.
         if motifs is not None:
             from ..get_region.formats.motif_files import read_motifs
 
@@ -96,7 +97,7 @@ class DnaSequences:
     def baselines(
         self, split: Split = "valid", samples: int | None = None
     ) -> dict[str, float]:
-        """Return nats per base of uniform bases, the Markov chains and the truth, if it is known."""
+        """Return nats per base of uniform bases, the Markov chains and the truth, if known."""
         predictors: dict[str, Any] = {"markov": self._reference.markov.nats}
         if self.sequences.nats is not None:
             predictors["truth"] = self.sequences.nats
@@ -182,14 +183,12 @@ def _compare_plot(reference: Reference, groups: dict[str, dict[int, Group]]) -> 
     for number, (name, (label, colour)) in enumerate(SERIES.items()):
         of_cells = list(groups[name].values())
         held_out = [reference.reference[cell] for cell in groups[name]]
-        # Thousands of dots as a bitmap.
         dots: dict[str, Any] = {
             "color": colour,
             "s": 5,
             "alpha": 0.5,
             "linewidths": 0,
             "label": label,
-            "rasterized": True,
         }
         counts = np.sum([group.kmers for group in of_cells], 0)
         held_counts = np.sum([group.kmers for group in held_out], 0)

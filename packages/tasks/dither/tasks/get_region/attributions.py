@@ -166,7 +166,7 @@ def _attribute(
     Float[Tensor, "g M"],
     Float[Tensor, "g M"],
 ]:
-    """Return gradient x input and knock-out of a column for regions, and of predictions at sites."""
+    """Return gradient x input and knock-out of a column for regions, and for sites."""
     motifs = zero.shape[-1]
     valid = clean.valid
     inputs = (clean.x0[..., :motifs] - zero) * valid[..., None] * scale

@@ -84,6 +84,7 @@ def _write_regions(
 ) -> None:
     arrays = raw.arrays
     writer.add_blocks("features", blocks, dtype, arrays["features"].shape[1:])
+    # Numbers: a column of names would take 4 bytes a character.
     names, chromosome = np.unique(arrays["chromosome"], return_inverse=True)
     writer.add("chromosome", chromosome.astype(np.int32))
     for name in ("start", "end"):
@@ -112,9 +113,10 @@ def _blocks(
     path: Path,
     update: Callable[[int, int], None],
 ) -> Iterator[Shaped[np.ndarray, "n M"]]:
-    """Yield the features in blocks of rows; raise Refused at a number that float16 does not hold."""
+    """Yield the features by blocks; raise Refused at a number that float16 does not hold."""
     features = raw.arrays["features"]
     largest = float(np.finfo(dtype).max)
+    # By blocks, as the features may be larger than the memory.
     for rows in row_blocks(len(features)):
         block: Float[np.ndarray, "n M"] = np.asarray(features[rows])
         if block.size and float(block.max()) > largest:

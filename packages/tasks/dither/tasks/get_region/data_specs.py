@@ -33,8 +33,9 @@ __all__ = [
 
 
 class HumanDHS(DataSpec):
-    """47,872 regulatory regions of the human genome, 282 motif archetypes, each open in one of four cell types.
+    """47,872 regulatory regions of the human genome, 282 motif archetypes, four cell types.
 
+    Each region is open in one cell type.
     Chromosome 2 is held out for validation and chromosome 1 for testing. Included in the package.
     """
 
@@ -51,6 +52,7 @@ class HumanDHS(DataSpec):
 
     def facts(self) -> RegionFacts:
         """Return sizes and names; a test compares them with the table."""
+        # Without reading the table: a listing of options must not wait for it.
         longest, chromosomes = (859, 2) if self.subset == "chr21-22" else (3217, 24)
         return RegionFacts(
             282, ("K562", "HepG2", "GM12878", "hESC"), longest, chromosomes
@@ -103,7 +105,7 @@ class _AtPath(_Regions):
         return Path(self.path).expanduser()
 
     def facts(self) -> RegionFacts:
-        """Return sizes and names; the motifs of a store or an .npz file are read and checked by `build` only."""
+        """Return sizes and names; motifs of a store or an .npz file are checked by `build` only."""
         return self._open(headers=True).facts()
 
     def build(self) -> RegionMatrix:
@@ -138,13 +140,16 @@ class RegionFile(_AtPath):
 
 
 class RegionStore(_AtPath, _ReadOptions):
-    """A zarr store of get_model (format 2 or 3), read into memory; `prepare get` converts one too large for that."""
+    """A zarr store of get_model (format 2 or 3), read into memory.
+
+    `prepare get` converts one that is too large for that.
+    """
 
     name = "region-store"
 
 
 class RegionArrays(_AtPath):
-    """A folder of arrays made by `prepare get`; motifs are memory-mapped, so the size does not matter."""
+    """A folder of arrays made by `prepare get`; motifs are memory-mapped, of any size."""
 
     name = "region-arrays"
 
@@ -160,7 +165,7 @@ class RegionArrays(_AtPath):
 
 
 class PreparedRegions(_ReadOptions, PrepareSpec):
-    """Regions from stores and folders of get_model, matrices or AnnData; converted once by `prepare get`."""
+    """Regions from stores and folders of get_model, matrices or AnnData, converted once."""
 
     name = "get"
     stored: ClassVar[Kind] = REGIONS
@@ -185,7 +190,8 @@ class PreparedRegions(_ReadOptions, PrepareSpec):
         return value
 
     def options(self) -> dict[str, Any]:
-        """Return the options that determine the arrays; paths by name, since their folder may be moved."""
+        """Return the options that determine the arrays."""
+        # Paths by name, since their folder may be moved.
         return super().options() | {"paths": [Path(path).name for path in self.paths]}
 
     def build(self) -> RegionMatrix:
@@ -214,7 +220,7 @@ class PreparedRegions(_ReadOptions, PrepareSpec):
 
 
 class ScannedRegions(PreparedRegions):
-    """Regions of any species: a BED file, a genome (FASTA) and motifs (MEME or JASPAR), scanned by `prepare motifs`.
+    """Regions of any species: a BED file, a genome (FASTA) and motifs (MEME or JASPAR).
 
     A feature is the sum of the scores of a motif's hits on both strands, in bits.
     """

@@ -48,7 +48,7 @@ def write_anndata(path: Path, arrays: Mapping[str, Any]) -> None:
     regions.index = [
         f"{row.chromosome}:{row.start}-{row.end}" for row in regions.itertuples()
     ]
-    # HDF5 stores text of any length, not fixed ones of numpy.
+    # Text of any length, as AnnData writes it.
     names = arrays["cell"].astype(object)
     if "region" in arrays:
         empty = np.zeros((len(regions), 0), np.float32)

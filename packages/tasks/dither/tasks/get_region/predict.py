@@ -39,6 +39,7 @@ def predict(
     source = SourceWindows.of(task, request)
     names = source.column_names()
     shape = (len(source.cells), len(source.matrix), len(names))
+    # By region of the source; those outside the split stay NaN.
     values = np.full(shape, np.nan, np.float32)
     for number, cell in enumerate(source.cells):
         for clean, index in source.batches(cell):
@@ -146,6 +147,7 @@ def embed(task: RegionWindows, model: TrainedModel, request: DataRequest) -> lis
         for clean, index in source.batches(cell):
             rows.append(index[clean.valid.numpy()])
             parts.append(model.hidden(clean)[clean.valid])
+
         hidden = torch.cat(parts).numpy()[np.argsort(np.concatenate(rows))]
         regions = regions + hidden / len(source.cells)
         cells.append(hidden.mean(0))

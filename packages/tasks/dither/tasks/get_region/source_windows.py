@@ -73,6 +73,7 @@ class SourceWindows:
         matrix = _read(task, request.data) if request.data else task.matrix
         options = WindowOptions(task.regions, task.regions)
         if request.split == "all":
+            # Without held-out chromosomes all regions are of the training split.
             whole = replace(matrix, valid=(), test=())
             windows = cut_windows(whole, "train", options, [0], covering=True)
         else:

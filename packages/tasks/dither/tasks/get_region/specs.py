@@ -41,7 +41,7 @@ STRIDE = 100
 
 
 class GetRegion(TaskSpec):
-    """Windows of genome regions: motifs of each region, and its accessibility and expression in a cell type.
+    """Windows of genome regions: motifs, and accessibility and expression in a cell type.
 
     A source of regions is a data component with `gives = "regions"` whose `build` returns a
     `RegionMatrix`; it may also have a method `facts` that returns `RegionFacts`.
@@ -195,6 +195,7 @@ class GetRegion(TaskSpec):
                 'set accessibility = "constant", or "quantitative", which still varies'
             )
             yield Misfit(message, ("drop_closed",), help=fix)
+        # Facts of a wrong source cannot be read.
         if data:
             return
         try:
@@ -213,6 +214,7 @@ class GetRegion(TaskSpec):
             yield _no_effect("largest", 'set accessibility = "quantitative"')
         if self.trained_chromosomes and not (self.valid_cells or self.test_cells):
             yield _no_effect("trained_chromosomes", "set valid_cells or test_cells")
+        # Only then may the facts be read, which takes a file.
         if self._is_default("expressed"):
             return
         if not self.expression:
@@ -258,7 +260,7 @@ class GetRegion(TaskSpec):
         return column_groups(motifs, self.column() != "none", self.expression)
 
     def space(self) -> FeatureSpace:
-        """Return the space of windows: `regions` positions with motifs, accessibility and expression."""
+        """Return the space of windows: `regions` positions of motifs and columns after them."""
         return self.space_of(self._facts())
 
     def space_of(self, facts: RegionFacts) -> FeatureSpace:

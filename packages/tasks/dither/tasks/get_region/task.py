@@ -147,7 +147,7 @@ class RegionWindows:
         np.savez(folder / UNITS, **arrays)
 
     def _fit(self, cell: int) -> Baselines:
-        """Return baselines of the training regions of a cell type, of all for a held-out one (-1)."""
+        """Return baselines of the training regions of a cell type, or of all (-1: held out)."""
         train, starts = self.samples.training(cell=None if cell < 0 else cell)
         return Baselines(train, starts, self.space.groups, self.spec.rivals)
 

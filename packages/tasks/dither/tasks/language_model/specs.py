@@ -74,7 +74,7 @@ class LanguageModel(TaskSpec):
     tokenizer. Requires transformers."""
 
     def check(self) -> Iterator[Misfit]:
-        """Yield a source without text, missing files, and an unusable tokenizer, prompt or judge."""
+        """Yield a source without text, missing files, and a wrong tokenizer, prompt or judge."""
         gives_text = self.data.gives in ("text", "token-ids")
         if not gives_text:
             message = f'"{self.data.name}" gives {self.data.gives}'

@@ -1,4 +1,4 @@
-"""Files of numpy: memory-mapped .npy arrays, and .npz archives with a JSON sidecar. Nothing is unpickled."""
+"""Files of numpy, never unpickled: memory-mapped .npy arrays, .npz archives with JSON sidecars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Manifest of a folder of prepared data: options and source, one record per array with its checksum, rejected rows.
+"""Manifest of a folder of prepared data: options, source, arrays with checksums, rejected rows.
 
 Neither numpy nor torch is imported here, so that a Spec can read a manifest while an experiment is
 validated.

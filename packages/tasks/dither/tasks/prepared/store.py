@@ -262,7 +262,7 @@ def check_owned(folder: Path, kind: Kind) -> None:
 
 
 def _listed_arrays(path: Path, kind: Kind) -> list[str] | None:
-    """Return the files of a manifest of any version, perhaps damaged; None if it is another file."""
+    """Return the files of a manifest of any version, perhaps damaged; None for another file."""
     try:
         manifest = json.loads(read_bytes(path))
         files = [f"{name}.npy" for name in dict(manifest["arrays"])]
@@ -292,6 +292,7 @@ def find_existing(
         return None
     try:
         manifest = read_manifest(folder, kind)
+        # As the manifest has it: tuples become lists.
         made = json.loads(json.dumps(made))
         keys = sorted({*made, *manifest.made})
         changed = [key for key in keys if made.get(key) != manifest.made.get(key)]

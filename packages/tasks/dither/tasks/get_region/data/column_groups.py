@@ -134,7 +134,7 @@ class RegionInfo(BaseModel):
 def column_groups(
     motifs: int, accessibility: bool, expression: bool = False
 ) -> tuple[Group, ...]:
-    """Return the groups of columns of a region: motifs, accessibility, expression on both strands."""
+    """Return the groups of columns: motifs, accessibility, expression on both strands."""
     groups = [Group("motifs", 0, motifs)]
     if accessibility:
         groups.append(Group("accessibility", motifs, motifs + 1))

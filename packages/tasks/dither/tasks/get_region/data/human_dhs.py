@@ -86,7 +86,7 @@ NEWEST = """
 
 @dataclass(frozen=True)
 class Sequences:
-    """Regions in genome order: their 200 bases, and where they are open, by the cells of `CELLS`."""
+    """Regions in genome order: their 200 bases, and where they are open, by `CELLS`."""
 
     chromosome: Shaped[np.ndarray, " P"]
     start: Integer[np.ndarray, " P"]
@@ -117,11 +117,13 @@ def read_counts(wheel: Path) -> dict[str, tuple[str, Float[np.ndarray, "_ 4"]]]:
     """Read the newest CORE motifs of vertebrates: JASPAR id -> name and base counts `W 4`."""
     cells: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
     names: dict[str, str] = {}
+    # From the wheel without unpacking it to a file.
     database = sqlite3.connect(":memory:")
     try:
         database.deserialize(read_member(wheel, MOTIFS_FILE))
         for name, base, column, count, motif in database.execute(NEWEST):
             names[motif] = name
+            # JASPAR counts columns from 1.
             cells[motif].append((column - 1, BASES.index(base), count))
     except sqlite3.Error as error:
         message = f"{wheel}: {MOTIFS_FILE} cannot be read: {error}"
@@ -150,10 +152,11 @@ def correlation(scores: Float[np.ndarray, "P K"]) -> Float[np.ndarray, "K K"]:
 
 
 def cluster(r: Float[np.ndarray, "K K"], number: int) -> Integer[np.ndarray, " K"]:
-    """Return the archetype of each motif: average linkage on 1 - r, numbered by first appearance."""
+    """Return the archetype of each motif: average linkage on 1 - r, in order of appearance."""
     from pandas import factorize  # type: ignore[import-untyped,unused-ignore]
     from sklearn.cluster import AgglomerativeClustering
 
+    # Made symmetric: the two triangles of correlations may differ by rounding.
     model = AgglomerativeClustering(number, metric="precomputed", linkage="average")
     labels: Integer[np.ndarray, " K"] = factorize(model.fit_predict(1 - (r + r.T) / 2))[
         0
@@ -167,6 +170,7 @@ def pool(
     """Sum the columns of `P K` that share an archetype. `P M`."""
     pooled = np.zeros((len(scores), int(labels.max()) + 1), dtype=np.float32)
     for archetype in range(pooled.shape[1]):
+        # Column by column in float64: a copy of all scores in float64 would take 400 MB.
         pooled[:, archetype] = scores[:, labels == archetype].sum(1, dtype=np.float64)
     return pooled
 

@@ -46,7 +46,7 @@ class Motif:
     def of(
         cls, name: str, counts: Float[np.ndarray, "W 4"], p_value: float = 1e-4
     ) -> Motif:
-        """Return the motif with base counts `W 4`, given the probability of a hit in a random W-mer."""
+        """Return the motif of base counts `W 4`, given the probability of a hit in a random word."""
         scores = log_odds(counts)
         return cls(name, scores, threshold(scores, p_value))
 
@@ -68,6 +68,7 @@ def log_odds(counts: Float[np.ndarray, "W 4"]) -> Integer[np.ndarray, "W 4"]:
         raise ValueError(
             "counts of a motif are finite and at least 0, and no column is empty"
         )
+    # A base that was never observed must not have minus infinity.
     share = (table + 1 / 4) / (table.sum(1, keepdims=True) + 1)
     bits: Float[np.ndarray, "W 4"] = np.log2(share * 4)
     scores: Integer[np.ndarray, "W 4"] = np.rint(UNITS_PER_BIT * bits).astype(np.int64)
@@ -122,6 +123,7 @@ def encode(sequences: Sequence[str]) -> UInt8[np.ndarray, "P S"]:
         raise ValueError(
             f"expected sequences of one length, got lengths {sorted(lengths)[:5]}"
         )
+    # By byte, in either case: lower case marks repeats in FASTA.
     table = np.full(256, 4, dtype=np.uint8)
     for number, base in enumerate(BASES):
         table[[ord(base), ord(base.lower())]] = number
@@ -137,7 +139,7 @@ def scan(
     rows: int = 16,
     update: Callable[[int, int], None] = lambda done, total: None,
 ) -> Float32[np.ndarray, "P K"]:
-    """Return the sum of the scores of all hits on both strands, in bits, by sequence and motif. `P K`.
+    """Return the sum of the scores of all hits on both strands, in bits, by sequence and motif.
 
     Scores are integers with sums below 2^24, exact in float32, so the result does not depend on the
     machine.

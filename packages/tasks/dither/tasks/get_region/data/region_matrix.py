@@ -70,7 +70,7 @@ class RegionMatrix:
     def of(
         cls, arrays: Mapping[str, Any], valid: Sequence[str], test: Sequence[str]
     ) -> RegionMatrix:
-        """Return the matrix of arrays by name; chromosomes are names, or numbers of sorted names."""
+        """Return the matrix of arrays by name; chromosomes are names, or numbers of them."""
         chromosomes = arrays.get("chromosomes")
         numbers = arrays["chromosome"]
         if chromosomes is None:
@@ -102,6 +102,7 @@ class RegionMatrix:
 
     def scores(self, rows: Any) -> Float32[np.ndarray, "... M"]:
         """Return motifs of regions in the units of the source."""
+        # Stored as float16 perhaps, and on disk: only these rows are read.
         return np.asarray(self.features[rows], np.float32)
 
     def scaled(self, rows: Any) -> Float32[np.ndarray, "... M"]:

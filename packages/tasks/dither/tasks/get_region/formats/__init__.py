@@ -1,1 +1,1 @@
-"""Regions as other programs keep them: get_model's zarr stores and folders, matrices with BED files, AnnData."""
+"""Formats of regions: zarr stores and folders of get_model, matrices with BED files, AnnData."""

@@ -77,7 +77,7 @@ def read_folder(path: Path, *, overlaps: bool = False) -> RawArrays:
 
 
 def _listed(path: Path) -> Iterator[tuple[str, Path, bool]]:
-    """Yield the name of each cell type, the stem of its files, and whether its expression is known."""
+    """Yield name, stem of the files, and whether expression is known, of each cell type."""
     with open_table(path / LIST) as lines:
         rows = csv.DictReader(lines, skipinitialspace=True)
         columns = rows.fieldnames or ()
@@ -182,6 +182,7 @@ def _joined(cell_types: list[_CellType]) -> Arrays:
         pandas.MultiIndex.from_arrays([cell.arrays[name] for name in PLACES])
         for cell in cell_types
     ]
+    # The union of the regions of all cell types.
     regions = keys[0].append(keys[1:]).drop_duplicates()
     if not all(key.equals(keys[0]) for key in keys):
         # Chromosomes stay in the order of the files.

@@ -24,7 +24,10 @@ from .zarr_array import ZarrArray, is_group
 
 __all__ = ["ReadOptions", "Source", "find_regions", "find_source", "open_regions"]
 
-FORMATS = f"a zarr store of get_model, its older folders, or a matrix: {', '.join(MATRICES)} (and .bed)"
+FORMATS = (
+    "a zarr store of get_model, its older folders, "
+    f"or a matrix: {', '.join(MATRICES)} (and .bed)"
+)
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ def _format_of(path: Path) -> Literal["store", "folder", "matrix"] | None:
     """Return the format of a path, None if it is unknown; raise Refused for part of a store."""
     if not path.is_dir():
         return "matrix" if path.name.lower().endswith(MATRICES) else None
+    # A group inside a store is a group, too, and easily given by mistake.
     if not (path / "data").is_dir():
         for parent in path.absolute().parents:
             if (parent / "data").is_dir() and is_group(parent):
@@ -124,6 +128,7 @@ def find_regions(
     features = raw.arrays.get("features")
     if isinstance(features, ZarrArray):
         if headers:
+            # A view of one 0, of no size in memory.
             raw.arrays["features"] = np.broadcast_to(
                 np.zeros((), features.dtype), features.shape
             )
@@ -156,6 +161,7 @@ def open_regions(
         source = find_source(paths)
         files = source.files()
         headers = headers and (source.form == "store" or source.path.suffix == ".npz")
+    # Time and size of each file: a file that was touched is read again.
     state = tuple(
         (file, file.stat().st_mtime_ns, file.stat().st_size) for file in files
     )
@@ -186,6 +192,7 @@ def _map_folder(folder: Path, splits: Splits) -> RegionMatrix:
     """Map prepared regions; the motifs stay on disk."""
     manifest = read_manifest(folder, REGIONS)
     info = RegionInfo.of(manifest, folder)
+    # The small arrays only: checksums of all would read the whole folder at each start.
     verify(folder, manifest, REGIONS, ("chromosome", "start", "end"))
     mapped = open_arrays(folder, manifest, REGIONS)
 

@@ -1,4 +1,4 @@
-"""Zarr arrays of formats 2 and 3, through the package zarr, with checks for a store that was copied in part.
+"""Zarr arrays of formats 2 and 3, through zarr, with checks for a store copied in part.
 
 zarr reads a chunk whose file is missing as the fill value, opens arrays of any size, and does not
 name damaged files.
@@ -167,7 +167,7 @@ class ZarrArray:
                 yield f"{file}: {self.file_rows(place)} cannot be read: {error}"
 
     def _damage(self, place: Chunk) -> str:
-        """Return damage that zarr does not notice: size of the file, index, length of Blosc data."""
+        """Return damage that zarr does not notice: size of file, index, and Blosc data."""
         path = self.folder / self.file_name(place)
         if not path.is_file():
             return "not a regular file" if path.exists() else ""
@@ -184,6 +184,7 @@ class ZarrArray:
                 # All bits of an empty chunk are set.
                 declared = int(ends[ends[:, 0] < 2**64 - 1].sum(1).max(initial=0))
             elif self._is_blosc:
+                # Bytes 12 to 15 of the Blosc header are the compressed size.
                 declared = int.from_bytes(file.read(16)[12:], "little")
         return (
             f"it has {size:,} bytes, expected {declared:,}" if declared > size else ""

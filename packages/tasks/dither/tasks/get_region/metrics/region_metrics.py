@@ -95,7 +95,7 @@ class RegionMetrics:
         self.trained: RegionMetrics | None = None
         if trained_chromosomes is not None:
             self.trained = RegionMetrics(groups, units, mean)
-        # Of all windows seen, every so many-th is kept for the baselines.
+        # One of every `_every` windows seen is kept for the baselines.
         self._every = 1
         self._seen = 0
         self.groups = groups

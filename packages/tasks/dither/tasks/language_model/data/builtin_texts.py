@@ -103,7 +103,7 @@ QUOTATION = 40
 
 
 def without_quotations(texts: Mapping[str, str]) -> dict[str, str]:
-    """Keep a paragraph of several texts in the longest of them only, so that no split quotes another.
+    """Keep a paragraph of several texts in the longest only, so that no split quotes another.
 
     Paragraphs are compared without regard to white space. A text that loses more than half is
     dropped, as mostly headings are left.

@@ -36,7 +36,7 @@ DATASET_FILES = frozenset({"dataset_info.json", "state.json", "dataset_dict.json
 
 @dataclass(frozen=True)
 class SourceDocument:
-    """A document; its pieces are iterated once, before the next document, and may raise `NotText`."""
+    """A document; its pieces are iterated once, before the next one, and may raise `NotText`."""
 
     place: str
     pieces: Iterator[str]

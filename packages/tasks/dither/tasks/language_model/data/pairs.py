@@ -1,4 +1,4 @@
-"""Prompts with responses, from JSON lines: supervised fine-tuning, and labelled text. No torch here.
+"""Prompts with responses from JSON lines: supervised fine-tuning, and labelled text. No torch.
 
 Letters: N ids, D documents.
 """

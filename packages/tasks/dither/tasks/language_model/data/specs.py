@@ -60,7 +60,7 @@ class HoldOut(DataSpec):
 
 
 class MarkovText(DataSpec):
-    """Text of a Markov chain, whose exactly known entropy is reported next to the metrics of the model."""
+    """Text of a Markov chain, whose exact entropy is reported next to the metrics of the model."""
 
     name = "markov-chain"
     gives: ClassVar[str] = "text"
@@ -216,7 +216,7 @@ class Shakespeare(DataSpec):
 
 
 class TextFiles(HoldOut):
-    """Text files, one document each; a single file is cut into training, validation and test text."""
+    """Text files, one document each; a single file is cut into training, validation and test."""
 
     name = "text-files"
     gives: ClassVar[str] = "text"
@@ -282,7 +282,7 @@ class ShardFolder(DataSpec):
 
 
 class ConvertedText(HoldOut, PrepareSpec):
-    """Text files of several formats as token ids on disk, converted once by `dither prepare text`."""
+    """Text files of several formats as token ids on disk, converted by `dither prepare text`."""
 
     name = "text"
     gives: ClassVar[str] = "token-ids"

@@ -81,7 +81,7 @@ class FolderJudge:
         )
 
     def nats(self, text: str) -> tuple[float, int]:
-        """Return the negative log-likelihood of a text in nats, and the number of the judge's tokens.
+        """Return the negative log-likelihood of a text in nats, and its number of judge tokens.
 
         Tokens without context are not counted: the first one, and the first of each window where
         the text is longer than the context of the judge.

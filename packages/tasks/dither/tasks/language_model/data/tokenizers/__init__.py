@@ -1,4 +1,4 @@
-"""Tokenizers: bytes, characters, byte pairs, tokenizer.json. Here: what follows from their names."""
+"""Tokenizers: bytes, characters, byte pairs, tokenizer.json; here, properties of their names."""
 
 from __future__ import annotations
 

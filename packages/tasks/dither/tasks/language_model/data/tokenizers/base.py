@@ -76,7 +76,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def decode(self, ids: Ids) -> str:
-        """Return the text of ids: U+FFFD for invalid ones, `<|endoftext|>` for the end of a text."""
+        """Return the text of ids: U+FFFD for invalid ones, `<|endoftext|>` for an end of text."""
 
     @abstractmethod
     def characters(self, ids: Ids) -> int:

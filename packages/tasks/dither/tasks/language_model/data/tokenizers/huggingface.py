@@ -124,7 +124,7 @@ class Learned(Tokenizer):
 
 
 def gpt2() -> Learned:
-    """Build GPT-2's tokenizer, 50,257 ids with `<|endoftext|>`; downloads its files on first use."""
+    """Build GPT-2's tokenizer, 50,257 ids with `<|endoftext|>`; download it on first use."""
     from tokenizers import Tokenizer as Engine
     from tokenizers import decoders, models, pre_tokenizers
 
