@@ -344,6 +344,7 @@ def _correlation(
     first: Float[np.ndarray, " _"], second: Float[np.ndarray, " _"]
 ) -> float:
     """Return Pearson's r; NaN if one side is constant."""
+    # Up to rounding of the means over cell types.
     if min(np.ptp(first), np.ptp(second)) < 1e-12:
         return float("nan")
     return float(np.corrcoef(first, second)[0, 1])

@@ -142,6 +142,7 @@ class Planted:
         columns = np.log(self.motifs)[labels]
         for start in range(length):
             alone = before[start] + background[labels, bases[:, start]]
+            # No motif fits any more: background bases only.
             if start + width > length:
                 before[start + 1] = np.logaddexp(before[start + 1], alone)
                 continue

@@ -396,6 +396,7 @@ def _draw_tracks(
     """Return a PNG of the first window over the genome: columns after the motifs, or a motif."""
     names = [*labels.motifs, *labels.titles(like, 0)]
     places = labels.places(like, 0)
+    # In million bases, as genome browsers show it.
     x = like.cond["centre"][0].cpu().numpy() / 1e6
     sites = x[:0]
     if "tss" in like.cond:
@@ -403,6 +404,7 @@ def _draw_tracks(
     sampled = np.flatnonzero(counted.any(0))
     shown = sampled[sampled >= len(labels.motifs)][:TRACKS]
     if not len(shown):
+        # The most frequent motif, if no other column was sampled.
         shown = sampled[[np.argmax(truth[:, sampled].mean(0))]]
 
     figure = new_figure(13, 0.8 + 2.9 * len(shown), f"{places[0]} to {places[-1]}")

@@ -64,6 +64,7 @@ class ArrayStream:
             raise ValueError(
                 f"rows of shape {self.row_shape} expected, got {block.shape[1:]}"
             )
+        # The checksum is of the values alone: the header changes when the number of rows is known.
         content = block.tobytes()
         self._digest.update(content)
         self.file.write(content)
@@ -157,6 +158,7 @@ class Writer:
             self._rejected = dict(rows.counts)
 
     def _finish(self, kind: Kind, made: Mapping[str, Any]) -> None:
+        # Arrays whose blocks ended, without a call of `end`.
         for name in list(self._streams):
             self.end(name)
         self.manifest = Manifest(
@@ -288,6 +290,7 @@ def find_existing(
     of data made with other options.
     """
     check_owned(folder, kind)
+    # All of it is replaced, so its checksums do not matter.
     if force:
         return None
     try:

@@ -209,7 +209,8 @@ ABOUT = {
         {
             "wheel": "==".join(REGION_WHEEL[:2]),
             "sha256": REGION_WHEEL[2],
-            "holds": "DNase hypersensitive sites (ENCODE; index of Meuleman et al. 2020) with sequences and cell types",
+            "holds": "DNase hypersensitive sites (ENCODE; index of Meuleman et al. 2020) "
+            "with sequences and cell types",
             "licence": "MIT, (c) 2022 Luca Pinello",
         },
         {
@@ -219,7 +220,8 @@ ABOUT = {
             "licence": "MIT (package), CC BY 4.0 (JASPAR data)",
         },
     ],
-    "features": "bits of motif hits at p <= 1e-4, both strands, summed per archetype; divided by `scale`, cut at 1",
+    "features": "bits of motif hits at p <= 1e-4, both strands, summed per archetype; "
+    "divided by `scale`, cut at 1",
 }
 
 

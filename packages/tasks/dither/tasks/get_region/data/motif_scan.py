@@ -46,7 +46,7 @@ class Motif:
     def of(
         cls, name: str, counts: Float[np.ndarray, "W 4"], p_value: float = 1e-4
     ) -> Motif:
-        """Return the motif of base counts `W 4`, given the probability of a hit in a random word."""
+        """Return the motif of base counts `W 4`; `p_value` is that of a hit in a random word."""
         scores = log_odds(counts)
         return cls(name, scores, threshold(scores, p_value))
 

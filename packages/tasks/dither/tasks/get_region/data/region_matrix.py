@@ -129,6 +129,7 @@ class RegionMatrix:
         return np.bincount(self.chromosome_number, minlength=len(self.chromosomes))
 
     def facts(self) -> RegionFacts:
+        # A subset of regions may leave a chromosome empty.
         sizes = self.sizes()
         return RegionFacts(
             motifs=len(self.motifs),

@@ -95,6 +95,7 @@ class ColumnUnits:
             motifs[...] = function(motifs.clip(min=0))
             return result
 
+        # Motif by motif: np.interp takes one table at a time.
         levels = np.linspace(0, 1, len(self.quantiles))
         for column, knots in enumerate(self.quantiles.T):
             points = (levels, knots) if inverse else (knots, levels)

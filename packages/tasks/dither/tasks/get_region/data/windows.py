@@ -73,6 +73,7 @@ class Windows:
             raise IndexError(
                 f"windows are numbered 0..{len(self) - 1}, got {list(numbers)}"
             )
+        # The stored types are unsigned and short: differences of them would wrap around.
         first = self.first[chosen, None].astype(np.int64)
         count = self.count[chosen, None].astype(np.int64)
         step = np.arange(length)

@@ -88,6 +88,7 @@ def _open(path: Path) -> Any:
         raise Refused(message, code="damaged-file") from None
     if file.X is None:
         raise Refused(f"{path}: no matrix X", code="missing-array")
+    # A sparse matrix may be much larger in memory than in the file.
     if file.shape[0] * file.shape[1] * 4 > LIMIT:
         message = f"{path}: the matrix of shape {file.shape} is above {LIMIT:,} bytes"
         raise Refused(message, code="too-large")

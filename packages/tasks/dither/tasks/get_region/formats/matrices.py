@@ -123,6 +123,7 @@ def densify(arrays: Arrays, path: Path) -> Float[np.ndarray, "P K"]:
             )
         parts = (arrays["data"], arrays["indices"], arrays["indptr"])
         matrix = kind(parts, shape=(rows, columns))
+        # Indices of a damaged file would be written outside of the dense array.
         matrix.check_format(full_check=True)
         dense: Float[np.ndarray, "P K"] = matrix.toarray()
     except (KeyError, ValueError, TypeError) as error:

@@ -51,6 +51,7 @@ def read_motifs(path: Path | None, p_value: float = 1e-4) -> list[Motif]:
     tables = list(
         _tables(lines, _meme_counts if is_meme else _jaspar_counts, is_meme=is_meme)
     )
+    # Motifs are found by name, so names must differ.
     repeated = Counter(name for _, _, name, _ in tables)
     motifs = []
     problems = []

@@ -159,6 +159,7 @@ def _read_text(path: Path) -> Any:
 
     with open_table(path, LIMIT) as lines:
         first = lines.readline()
+        # The header may be narrower than the rows, which fails later.
         second = lines.readline()
         delimiter = "\t" if "\t" in first else ","
         if delimiter not in first and ";" in first:
@@ -179,9 +180,11 @@ def _read_text(path: Path) -> Any:
                 sep=delimiter,
                 header=None,
                 dtype={} if key is None else {key: str},
+                # Motifs may be called NA or NaN, and empty numbers are mistakes.
                 na_filter=False,
                 skip_blank_lines=False,
                 low_memory=False,
+                # The default parser of pandas may be off in the last digit.
                 float_precision="round_trip",
             )
         except pandas.errors.EmptyDataError:

@@ -44,6 +44,7 @@ def draw_groups(like: Clean) -> list[slice]:
     if "imputation" not in like.cond:
         return [slice(row, row + 1) for row in range(count)]
     number = like.cond["imputation"].cpu().numpy()
+    # Draws of one window are adjacent.
     edges = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), count]
     return [slice(low, high) for low, high in pairwise(edges)]
 
@@ -143,6 +144,7 @@ def draw_metrics(draws: Draws) -> dict[str, float]:
       is overconfident. The interval is that of a normal variable; it is left out where the truth is
       0 or 1.
     """
+    # The truth is another draw of the same distribution: 1 + 1/K times its variance.
     error = float(np.square(draws.mean - draws.truth).mean())
     expected = float(np.square(draws.spread).mean()) * (1 + 1 / draws.count)
     metrics = {

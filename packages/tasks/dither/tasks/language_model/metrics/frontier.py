@@ -33,6 +33,7 @@ def pair_features(
         # Multiplicative hashing: Knuth's constant, then the upper bits of 32.
         buckets = pairs * 2_654_435_761 % 2**32 * FEATURES >> 32
         np.add.at(table[number], buckets, 1)
+    # A text of one id has no pair.
     table /= np.maximum(table.sum(1, keepdims=True), 1)
     return np.asarray(np.sqrt(table), np.float64)
 
@@ -50,6 +51,7 @@ def mauve(
     from sklearn.decomposition import PCA
 
     both = np.concatenate([samples, real])
+    # Fitted twice, since the number of components follows from their variances.
     whole = PCA(min(both.shape), random_state=seed).fit(both)
     share = whole.explained_variance_ratio_.cumsum()
     components = int((share < 0.9).sum()) + 1
