@@ -128,7 +128,10 @@ def _contracts(spec: type[Spec]) -> Iterator[tuple[str, str]]:
         yield "bound", BOUND
     if spec.check is not kind.check and spec.check.__doc__:
         line = inspect.cleandoc(spec.check.__doc__).partition("\n")[0]
-        yield "checks", line.removeprefix("Yield ").removeprefix("reasons why ")
+        if line.startswith("Yield unless "):
+            yield "requires", line.replace("Yield unless", "that", 1)
+        else:
+            yield "rejects", line.removeprefix("Yield ").removeprefix("reasons why ")
 
 
 def _type(info: FieldInfo) -> str:
