@@ -151,6 +151,15 @@ def test_no_command_executes_a_changed_plugin_without_a_flag(copies, shared):
     assert not (copies / "runs").exists()
 
 
+def test_plugins_of_a_run_without_its_record_are_refused(copies, shared):
+    change_plugins(copies)
+    (copies / "run" / "manifest.json").unlink()
+    for words in ("evaluate run", "sample run", "run --resume run"):
+        assert dither_cli(*words.split())[0] != 0, words
+        assert not (shared / "ran").exists(), words
+    assert recorded_checksums(copies / "run") == set()
+
+
 def test_a_flag_executes_a_changed_plugin(copies, shared):
     change_plugins(copies)
     longer = ["run", "--resume", "run", "--set", "train.steps=3", "--accept-changes"]

@@ -171,3 +171,26 @@ def test_the_policy_of_a_run_is_that_of_its_start_or_the_nearest_one(tmp_path):
         json.dumps({"registry": str(tmp_path / "registry.toml")})
     )
     assert governing_policy_file(run / "resolved.toml") == tmp_path / "registry.toml"
+
+
+def test_a_policy_inside_a_run_is_ignored(tmp_path):
+    run = tmp_path / "mine" / "runs" / "given"
+    run.mkdir(parents=True)
+    for place in (run, tmp_path / "mine", tmp_path):
+        (place / "registry.toml").write_text("")
+
+    planted = [
+        run / "registry.toml",
+        run / "other.toml",
+        tmp_path / "nowhere" / "registry.toml",
+        Path("mine/registry.toml"),
+    ]
+    for path in planted:
+        (run / "manifest.json").write_text(json.dumps({"registry": str(path)}))
+        nearest = tmp_path / "mine" / "registry.toml"
+        assert governing_policy_file(run / "resolved.toml") == nearest
+
+    (run / "manifest.json").write_text(
+        json.dumps({"registry": str(tmp_path / "registry.toml")})
+    )
+    assert governing_policy_file(run / "resolved.toml") == tmp_path / "registry.toml"

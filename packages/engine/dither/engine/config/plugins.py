@@ -7,6 +7,7 @@ content is the recorded one, or they are named on the command line.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -96,7 +97,7 @@ def _load_file(plugins: Plugins, path: Path, folder: Path | None) -> None:
         elif recorded is not None and sha256 is not None and sha256 not in recorded:
             reason = "is not as recorded by the run, export or sweep that it is part of"
         if reason:
-            hint = f"read it; to run it, name it on the command line: -p {path}"
+            hint = f"read it; to run it, name it on the command line: -p {shlex.quote(str(path))}"
             text = f"plugin file {path} {reason}"
             raise Refused(Problem(text, help=hint, code="untrusted-plugin"))
     plugins.load_file(path)
@@ -109,15 +110,18 @@ def recorded_checksums(folder: Path) -> set[str] | None:
     # Experiment files are in the folder itself, in `extends`, or in the folder of a point.
     for place in (folder, folder.absolute().parent):
         for mark, record in RECORDS:
-            if (place / mark).exists() and (place / record).exists():
-                is_recorded = True
-                try:
-                    checksums.update(
-                        _checksums_in(json.loads(read_text(place / record)))
-                    )
-                except (OSError, ValueError, RecursionError) as error:
-                    message = f"{place / record} cannot be read: {error}"
-                    raise Refused(message, code="unreadable-file") from None
+            if not (place / mark).exists():
+                continue
+            is_recorded = True
+            # Without its record, nothing in the folder counts as recorded.
+            if not (place / record).exists():
+                continue
+            try:
+                content = json.loads(read_text(place / record))
+                checksums.update(_checksums_in(content))
+            except (OSError, ValueError, RecursionError) as error:
+                message = f"{place / record} cannot be read: {error}"
+                raise Refused(message, code="unreadable-file") from None
     return checksums if is_recorded else None
 
 
@@ -140,7 +144,10 @@ def governing_policy(experiment: Path) -> Policy:
 
 
 def governing_policy_file(experiment: Path) -> Path | None:
-    """Return the registry.toml under which a run or sweep was started, else the nearest one."""
+    """Return the registry.toml under which a run or sweep was started, else the nearest one.
+
+    A file inside the run or sweep is ignored, as it may have come with it.
+    """
     folder = experiment.parent
     record = "manifest.json"
     if (
@@ -155,4 +162,8 @@ def governing_policy_file(experiment: Path) -> Path | None:
         recorded = Path(json.loads(read_text(folder / record))["registry"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return policy_file(folder.parent)
-    return recorded if recorded.is_file() else policy_file(folder.parent)
+    inside = folder.resolve() in recorded.resolve().parents
+    usable = recorded.name == "registry.toml" and recorded.is_absolute()
+    if usable and recorded.is_file() and not inside:
+        return recorded
+    return policy_file(folder.parent)
