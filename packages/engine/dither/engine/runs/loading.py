@@ -126,29 +126,17 @@ def find_checkpoint(
         for damage in damaged.values():
             say(console or Screen(stderr=True), damage, "yellow")
         if newest is None:
-            raise Damaged(
-                f"{run_directory} has no checkpoint yet", code="missing-checkpoint"
-            )
+            message = f"{run_directory} has no checkpoint yet"
+            raise Damaged(message, code="missing-checkpoint")
         return newest
-    step: int | None = which if isinstance(which, int) else None
-    if step is None:
-        settings = tomllib.loads(read_text(resolved_file(run_directory)))["evaluate"]
-        step = Scores.read(
-            run_directory, settings.get("best", "loss"), settings.get("better", "lower")
-        ).best
-        if step is None:
-            raise Refused(
-                f"{run_directory} has no best checkpoint: no evaluation",
-                code="missing-checkpoint",
-            )
+
+    step = _best_step(run_directory) if which == "best" else which
     folders = dict(checkpoints.steps())
     if step not in folders:
         steps = ", ".join(map(str, sorted(folders))) or "none"
-        hint = (
-            "train.keep_best = true keeps the best checkpoint"
-            if which == "best"
-            else None
-        )
+        hint = None
+        if which == "best":
+            hint = "train.keep_best = true keeps the best checkpoint"
         message = (
             f"{run_directory} has no checkpoint of step {step}; its steps are: {steps}"
         )
@@ -156,6 +144,17 @@ def find_checkpoint(
     if reason := verify(folders[step]):
         raise Damaged(f"checkpoint {folders[step]} is damaged: {reason}")
     return folders[step]
+
+
+def _best_step(run_directory: Path) -> int:
+    """Return the step of the best evaluation of a run, by the metric of its experiment."""
+    settings = tomllib.loads(read_text(resolved_file(run_directory)))["evaluate"]
+    metric = settings.get("best", "loss")
+    step = Scores.read(run_directory, metric, settings.get("better", "lower")).best
+    if step is None:
+        message = f"{run_directory} has no best checkpoint: no evaluation"
+        raise Refused(message, code="missing-checkpoint")
+    return step
 
 
 SHOWN = 12
@@ -192,29 +191,35 @@ def start_from(
     }
     notes = [f"{source}: {line}" for line in _misfits(own, loaded, fits)]
     if notes and not (partial and fits):
-        hint = (
-            None
-            if partial
-            else "train.start_partial = true loads only the matching weights"
-        )
+        hint = "train.start_partial = true loads only the matching weights"
+        if partial:
+            hint = None
         raise Refused(
             [Problem(note, FROM, help=hint, code="shape-mismatch") for note in notes]
         )
-
-    # As they will be in the model: a float32 may overflow in half precision.
-    weights = dict(model.named_parameters(remove_duplicate=False))
-    lost = [
-        name
-        for name in sorted(fits & weights.keys())
-        if not all_finite([loaded[name].to(weights[name].dtype)])
-    ]
-    if lost:
-        names = [name for name in stored if not all_finite([stored[name]])] or lost
-        message = f"{path}: {len(names)} weights contain NaN or inf: {_listed(names)}"
-        raise Refused(Problem(message, FROM, code="non-finite"))
+    _require_finite(path, model, stored, {name: loaded[name] for name in fits})
     for name in fits:
         own[name].copy_(loaded[name])
     return notes
+
+
+def _require_finite(
+    path: Path,
+    model: nn.Module,
+    stored: Mapping[str, Tensor],
+    loaded: Mapping[str, Tensor],
+) -> None:
+    """Refuse NaN and inf in the loaded weights; name those of the file that have them."""
+    lost = []
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        # As it will be in the model: a float32 may overflow in half precision.
+        if name in loaded and not all_finite([loaded[name].to(weight.dtype)]):
+            lost.append(name)
+    if lost:
+        names = [name for name in stored if not all_finite([stored[name]])]
+        names = names or sorted(lost)
+        message = f"{path}: {len(names)} weights contain NaN or inf: {_listed(names)}"
+        raise Refused(Problem(message, FROM, code="non-finite"))
 
 
 def _misfits(
@@ -242,26 +247,30 @@ def _misfits(
 
 
 def _read(source: Path, foreign: bool) -> tuple[Path, Mapping[str, Tensor]]:
+    """Return the file of weights of a run, export or file, and its tensors."""
     if foreign:
         return source, read_weights(source)
     if (source / "checkpoints").is_dir():
         path = weights_of(find_checkpoint(source))
     else:
         path = source / WEIGHTS if source.is_dir() else source
-        folder = path.parent
-        ours = path.name == WEIGHTS or (folder / "state.json").is_file()
-        if (
-            ours
-            and (folder / MANIFEST).is_file()
-            and (reason := verify(folder, {path.name}))
-        ):
-            raise Damaged(f"{folder} is damaged: {reason}")
+        _require_intact(path)
     try:
         return path, read_tensors(path)
     except OSError as error:
-        raise Refused(
-            f"{path} cannot be read as safetensors: {error}", code="unreadable-file"
-        ) from None
+        message = f"{path} cannot be read as safetensors: {error}"
+        raise Refused(message, code="unreadable-file") from None
+
+
+def _require_intact(path: Path) -> None:
+    """Refuse a damaged file of an export or checkpoint; other files have no checksums of ours."""
+    folder = path.parent
+    if path.name != WEIGHTS and not (folder / "state.json").is_file():
+        return
+    if not (folder / MANIFEST).is_file():
+        return
+    if reason := verify(folder, {path.name}):
+        raise Damaged(f"{folder} is damaged: {reason}")
 
 
 def _shape(tensor: Tensor) -> str:

@@ -440,20 +440,9 @@ class Run:
         self.stop.polled = True  # from here on, a signal lets the current step finish
 
         while not self.stopping():
-            step = self.trainer.step
-            if self._due(step, self.experiment.train.checkpoint_every):
-                self.save()
-            evaluated = self._due(step, self.experiment.evaluate.every)
-            if evaluated:
-                self.evaluate()
-            last = self._is_last(step)
-            if last:
-                self.save()
-            drawn = last or self._due(step, self.experiment.sample.every)
-            if drawn:
-                self.draw()
+            measured = self._save_and_measure()
             # A signal may have interrupted what takes longer than a step. Collective.
-            if last or ((evaluated or drawn) and self.stopping()):
+            if self._is_last() or (measured and self.stopping()):
                 break
             self._train()
             self._position = self.log.position
@@ -464,15 +453,32 @@ class Run:
         self.saver.wait()
         return not stopped
 
+    def _save_and_measure(self) -> bool:
+        """Write the checkpoint, evaluation and samples that are due; return whether it took long."""
+        step = self.trainer.step
+        if self._due(step, self.experiment.train.checkpoint_every):
+            self.save()
+        evaluated = self._due(step, self.experiment.evaluate.every)
+        if evaluated:
+            self.evaluate()
+        # Patience may end with this evaluation.
+        last = self._is_last()
+        if last:
+            self.save()
+        drawn = last or self._due(step, self.experiment.sample.every)
+        if drawn:
+            self.draw()
+        return evaluated or drawn
+
     def _due(self, step: int, every: int | None) -> bool:
         if step == self.experiment.train.steps:
             return True
         return every is not None and step > 0 and step % every == 0
 
-    def _is_last(self, step: int) -> bool:
+    def _is_last(self) -> bool:
         patience = self.experiment.evaluate.patience
         impatient = patience is not None and self.scores.since >= patience
-        return impatient or step == self.experiment.train.steps
+        return impatient or self.trainer.step == self.experiment.train.steps
 
     def _train(self) -> None:
         """Make a step, and log metrics if they are due."""

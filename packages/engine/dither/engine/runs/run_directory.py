@@ -222,14 +222,12 @@ class RunDirectory:
 
 def link_latest(run: Path) -> None:
     """Let the link `latest` in the folder of a run directory lead to it, where the file system has links."""
-    temporary = run.with_name(f".latest-{os.getpid()}")
-    with suppress(OSError, NotImplementedError):
-        try:
-            temporary.symlink_to(run.name, target_is_directory=True)
-            if (link := run.with_name("latest")).is_symlink() or not link.exists():
-                temporary.replace(link)
-        finally:
-            temporary.unlink(missing_ok=True)
+    link = run.with_name("latest")
+    # Anything else of that name is the user's.
+    if link.exists() and not link.is_symlink():
+        return
+    with suppress(OSError, NotImplementedError), atomic_write(link) as temporary:
+        temporary.symlink_to(run.name, target_is_directory=True)
 
 
 def copy_experiment(document: Document, folder: Path) -> None:
