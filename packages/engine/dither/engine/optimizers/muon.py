@@ -11,6 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..distributed.ranks import ShardedTensor
+
 __all__ = ["Muon", "Orthogonal", "adamw", "orthogonal", "parameter_groups"]
 
 FACTORS = 3.4445, -4.7750, 2.0315
@@ -25,6 +27,10 @@ class Muon(Optimizer):
     Tables of `nn.Embedding`, vectors, and everything in `head` of the module, the output map, are
     left to AdamW.
     """
+
+    # Set before a step as on the fused optimizers of torch, which a GradScaler drives.
+    grad_scale: Tensor | None = None
+    found_inf: Tensor | None = None
 
     def __init__(
         self,
@@ -63,8 +69,8 @@ class Muon(Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         value = None if closure is None else torch.enable_grad()(closure)()
         for part in self.parts:
-            for name in ("grad_scale", "found_inf"):
-                setattr(part, name, getattr(self, name, None))
+            part.grad_scale = self.grad_scale  # type: ignore[attr-defined]
+            part.found_inf = self.found_inf  # type: ignore[attr-defined]
             part.step()
             self.state.update(part.state)
         return value
@@ -95,6 +101,8 @@ class Orthogonal(Optimizer):
     """
 
     _step_supports_amp_scaling = True
+    grad_scale: Tensor | None = None
+    found_inf: Tensor | None = None
 
     def __init__(
         self,
@@ -109,16 +117,16 @@ class Orthogonal(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        # Set by a GradScaler, as on torch's fused optimizers; reading them would synchronise.
-        cancelled = getattr(self, "found_inf", None)
-        scale = getattr(self, "grad_scale", None)
+        # Reading them on the host would wait for the device.
+        cancelled = self.found_inf
+        scale = self.grad_scale
         applied = 1 if cancelled is None else 1 - cancelled
         for group in self.param_groups:
             lr = group["lr"]
             momentum = group["momentum"]
-            for matrix in [
-                matrix for matrix in group["params"] if matrix.grad is not None
-            ]:
+            for matrix in group["params"]:
+                if matrix.grad is None:
+                    continue
                 state = self.state[matrix]
                 if not state:
                     state["momentum_buffer"] = torch.zeros_like(matrix.grad)
@@ -174,16 +182,17 @@ def orthogonal(matrix: Float[Tensor, "N M"]) -> Float[Tensor, "N M"]:
     return x if wide else x.T
 
 
-def _orthogonal_shard(matrix: Any) -> Tensor:
+def _orthogonal_shard(matrix: Tensor) -> Tensor:
     """Return `orthogonal` of a matrix that may be sharded, sharded alike."""
-    if not hasattr(matrix, "full_tensor"):
+    if not isinstance(matrix, ShardedTensor):
         return orthogonal(matrix)
     from torch.distributed.tensor import distribute_tensor
 
+    # The update is full on every rank, so that none has to send it.
     update = orthogonal(matrix.full_tensor())
     return distribute_tensor(
         update, matrix.device_mesh, matrix.placements, src_data_rank=None
-    )  # full on every rank
+    )
 
 
 def parameter_groups(

@@ -79,10 +79,10 @@ CHANGEABLE = (
     "train.skip_limit",
 )
 """Prefixes of options that may change when a run resumes."""
-
-
 LOCK_TIMEOUT = 1.0
 """Seconds to wait for a lock, which `is_locked` of another process shares for a moment."""
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+"""Error numbers of file systems without locks."""
 
 
 class RunDirectory:
@@ -313,16 +313,11 @@ def _lock(path: Path) -> FileLock:
         message = f"the run directory {path} is used by another process: {holder}"
         raise Refused(message, code="run-locked") from None
     except (OSError, NotImplementedError) as error:
-        no_locks = getattr(error, "errno", errno.ENOSYS) in (
-            errno.ENOSYS,
-            errno.ENOLCK,
-            errno.EOPNOTSUPP,
-        )
-        hint = (
-            "the file system has no locks; use another disk for --runs"
-            if no_locks
-            else None
-        )
+        unsupported = isinstance(error, NotImplementedError)
+        unsupported = unsupported or error.errno in NO_LOCKS
+        hint = None
+        if unsupported:
+            hint = "the file system has no locks; use another disk for --runs"
         message = f"the run directory {path} cannot be locked: {error}"
         raise Refused(Problem(message, help=hint, code="unreadable-file")) from None
     return lock
