@@ -71,7 +71,7 @@ class Damaged(Refused):
 
 @dataclass(frozen=True)
 class Contents:
-    """The content of a checkpoint: weights, their moving average, tensors of optimizer and trainer, JSON values."""
+    """The content of a checkpoint: weights, average, tensors of optimizer and trainer, JSON values."""
 
     model: nn.Module | Weights
     average: nn.Module | Weights | None
@@ -153,7 +153,7 @@ class Checkpoints:
         return checkpoint_folders(self.folder)
 
     def newest(self) -> tuple[Path | None, dict[Path, str]]:
-        """Return the newest intact checkpoint, or None without any, and a message for each damaged one that is newer.
+        """Return the newest intact checkpoint, or None, and messages about newer damaged ones.
 
         Raises Damaged if there are checkpoints and none is intact.
         """
@@ -170,7 +170,7 @@ class Checkpoints:
         return None, {}
 
     def clear(self, damaged: Iterable[Path]) -> None:
-        """Remove leftovers of interrupted writes and rename damaged checkpoints. Requires the lock of the run."""
+        """Remove leftovers of interrupted writes, rename damaged checkpoints. Requires the lock."""
         remove_leftovers(self.folder)
         for path in damaged:
             move(path, path.with_name(f"damaged-{path.name}-{secrets.token_hex(3)}"))
@@ -186,7 +186,7 @@ class Checkpoints:
             self.folder.mkdir(parents=True)
             fsync(self.folder.parent)
 
-        # Known before an hour of writing, and in bytes, which the error of the system is not.
+        # A full disk is reported before anything is written, with the bytes that are needed.
         needed = contents.size()
         if shutil.disk_usage(self.folder).free < needed:
             raise self._no_space(errno.ENOSPC, final, needed)
@@ -221,7 +221,7 @@ def _place(tensor: Tensor) -> tuple[Any, ...]:
 
 
 def weights_of(path: Path) -> Path:
-    """Return the weights for evaluation and sampling, a file or a folder of shards: the average if there is one."""
+    """Return the file or folder of shards for evaluation and sampling: the average, if any."""
     average = part_of(path, "ema")
     return average if average.exists() else part_of(path, "model")
 
@@ -232,7 +232,8 @@ def load_weights(path: Path, model: nn.Module) -> None:
         weights = read_tensors(path)
         if path.is_dir() or weights.keys() == model.state_dict().keys():
             model.load_state_dict(weights)
-        else:  # tied weights are stored once
+        else:
+            # Tied weights are stored once.
             load_model(model, path)
     except RuntimeError as error:
         raise Refused(
@@ -243,9 +244,8 @@ def load_weights(path: Path, model: nn.Module) -> None:
 
 def load_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the optimizer tensors and the plain values of a checkpoint."""
-    return read_tensors(part_of(path, "optimizer")), json.loads(
-        read_text(path / "state.json")
-    )
+    tensors = read_tensors(part_of(path, "optimizer"))
+    return tensors, json.loads(read_text(path / "state.json"))
 
 
 def _write(folder: Path, step: int, contents: Contents | Shards) -> None:
@@ -288,22 +288,22 @@ class Saver:
         return step == (self.newest if self._pending is None else self._pending[0])
 
     def save(self, step: int, contents: Contents | Shards) -> None:
-        """Write a checkpoint, whose tensors may change afterwards; OSError if it or the previous one fails."""
+        """Write a checkpoint, whose tensors may change afterwards; OSError if it or the last fails."""
         self.wait()
-        if self._pool is None or isinstance(
-            contents, Shards
-        ):  # all ranks write shards, in the training loop
+        # All ranks write shards together, which a thread cannot do.
+        if self._pool is None or isinstance(contents, Shards):
             self._complete(step, self.checkpoints.save(step, contents))
-        else:
-            self._pending = (
-                step,
-                self._pool.submit(self.checkpoints.save, step, contents.copied()),
-            )
+            return
+        # Training changes the tensors while the thread writes them.
+        future = self._pool.submit(self.checkpoints.save, step, contents.copied())
+        self._pending = (step, future)
 
     def wait(self, block: bool = True) -> None:
         """Complete the pending write, with `block` waiting for it; OSError if it failed."""
         if self._pending is not None and (block or self._pending[1].done()):
-            (step, future), self._pending = self._pending, None
+            step, future = self._pending
+            # First, so that a failed write is reported once.
+            self._pending = None
             self._complete(step, future.result())
 
     def close(self) -> None:
@@ -338,7 +338,7 @@ class Scores:
         *,
         damaged: bool = False,
     ) -> Scores:
-        """Return the scores in metrics.jsonl of a run, of a `damaged` file those in its valid lines.
+        """Return the scores in metrics.jsonl; of a `damaged` file, those in its valid lines.
 
         Refused if the file is missing or damaged.
         """
@@ -373,7 +373,7 @@ class Scores:
         return sum(self.best is not None and step > self.best for step in self.values)
 
     def add(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Add an evaluation; return whether it is the best so far. Refused if it does not compute the metric."""
+        """Add an evaluation; return whether it is the best so far. Refused without the metric."""
         self.require(metrics)
         self.values[step] = rounded(metrics[self.metric])  # as a resumed run reads it
         return self.best == step

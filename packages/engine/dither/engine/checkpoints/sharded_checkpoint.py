@@ -1,4 +1,4 @@
-"""Sharded weights (FSDP), written by all ranks and read by any number, with torch.distributed.checkpoint.
+"""Sharded weights (FSDP), written by all ranks, read by any number: torch.distributed.checkpoint.
 
 Its safetensors format needs no pickled metadata (docs/adr/0004). Its import takes a second, so only
 shards import it.
@@ -31,7 +31,7 @@ WHOLE = "whole.safetensors"
 
 
 class Shards:
-    """The content of a checkpoint of a sharded model. Every rank creates one and takes part in writing.
+    """The content of a checkpoint of a sharded model, which all ranks create and write.
 
     `parts` are the tensors of model, average and optimizer by name, `plain` values that JSON can
     hold.
@@ -56,7 +56,7 @@ class Shards:
         )
 
     def write(self, folder: Path) -> None:
-        """Write on the main rank, together with the other ranks; OSError if any rank could not write."""
+        """Write on the main rank, together with the others; OSError if any rank could not write."""
         self._started = True
         self.ranks.broadcast(str(folder))
         self._write(folder)
@@ -153,7 +153,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def read_into(tensors: Mapping[str, Tensor], path: Path, ranks: Ranks) -> None:
-    """Read a folder of shards into tensors with any sharding; Refused if they do not fit. Collective."""
+    """Read shards into tensors with any sharding; Refused if they do not fit. Collective."""
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load

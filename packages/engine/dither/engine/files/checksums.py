@@ -84,7 +84,7 @@ def write_manifest(folder: Path, paths: Iterable[Path], **facts: Any) -> None:
 
 
 def verify(path: Path, needed: Collection[str] = NEEDED) -> str | None:
-    """Return why a folder does not match its manifest or lacks a file of `needed`, or None if it is intact."""
+    """Return why a folder differs from its manifest or lacks a `needed` file; None if intact."""
     try:
         manifest = json.loads(read_text(path / MANIFEST))
         if manifest["format"] != FORMAT:

@@ -35,7 +35,7 @@ class AdamW(OptimizerSpec):
     """Which weights decay; "matrices" leaves out vectors, biases and embedding tables."""
 
     def build(self, module: nn.Module) -> Optimizer:
-        """Return AdamW for a module that is on its device already; ValueError if it has nothing to train."""
+        """Return AdamW for a module on its device; ValueError if it has nothing to train."""
         from .muon import adamw, parameter_groups
 
         groups = parameter_groups(module, self.weight_decay, self.decay)
@@ -62,7 +62,7 @@ class Muon(OptimizerSpec):
     """Weight decay coefficient of matrices, multiplied by the learning rate."""
 
     def build(self, module: nn.Module) -> Optimizer:
-        """Return the optimizer for a module that is on its device already; ValueError if it has nothing to train."""
+        """Return the optimizer for a module on its device; ValueError if it has nothing to train."""
         from .muon import Muon
 
         betas = self.betas[0], self.betas[1]

@@ -1,4 +1,4 @@
-"""Exports: weights and experiment of a run without machine-specific paths; `dither.load` reads them anywhere."""
+"""Exports: weights and experiment of a run without paths of its machine; `load` reads them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ MISSING_DATA = frozenset({"file-not-found", "download-failed"})
 
 
 def is_hub_name(path: str | Path) -> bool:
-    """Return whether a path that does not exist may be the name of a repository, such as org/name."""
+    """Return whether a path that does not exist may name a repository, such as org/name."""
     path = Path(path)
     return (
         not path.exists()
@@ -221,7 +221,7 @@ def _anchor(document: Document, folder: Path, catalog: Catalog) -> None:
 
 
 def read_missing_data(folder: Path) -> tuple[list[tuple[str, str]], Space | None]:
-    """Return option and path of the data that are not part of an export, and the space of a sample if known."""
+    """Return option and path of data outside an export, and the space of a sample if known."""
     try:
         manifest = json.loads(read_text(folder / MANIFEST))
         space = manifest.get("space")
@@ -273,7 +273,7 @@ def space_as_json(space: Space) -> dict[str, Any]:
 
 
 def space_from_json(table: Mapping[str, Any]) -> Space:
-    """Return the space that `space_as_json` described; KeyError or ValueError if the table is invalid."""
+    """Return the space of `space_as_json`; KeyError or ValueError if the table is invalid."""
     kind = TokenSpace if table["data"] == "tokens" else FeatureSpace
     return cast(Space, TypeAdapter(kind).validate_python(table))
 
@@ -367,7 +367,7 @@ def _write_assets(
 def _load(
     experiment: Path, select: Sequence[str] | None
 ) -> tuple[Loaded | None, str, Catalog]:
-    """Return the experiment of a run, or None and why it is unusable, and a catalog of what may be executed."""
+    """Return the experiment of a run, or None and the reason, and a catalog of executable plugins."""
     catalog = default_catalog()
     try:
         document, plugins = open_experiment(experiment, select=select)
@@ -393,7 +393,7 @@ class Bundle(NamedTuple):
 
 
 def pack(tree: Mapping[str, Any], catalog: Catalog) -> Bundle:
-    """Return the bundle of an experiment with absolute paths: those of small files outside of data are bundled."""
+    """Return the bundle of an experiment with absolute paths: small files that are not data."""
     train = {
         key: value for key, value in tree["train"].items() if key not in MACHINE_OPTIONS
     }

@@ -1,4 +1,4 @@
-"""Exports as model repositories of the Hugging Face hub: model card, config.json, upload; `exports` downloads."""
+"""Exports as repositories of the Hugging Face hub: model card, config.json, upload."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def export_to_hub_folder(
     data_licence: str = "not stated",
     changes: Sequence[str] = (),
 ) -> list[Path]:
-    """Write an export with a model card, config.json, and the tokenizer where `transformers` looks for it.
+    """Write an export with model card, config.json, and the tokenizer as `transformers` expects it.
 
     `licence` is an identifier of the hub, such as apache-2.0. Errors are those of `export_run`.
     """

@@ -1,4 +1,4 @@
-"""Building the system of an experiment, with the weights of a run, or with initial weights from elsewhere."""
+"""Building the system of an experiment, with weights of a run or initial ones from elsewhere."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def load_run(
 def find_checkpoint(
     run_directory: Path, which: Which = "newest", console: Console | None = None
 ) -> Path:
-    """Return the folder of a checkpoint; `console` shows damaged ones that are skipped. Damaged if none is intact."""
+    """Return the folder of a checkpoint; `console` shows skipped ones. Damaged if none is intact."""
     checkpoints = Checkpoints(run_directory / "checkpoints")
     if which == "newest":
         newest, damaged = checkpoints.newest()

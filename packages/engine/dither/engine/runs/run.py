@@ -80,7 +80,7 @@ def run(
     accept_changes: bool = False,
     created: Callable[[Path], object] = lambda path: None,
 ) -> int:
-    """Train, evaluate, sample and summarise an experiment in a new directory below `runs`; return the exit code.
+    """Train, evaluate, sample and summarise an experiment below `runs`; return the exit code.
 
     `argv` is the command line, for the manifest. The run directory `resume` is resumed instead of
     starting a new run, with `accept_changes` even if components, plugins or data changed. `created`
@@ -188,7 +188,7 @@ class Run:
         return self.loaded.experiment
 
     def warn(self, report: Callable[[object], object]) -> None:
-        """Report warnings about the experiment and its plugins; only the main rank prints anything."""
+        """Report warnings about experiment and plugins; only the main rank prints anything."""
         if not self.ranks.is_main:
             self.console.quiet = True
             return
@@ -238,7 +238,7 @@ class Run:
         self._prepare(trainer, position, None if newest is None else trainer.step)
 
     def _build(self, first: bool) -> tuple[Diffusion, list[str]]:
-        """Build the system, with the weights of `train.start_from` at first; return warnings about these."""
+        """Build the system, at first with the weights of `train.start_from`; return warnings."""
         experiment = self.experiment
         train = experiment.train
         catalog = self.plugins.catalog
@@ -333,7 +333,7 @@ class Run:
     def _prepare(
         self, trainer: Trainer, position: int | None = None, newest: int | None = None
     ) -> None:
-        """Set everything that training needs, `position` bytes of metrics.jsonl and a checkpoint included."""
+        """Set everything that training needs, after `position` bytes of metrics.jsonl."""
         train = trainer.train
         is_main = self.ranks.is_main
         self.trainer = trainer
@@ -394,7 +394,7 @@ class Run:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Introduce the run and call its hooks; write and close everything at the end, after an error, too."""
+        """Introduce the run and call its hooks; close everything at the end, also after an error."""
         if self.ranks.is_main:
             for line in introduce(self.experiment, self.trainer, self.directory.path):
                 say(self.console, line)
@@ -454,7 +454,7 @@ class Run:
         return not stopped
 
     def _save_and_measure(self) -> bool:
-        """Write the checkpoint, evaluation and samples that are due; return whether it took long."""
+        """Write checkpoint, evaluation and samples that are due; return whether it took long."""
         step = self.trainer.step
         if self._due(step, self.experiment.train.checkpoint_every):
             self.save()
@@ -505,7 +505,7 @@ class Run:
         return float(f"{samples / seconds:.4g}") if seconds and samples else None
 
     def _require_best(self) -> None:
-        """Refuse an unknown `evaluate.best` before the first step, by the metrics of one batch, or else of all."""
+        """Refuse an unknown `evaluate.best` before the first step, by the metrics of one batch."""
         settings = self.experiment.evaluate
         if settings.best == "loss" or self.scores.values:
             return
@@ -584,7 +584,7 @@ class Run:
 
     @property
     def _participates(self) -> bool:
-        """Whether this rank takes part in evaluation and sampling: all ranks do if the model is sharded."""
+        """Whether this rank evaluates and samples: all ranks do if the model is sharded."""
         return self.ranks.is_main or self.trainer.parallel.sharded
 
     def stopping(self) -> bool:
@@ -592,11 +592,11 @@ class Run:
         return self.ranks.any(self.stop())
 
     def _stopping_here(self) -> bool:
-        """Return the same during evaluation and sampling, in which only some ranks may take part."""
+        """Return the same during evaluation and sampling, which may be on the main rank only."""
         return self.stopping() if self.trainer.parallel.sharded else self.stop()
 
     def save(self) -> None:
-        """Write a checkpoint unless this step has one; NonFinite if the weights contain NaN or inf."""
+        """Write a checkpoint unless this step has one; NonFinite if weights contain NaN or inf."""
         trainer = self.trainer
         if self.saver.has(trainer.step):
             return
@@ -617,7 +617,7 @@ class Run:
             self.saver.newest = trainer.step
 
     def _contents(self) -> Contents | Shards:
-        """Return shards, or gather the full weights and the state of the trainer on the main rank. Collective."""
+        """Return shards, or the full weights and trainer state on the main rank. Collective."""
         trainer = self.trainer
         model = self.system.model
         average = None if trainer.average is None else trainer.average.module
@@ -703,7 +703,7 @@ def restore(checkpoint: Path, trainer: Trainer) -> int:
 
 
 def with_steps(loaded: Loaded, size: int) -> Loaded:
-    """Return an experiment in which `train.steps` replaces `train.epochs`, given the samples of the training split."""
+    """Return an experiment whose `train.steps` replace `train.epochs` of `size` samples."""
     train = loaded.experiment.train
     if train.epochs is None:
         return loaded
@@ -715,7 +715,7 @@ def with_steps(loaded: Loaded, size: int) -> Loaded:
 
 
 def _find_launched_run(runs: Path, ranks: Ranks) -> Path | None:
-    """Return the run of this launch after torchrun restarted its ranks; None if it had not started. Collective."""
+    """Return the run of this launch after a restart by torchrun, or None. Collective."""
     launched = None
     if ranks.is_main:
         for path in sorted(runs.glob("*-*/manifest.json"), reverse=True):

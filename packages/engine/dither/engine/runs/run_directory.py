@@ -313,10 +313,8 @@ def _lock(path: Path) -> FileLock:
         message = f"the run directory {path} is used by another process: {holder}"
         raise Refused(message, code="run-locked") from None
     except (OSError, NotImplementedError) as error:
-        unsupported = isinstance(error, NotImplementedError)
-        unsupported = unsupported or error.errno in NO_LOCKS
         hint = None
-        if unsupported:
+        if isinstance(error, NotImplementedError) or error.errno in NO_LOCKS:
             hint = "the file system has no locks; use another disk for --runs"
         message = f"the run directory {path} cannot be locked: {error}"
         raise Refused(Problem(message, help=hint, code="unreadable-file")) from None

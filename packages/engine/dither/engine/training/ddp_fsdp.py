@@ -36,8 +36,9 @@ BUFFERS = "forward_sync_buffers" if torch.__version__ >= "2.13" else "broadcast_
 
 
 class ParallelModel:
-    """The model and its gradients across ranks. Sharding replaces its parameters: build this before the optimizer.
+    """The model and its gradients across ranks.
 
+    Sharding replaces the parameters of the model: build this before the optimizer.
     `micro_batches` are the rows of a batch of each gradient accumulation step, over all ranks.
     """
 
@@ -84,7 +85,8 @@ class ParallelModel:
                 yield self._ddp
             return
         if self.sharded:
-            self.system.model.set_requires_gradient_sync(last)  # type: ignore[operator]  # added by fully_shard
+            # `fully_shard` adds the method.
+            self.system.model.set_requires_gradient_sync(last)  # type: ignore[operator]
         yield self.system
 
     def gradients(self, parameters: Sequence[Tensor]) -> list[Tensor]:
@@ -92,11 +94,9 @@ class ParallelModel:
         gradients = [
             parameter.grad for parameter in parameters if parameter.grad is not None
         ]
-        return (
-            [local_shard(gradient) for gradient in gradients]
-            if self.sharded
-            else gradients
-        )
+        if self.sharded:
+            gradients = [local_shard(gradient) for gradient in gradients]
+        return gradients
 
     def gradient_norm(self, gradients: list[Tensor]) -> Float[Tensor, ""]:
         """Return the norm of all gradients, over the shards of all ranks."""
@@ -120,7 +120,7 @@ class ParallelModel:
 
     @torch.no_grad()
     def load(self, path: Path, module: nn.Module) -> None:
-        """Load the weights of a checkpoint into a module; Refused if they belong to another model."""
+        """Load the weights of a checkpoint into a module; Refused if they are another model's."""
         if not self.sharded:
             load_weights(path, module)
             return

@@ -1,4 +1,7 @@
-"""Bounds on the log-likelihood of given samples, with Monte Carlo intervals. Letters: B samples, K draws, L length."""
+"""Bounds on the log-likelihood of given samples, with Monte Carlo intervals.
+
+Letters: B samples, K draws, L length.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,13 @@ from .randomness import Stream, seed_generators
 __all__ = ["LogLikelihood", "log_likelihood", "log_likelihood_of"]
 
 
+Z95 = 1.959963984540054
+"""Half-width of a 95 % interval in standard errors."""
+
+
 @dataclass(frozen=True)
 class LogLikelihood:
-    """Lower bounds on log p(x_0), in nats per sample, with the half-widths of their 95 % Monte Carlo intervals.
+    """Lower bounds on log p(x_0), in nats per sample, with half-widths of 95 % intervals.
 
     The interval is that of the estimate of the bound; the gap between bound and log-likelihood is
     not part of it.
@@ -39,7 +46,9 @@ def log_likelihood(
     seed: int = 0,
     batch_size: int = 64,
 ) -> LogLikelihood:
-    """Return bounds on log p(x_0 at the other positions | known ones) of ids; shorter than a sample, they are padded.
+    """Return bounds on log p(x_0 at the other positions | known ones) of ids.
+
+    Ids that are shorter than a sample are padded.
 
     `system` is a Diffusion, `known` the mask of given ids, `samples` the draws of noise for each
     row. Refused if they are longer than a sample, or the loss is not part of a bound.
@@ -49,11 +58,9 @@ def log_likelihood(
     if missing < 0:
         message = f"{x0.shape[1]} ids, but a sample has {system.process.space.length}"
         raise Refused(Problem(message, code="misfit"))
-    known = (
-        torch.zeros(x0.shape, dtype=torch.bool)
-        if known is None
-        else torch.as_tensor(known).bool()
-    )
+    if known is None:
+        known = torch.zeros(x0.shape)
+    known = torch.as_tensor(known).bool()
     pad = torch.nn.functional.pad
     valid = pad(torch.ones(x0.shape, dtype=torch.bool), (0, missing))
     clean = Clean.of(pad(x0, (0, missing)), valid, pad(known, (0, missing)))
@@ -75,43 +82,35 @@ def log_likelihood_of(
     """
     if not system.bound:
         message = "the loss of this experiment is not part of a bound on the likelihood"
-        raise Refused(
-            Problem(
-                message,
-                ("loss",),
-                help='use loss "masked-ce" or "score-entropy"',
-                code="misfit",
-            )
-        )
+        hint = 'use loss "masked-ce" or "score-entropy"'
+        raise Refused(Problem(message, ("loss",), help=hint, code="misfit"))
     device = next(system.model.parameters()).device
     was_training = system.training
     seed_generators(device, Stream.EVALUATION, seed, 0)
+
+    # The times of a sample are stratified; batches mix samples.
     count = len(clean.valid)
     times = torch.cat([system.times(samples) for _ in range(count)])
     rows = torch.arange(count).repeat_interleave(samples)
+    clean = replace(clean, goal=None)
     nats = [torch.zeros(0, dtype=torch.float64)]
     system = system.eval()
     try:
         for start in range(0, len(rows), batch_size):
             part = rows[start : start + batch_size]
-            batch = replace(clean, goal=None).apply(
-                partial(torch.index_select, dim=0, index=part)
-            )
-            batch = batch.to(device)
+            select = partial(torch.index_select, dim=0, index=part)
+            batch = clean.apply(select).to(device)
             t, noised = system.noise(batch, times[start : start + len(part)].to(device))
-            prediction = system.denoise(
-                noised.state, t, batch, context=system.context(batch)
-            )
+            context = system.context(batch)
+            prediction = system.denoise(noised.state, t, batch, context=context)
             bound = system.bounded(batch, system.loss(prediction, noised))
             nats.append((bound.values.double() * bound.weights.double()).sum(1).cpu())
     finally:
         system.train(was_training)
+
     table = torch.cat(nats).view(count, samples)
-    spread = (
-        table.std(1)
-        if samples > 1
-        else torch.full((count,), math.nan, dtype=torch.float64)
-    )
-    return LogLikelihood(
-        -table.mean(1), 1.959963984540054 * spread / math.sqrt(samples)
-    )
+    # One draw says nothing about the spread.
+    spread = torch.full((count,), math.nan, dtype=torch.float64)
+    if samples > 1:
+        spread = table.std(1)
+    return LogLikelihood(-table.mean(1), Z95 * spread / math.sqrt(samples))

@@ -1,4 +1,4 @@
-"""Which weights are trained: all, some, or low-rank updates W + alpha / rank B A of frozen matrices (LoRA).
+"""Freezing weights, and low-rank updates W + alpha / rank B A of frozen matrices (LoRA).
 
 Hu et al., 2022. B is 0 at first, so that the model starts unchanged. In a checkpoint, a matrix
 `x.weight` is stored as `x.parametrizations.weight.original`, and `.0.A`, `.0.B` and `.0.scale`
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -42,10 +42,15 @@ __all__ = [
 
 INFIX = ".parametrizations.weight."
 """Infix of the names of tensors that make up an adapted matrix."""
+PLACE = ("train", "lora")
+"""Place of the options in an experiment."""
 
 
 class LowRank(nn.Module):
-    """The low-rank update of a matrix; the generator of the initial A is on the CPU. O rows, I columns, R rank."""
+    """The low-rank update of a matrix; the generator of the initial A is on the CPU.
+
+    Letters: O rows, I columns, R rank.
+    """
 
     def __init__(
         self,
@@ -66,31 +71,25 @@ class LowRank(nn.Module):
 
     def forward(self, weight: Float[Tensor, "O I"]) -> Float[Tensor, "O I"]:
         """Return the adapted matrix, without autocast, exactly as `merged` computes it."""
-        with (
-            nullcontext()
-            if weight.is_meta
-            else torch.autocast(weight.device.type, enabled=False)
-        ):
+        exact: AbstractContextManager[object] = nullcontext()
+        # Autocast does not know the meta device.
+        if not weight.is_meta:
+            exact = torch.autocast(weight.device.type, enabled=False)
+        with exact:
             return weight + self.scale * (self.B @ self.A)
 
 
 def select_trained(model: nn.Module, train: Train, seed: int = 0) -> list[str]:
-    """Apply `train.freeze` or `train.lora` to a model that is on its device; return the names of changed weights."""
-    return (
-        freeze(model, train.freeze)
-        if train.lora is None
-        else add_lora(model, train.lora, seed)
-    )
+    """Apply `train.freeze` or `train.lora` to a model on its device; return the changed weights."""
+    if train.lora is None:
+        return freeze(model, train.freeze)
+    return add_lora(model, train.lora, seed)
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> list[str]:
     """Freeze the weights whose names match a pattern, such as "embedding.*"; return the names."""
     parameters = dict(model.named_parameters())
-    frozen = [
-        name
-        for name in parameters
-        if any(fnmatchcase(name, pattern) for pattern in patterns)
-    ]
+    frozen = _matching(parameters, patterns, fnmatchcase)
     problems = [*_unmatched(patterns, list(parameters), "weight", ("train", "freeze"))]
     if len(frozen) == len(parameters):
         problems.append(
@@ -104,58 +103,68 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> list[str]:
 
 
 def add_lora(model: nn.Module, options: LoRA, seed: int = 0) -> list[str]:
-    """Add low-rank updates to matrices of a model, and freeze everything else; return the names of the matrices."""
+    """Add low-rank updates to matrices of a model, freeze the rest; return the names of the matrices."""
     weights = dict(model.named_parameters())
-    trained = {
-        name
-        for name in weights
-        if any(fnmatchcase(name, pattern) for pattern in options.whole)
-    }
+    trained = _matching(weights, options.whole, fnmatchcase)
     matrices = {
         name: module
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear | nn.Embedding)
         and f"{name}.weight" not in trained
     }
-    chosen = [
-        name
-        for name in matrices
-        if any(matches_module(name, pattern) for pattern in options.on)
-    ]
-    place = ("train", "lora")
-    what = "matrix and no module that contains one"
-    parts = [
-        part for name in matrices for part in name.split(".") if not part.isdigit()
-    ]
+    adapted = _matching(matrices, options.on, matches_module)
     problems = [
-        *_unmatched(
-            options.on, list(matrices), what, (*place, "on"), parts, matches_module
-        )
+        *_unmatched_matrices(options.on, list(matrices)),
+        *_unmatched(options.whole, list(weights), "weight", (*PLACE, "whole")),
+        *_tied(model, adapted),
     ]
-    problems += _unmatched(options.whole, list(weights), "weight", (*place, "whole"))
-    tied: dict[int, list[str]] = {}
-    for name, weight in model.named_parameters(remove_duplicate=False):
-        tied.setdefault(id(weight), []).append(name)
-    for (
-        group
-    ) in tied.values():  # the update would not reach the matrix under its other name
-        if len(group) > 1 and any(f"{name}.weight" in group for name in chosen):
-            problems.append(
-                Problem(
-                    f"{' and '.join(group)} are the same matrix",
-                    (*place, "on"),
-                    code="misfit",
-                )
-            )
     if problems:
         raise Refused(problems)
+
     generator = torch.Generator().manual_seed(mix_seed(Stream.LORA, seed))
     for name, weight in weights.items():
         weight.requires_grad_(name in trained)
-    for module in map(matrices.__getitem__, chosen):
+    for name in adapted:
+        module = matrices[name]
         update = LowRank(module.weight, options.rank, options.alpha, generator)
         parametrize.register_parametrization(module, "weight", update)
-    return [f"{name}.weight" for name in chosen]
+    return [f"{name}.weight" for name in adapted]
+
+
+def _matching(
+    names: Iterable[str],
+    patterns: Sequence[str],
+    matches: Callable[[str, str], bool],
+) -> list[str]:
+    """Return the names that match any of the patterns, in order."""
+    return [
+        name for name in names if any(matches(name, pattern) for pattern in patterns)
+    ]
+
+
+def _tied(model: nn.Module, adapted: Sequence[str]) -> Iterator[Problem]:
+    """Yield a problem for each adapted matrix that another module uses, too."""
+    names_of: dict[int, list[str]] = {}
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        names_of.setdefault(id(weight), []).append(name)
+    for names in names_of.values():
+        # The update would not reach the matrix under its other name.
+        if len(names) > 1 and any(f"{name}.weight" in names for name in adapted):
+            message = f"{' and '.join(names)} are the same matrix"
+            yield Problem(message, (*PLACE, "on"), code="misfit")
+
+
+def _unmatched_matrices(
+    patterns: Sequence[str], matrices: list[str]
+) -> Iterator[Problem]:
+    """Yield patterns without a matrix; the parts of names, such as `attention`, are suggested."""
+    parts = []
+    for name in matrices:
+        parts += [part for part in name.split(".") if not part.isdigit()]
+    kind = "matrix and no module that contains one"
+    return _unmatched(
+        patterns, matrices, kind, (*PLACE, "on"), parts, matches=matches_module
+    )
 
 
 def _unmatched(
@@ -183,7 +192,7 @@ def _unmatched(
 
 
 def merged(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return weights with their low-rank updates added, exactly as the model uses them in training."""
+    """Return weights with their low-rank updates added, exactly as in training."""
     plain = {name: weight for name, weight in weights.items() if INFIX not in name}
     for name in {name.partition(INFIX)[0] for name in weights if INFIX in name}:
         original, a, b, scale = (
@@ -195,15 +204,14 @@ def merged(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load_merged(path: Path, model: nn.Module) -> None:
-    """Load the weights of a file into a model, with LoRA updates merged; Refused if they belong to another model."""
+    """Load a file of weights into a model, with LoRA merged; Refused if it is another model's."""
     if not _has_lora(path):
         load_weights(path, model)
         return
     saved = merged(read_tensors(path))
     own = model.state_dict()
-    loaded = {
-        own[name].data_ptr() for name in saved.keys() & own.keys()
-    }  # includes tied weights under other names
+    # Tied weights are stored under one of their names.
+    loaded = {own[name].data_ptr() for name in saved.keys() & own.keys()}
     wrong = [
         name
         for name in saved
@@ -213,10 +221,8 @@ def load_merged(path: Path, model: nn.Module) -> None:
         name for name in own if name not in saved and own[name].data_ptr() not in loaded
     ]
     if wrong:
-        raise Refused(
-            f"{path} does not hold the weights of this model: {', '.join(wrong)}",
-            code="shape-mismatch",
-        )
+        message = f"{path} does not hold the weights of this model: {', '.join(wrong)}"
+        raise Refused(message, code="shape-mismatch")
     model.load_state_dict(saved, strict=False)
 
 
@@ -225,14 +231,11 @@ def write_merged(path: Path, to: Path) -> None:
     if path.is_file() and not _has_lora(path):
         shutil.copyfile(path, to)
         return
+    weights = {
+        name: weight.contiguous() for name, weight in merged(read_tensors(path)).items()
+    }
     with disk_errors(to):
-        save_file(
-            {
-                name: weight.contiguous()
-                for name, weight in merged(read_tensors(path)).items()
-            },
-            to,
-        )
+        save_file(weights, to)
         follow_umask(to)
 
 

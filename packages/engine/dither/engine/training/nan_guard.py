@@ -162,8 +162,9 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
 
 
 class NonFinite(Exception):  # noqa: N818 - the name of an event, like the exit code
-    """The loss or gradient of a step (from 0), or the `weights` after its update (-1: initial), contain NaN or inf.
+    """NaN or inf in loss or gradient of a step (from 0), or in the `weights` after its update.
 
+    Step -1 stands for the initial weights.
     `rows` are the faulty samples, or those of the whole batch if they could not be identified (not
     `certain`).
     """
@@ -205,7 +206,7 @@ class NonFinite(Exception):  # noqa: N818 - the name of an event, like the exit 
 
 
 def describe_data(experiment: Experiment) -> str:
-    """Return the training data of an experiment: its task, and each data component with its files."""
+    """Return the training data of an experiment: task, and data components with their files."""
     lines = [f"task {experiment.task.name}"]
     for path, component in components_in(experiment):
         if component.kind != "data":

@@ -35,7 +35,7 @@ MAX_UNREAD = 1000
 
 
 class Trainer:
-    """Trains the model of a system on its device. A step is a function of the weights, the seed and its number.
+    """Trains a system on its device. A step is a function of weights, seed and its number.
 
     Attributes:
         step: Number of steps made, skipped ones included.
@@ -138,7 +138,7 @@ class Trainer:
     def _backward(
         self, batch: tuple[Clean, Tensor, Noised]
     ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-        """Accumulate the gradients of the weighted loss of a batch; return the sums of loss times weight and weight."""
+        """Accumulate gradients of a batch; return the sums of loss times weight and of weight."""
         loss_sums = []
         weights = []
         for number, rows in enumerate(self.parallel.micro_batches, 1):
@@ -157,7 +157,7 @@ class Trainer:
         return loss_sum, weight
 
     def check(self) -> None:
-        """Count the steps since the last call and report skipped ones. Waits for the device. Collective.
+        """Count the steps since the last call, report skipped ones. Waits for the device. Collective.
 
         Raises:
             NonFinite: Loss, gradient norm or weights were NaN or inf and the step may not be
@@ -186,7 +186,7 @@ class Trainer:
             self.on_skip(f"{error}; skipped ({row})")
 
     def check_weights(self, step: int | None = None) -> None:
-        """Raise NonFinite, with the last update before a step, if weights are. Waits for the device. Collective."""
+        """Raise NonFinite, with the last update before a step, if weights are. Waits. Collective."""
         if step is None:
             step = self.step
         shards = [local_shard(parameter.detach()) for parameter in self.parameters]
@@ -195,7 +195,7 @@ class Trainer:
 
     @torch.no_grad()
     def _diagnose(self, error: NonFinite) -> None:
-        """Find the faulty samples of the batch by computing their losses again with the same noise."""
+        """Find the faulty samples of the batch: compute their losses again with the same noise."""
         seed_generators(self.device, Stream.STEP, self.seed, error.step, 0)
         clean = to_device(self.batches.read(error.step), self.device)
         batch = self.system.prepare(clean)
@@ -214,7 +214,7 @@ class Trainer:
         error.certain = any(faulty) and not all(faulty)
 
     def pop_metrics(self) -> dict[str, float]:
-        """Return mean loss and gradient norm since the last call, and the learning rate, after `check`."""
+        """Return mean loss and gradient norm since the last call, and the learning rate; `check`."""
         self.check()
         loss_sum, weight, norm_sum = self.sums.tolist()
         loss = math.nan
@@ -255,7 +255,7 @@ class Trainer:
     def load_state(
         self, tensors: Mapping[str, Float[Tensor, "..."]], plain: Mapping[str, Any]
     ) -> None:
-        """Restore what `state` returned; ValueError if it belongs to another optimizer or other parameters."""
+        """Restore what `state` returned; ValueError if it belongs to other parameters."""
         rest = dict(tensors)
         self.sums.copy_(rest.pop("sums"))
         parameters = [
@@ -276,7 +276,7 @@ class Trainer:
 def divisor_of(
     weight: Float[Tensor, ""], clip: float, norm: Float[Tensor, ""]
 ) -> Float[Tensor, ""]:
-    """Return the divisor that turns summed gradients into those of a weighted mean, clipped to the norm `clip`.
+    """Return the divisor of summed gradients for a weighted mean, clipped to the norm `clip`.
 
     `norm` is that of the summed gradients; without clipping, `clip` is 0.
     """
