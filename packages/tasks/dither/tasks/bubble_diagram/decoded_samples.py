@@ -114,7 +114,7 @@ def _place(
 
 
 def edit_distance(placement: Placement) -> float:
-    """Return the graph edit distance between a diagram and its drawn plan; 0 if all adjacencies agree.
+    """Return the graph edit distance of a diagram and its drawn plan; 0 if adjacencies agree.
 
     Rooms match by type, and relations by whether there is one (compatibility of HouseGAN; Nauata et
     al., 2020).

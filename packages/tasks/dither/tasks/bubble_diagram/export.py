@@ -1,4 +1,4 @@
-"""Export of diagrams: JSON lines, the JSON layout of HouseGAN++, and floor plans as SVG, GeoJSON and DXF.
+"""Export of diagrams: JSON lines, HouseGAN++'s JSON, and floor plans as SVG, GeoJSON and DXF.
 
 Letters: N samples, L tokens, R rooms.
 """
@@ -106,11 +106,10 @@ def write_samples(
             bare += 1
         diagrams[sample.number] = diagram
     if bare:
-        done = (
-            "written without boxes"
-            if form == "jsonl"
-            else "their boxes violate some relations"
-        )
+        # Only JSON lines can do without boxes.
+        done = "their boxes violate some relations"
+        if form == "jsonl":
+            done = "written without boxes"
         notes.append(
             f"{bare:,} of {len(diagrams):,} samples cannot be realised by boxes; {done}"
         )
@@ -118,7 +117,7 @@ def write_samples(
 
 
 def _centred(boxes: Boxes, outline: Sequence[Corner] = ()) -> tuple[Box, ...]:
-    """Centre boxes with their outline on the grid by whole pixels, which preserves all relations."""
+    """Centre boxes with their outline by whole pixels, which preserves all relations."""
     low = boxes[:, :2].min(0)
     high = boxes[:, 2:].max(0)
     points = np.array([low, high, *outline])
@@ -191,6 +190,7 @@ def _lines(plan: FloorPlan) -> Iterator[tuple[str, list[int], tuple[Point, ...]]
 
     for room, outline in enumerate(plan.outlines):
         yield "rooms", [room], metres([*outline, outline[0]])
+    # The leaf of a door is drawn by no format, so a door is a line of its width.
     for door in plan.doors:
         line = metres(segment(door, DOOR_WIDTH))
         if door.j is None:
@@ -207,10 +207,8 @@ def geojson_plan(diagram: Diagram) -> dict[str, Any]:
     Boxes as in `housegan_plan`.
     """
     _, plan = _plan_of(diagram)
-    areas = (
-        np.bincount(plan.label[plan.label >= 0], minlength=len(diagram.types))
-        * METRES**2
-    )
+    pixels = np.bincount(plan.label[plan.label >= 0], minlength=len(diagram.types))
+    areas = pixels * METRES**2
     features = []
     for layer, (room, *beyond), points in _lines(plan):
         properties: dict[str, Any] = {"layer": layer, "room": room}
@@ -251,9 +249,9 @@ def dxf_plan(diagram: Diagram) -> str:
         space.add_lwpolyline(points, close=is_room, dxfattribs={"layer": layer})
         if is_room:
             y, x = np.argwhere(plan.label == room).mean(0).tolist()
-            label = space.add_text(
-                names[room], height=0.25, dxfattribs={"layer": "names"}
-            )
+            # 0.25 metres are legible at the scale of a sheet, 1 to 100.
+            style = {"layer": "names"}
+            label = space.add_text(names[room], height=0.25, dxfattribs=style)
             label.set_placement((x * METRES, -y * METRES))
     text = StringIO()
     drawing.write(text)
@@ -261,7 +259,7 @@ def dxf_plan(diagram: Diagram) -> str:
 
 
 def _plan_of(diagram: Diagram) -> tuple[tuple[Box, ...], FloorPlan]:
-    """Return boxes and the floor plan; unknown boxes are laid out, centred, and scaled to the grid."""
+    """Return boxes and the floor plan; unknown boxes are laid out, centred, and scaled down."""
     boxes = diagram.boxes
     if boxes is None:
         walls = place_rooms(diagram).astype(float)
@@ -322,16 +320,20 @@ def _walls(
     nodes_of: list[list[int]] = [[] for _ in sides]
     for node, (x0, y0, x1, y1) in shared:
         centre = ((x0 + x1) / 2, (y0 + y1) / 2)
+        # Of equally distant sides the first one.
         distances = [_distance(side, centre) for side in sides]
         nodes_of[distances.index(min(distances))].append(node)
     for side, nodes in zip(sides, nodes_of, strict=True):
         if not nodes:
             yield side, None
+            continue
+        # Whole pixels: a part ends where the next one starts, up to the end of the side.
         x0, y0, x1, y1 = side
         parts = len(nodes)
-        for k, node in enumerate(nodes):
-            start = (x0 + (x1 - x0) * k // parts, y0 + (y1 - y0) * k // parts)
-            end = (x0 + (x1 - x0) * (k + 1) // parts, y0 + (y1 - y0) * (k + 1) // parts)
+        cuts = []
+        for k in range(parts + 1):
+            cuts.append((x0 + (x1 - x0) * k // parts, y0 + (y1 - y0) * k // parts))
+        for start, end, node in zip(cuts, cuts[1:], nodes, strict=False):
             yield (*start, *end), node
 
 

@@ -93,6 +93,7 @@ def room_hashes(tokens: Tokens, rooms: int) -> Types:
     matrix = np.zeros((len(tokens), rooms, rooms), np.int64)
     matrix[:, i, j] = near
     matrix[:, j, i] = near
+    # Types are on the diagonal, and above every entry of a pair.
     matrix[:, slots, slots] = types.astype(np.int64) + 256
     return np.where(real, _colours(matrix), 0).astype(np.int64)
 
@@ -126,6 +127,7 @@ def _isomorphic(
     number: int,
 ) -> bool:
     """Backtracking search for an order of the rooms of plan `number` that matches sample `row`."""
+    # Isomorphic rooms share a hash, which leaves few candidates, mostly one.
     keys = samples.hashes[row]
     keys = keys[keys != 0]
     ours = samples.relations[row].tolist()
@@ -164,12 +166,11 @@ def _isomorphic(
 
 @lru_cache(maxsize=1)
 def _reversible() -> list[list[bool]]:
-    """For each two relations, whether some boxes have the first forwards and the second backwards."""
+    """For each two relations, whether some boxes have the first one way and the second back."""
     # Walls at 0..6 show every order of the walls and the middles of two boxes.
     spans = list(combinations(range(7), 2))
-    boxes = np.array(
-        [(x0, y0, x1, y1) for (x0, x1), (y0, y1) in product(spans, spans)], np.int64
-    )
+    x, y = np.array(list(product(spans, spans))).swapaxes(0, 1)
+    boxes = np.stack([x[:, 0], y[:, 0], x[:, 1], y[:, 1]], 1)
     u = boxes[:, None]
     v = boxes[None, :]
     occurs = np.zeros((NO_EDGE + 1, NO_EDGE + 1), bool)
@@ -194,15 +195,14 @@ def plan_groups(plans: Plans) -> list[bytes]:
         rows = np.flatnonzero(plans.rooms == rooms)
         types = plans.types[rows, :rooms]
         boxes = plans.boxes[rows, :rooms]
-        forward = _relation_matrices(plans[rows].tokens(slots), slots, None)[
-            :, :rooms, :rooms
-        ]
-        for row, form in zip(
-            rows.tolist(), canonical_forms(types, forward), strict=True
-        ):
+        matrices = _relation_matrices(plans[rows].tokens(slots), slots, None)
+        forward = matrices[:, :rooms, :rooms]
+        forms = canonical_forms(types, forward)
+        for row, form in zip(rows.tolist(), forms, strict=True):
             keys[row] = b"s" + _digest(form)
             graph.add_node(keys[row])
 
+        # Reverse relations are known only where there are boxes.
         placed = boxes.any((1, 2))
         labels = labels_of(boxes[placed, :, None], boxes[placed, None])
         both = np.where(forward[placed] == NO_EDGE, NO_EDGE, labels)
@@ -232,6 +232,7 @@ def canonical_forms(types: Types, labels: Int[np.ndarray, "N R R"]) -> Iterator[
     # One number holds the relations of u to v and of v to u; the diagonal holds the type.
     both = labels.astype(np.int64) * 16 + np.swapaxes(labels, 1, 2)
     both[:, rooms, rooms] = types.astype(np.int64) + 256
+    # Rooms in the order of their colours: a canonical order if all colours are distinct.
     colours = _colours(both)
     order = np.argsort(colours, 1)
     gaps = np.diff(np.take_along_axis(colours, order, 1), axis=1)
@@ -259,6 +260,7 @@ def _smallest(pairs: _Matrix, marked: _Matrix) -> bytes:
     forms = []
     tried: list[int] = []
     for room in np.flatnonzero(colours == values[counts > 1][0]).tolist():
+        # An automorphism maps it to one that was tried, so its forms are the same.
         if any(_interchangeable(marked, room, other) for other in tried):
             continue
         tried.append(room)
@@ -284,6 +286,7 @@ def _colours(pairs: Int[np.ndarray, "N R R"]) -> UInt[np.ndarray, "N R"]:
     labels = _hash(pairs.astype(np.uint64))
     own = labels.diagonal(axis1=1, axis2=2)
     colours: UInt[np.ndarray, "N R"] = labels.sum(2, dtype=np.uint64) + own
+    # Two rounds reach three steps away, and most plans have a smaller radius.
     for _ in range(2):
         colours = _hash(colours)
         neighbours = _hash(labels + colours[:, None])
@@ -293,6 +296,7 @@ def _colours(pairs: Int[np.ndarray, "N R R"]) -> UInt[np.ndarray, "N R"]:
 
 def _hash(value: UInt[np.ndarray, "*n"]) -> UInt[np.ndarray, "*n"]:
     """MurmurHash3 finaliser (Appleby)."""
+    # Sums of hashes wrap around, which keeps them independent of the order of rooms.
     shift = np.uint64(33)
     value = (value + np.uint64(0x9E3779B97F4A7C15)) * np.uint64(0xFF51AFD7ED558CCD)
     value = (value ^ (value >> shift)) * np.uint64(0xC4CEB9FE1A85EC53)

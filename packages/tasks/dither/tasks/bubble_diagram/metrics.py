@@ -99,6 +99,7 @@ class Reference:
 
     def _in_training(self, samples: Tokens) -> Rows:
         """True for samples that are isomorphic to a training plan."""
+        # Few training plans share a key with a sample: only these are compared exactly.
         keys = plan_keys(room_hashes(samples, self.rooms))
         plans = self._plans.train[np.flatnonzero(np.isin(self._train_keys, keys))]
         slots = plans.boxes.shape[1]
@@ -141,7 +142,7 @@ class Reference:
         return metrics
 
     def floor(self, count: int) -> dict[str, float]:
-        """Return the metrics of `count` test plans, or of all if there are fewer; {} without any."""
+        """Return the metrics of the first `count` test plans, or of all; {} without any."""
         plans = self.held[1][:count]
         if not len(plans):
             return {}
@@ -205,13 +206,18 @@ class Frequencies:
         real = types != NODE_PAD
         edges = np.where(real_edges(real), edges, EDGE_PAD)
         i, j = pair_ends(rooms)
-        of_type = [(types == kind).sum(1) for kind in range(TYPES)]
+        type_counts = []
+        for kind in range(TYPES):
+            of_type = (types == kind).sum(1)
+            type_counts.append(np.bincount(of_type, minlength=rooms + 1))
+
+        # In the order of the attributes.
         return [
             np.bincount(real.sum(1), minlength=rooms + 1),
             _counts((TYPES,), types),
             _counts((LABELS,), edges),
             _counts((TYPES, TYPES, LABELS), types[:, i], types[:, j], edges),
-            np.stack([np.bincount(count, minlength=rooms + 1) for count in of_type]),
+            np.stack(type_counts),
         ]
 
     def distances(self, reference: Frequencies) -> dict[str, float]:
@@ -268,6 +274,7 @@ def shuffled(
 ) -> Tokens:
     """Permute the relations of each pair of slots among the diagrams that have both rooms."""
     random = np.random.default_rng(seed)
+    # The distribution of each pair of slots stays, the structure within diagrams goes.
     permuted = tokens.copy()
     for position, real in enumerate(
         real_edges(tokens[:, :rooms] != NODE_PAD).T, start=rooms
@@ -344,6 +351,7 @@ class Topology:
         near += near.swapaxes(1, 2)
 
         degrees = near.sum(2)
+        # Closed walks of length three: each triangle of a room is counted in both directions.
         triangles = np.einsum("nij,njk,nki->ni", near, near, near, optimize=True)
         clustering = triangles / np.maximum(degrees * (degrees - 1.0), 1.0)
         spectra = _spectra(near, real)
@@ -488,9 +496,10 @@ def field_metrics(
 
 
 def _door_counts(tokens: Tokens, rooms: int) -> Int[np.ndarray, "T T 2"]:
-    """Count pairs of rooms, and rooms and the outside, by both types and by whether a door joins them."""
+    """Count pairs of rooms, and rooms with the outside, by both types and by door."""
     types, _, doors, _ = split_fields(tokens, rooms)
     i, j = np.array(door_ends(rooms)).T
+    # The order of two rooms is arbitrary, and the outside has the largest id.
     sides = np.pad(types.astype(np.int64), ((0, 0), (0, 1)), constant_values=NODE_MASK)
     ends = np.sort([sides[:, i], sides[:, j]], axis=0)
     return _counts((NODE_MASK, NODE_MASK + 1, DOOR + 1), *ends, doors)
@@ -513,7 +522,7 @@ def field_nats(
     held: Int[np.ndarray, "M L"],
     rooms: int,
 ) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
-    """Return nats of each field per held-out diagram, uniform and unigram, and its number of tokens.
+    """Return uniform and unigram nats of each field per held-out diagram, and its tokens.
 
     The unigram is fitted to the training plans with add-one smoothing.
     """

@@ -135,7 +135,7 @@ class Diagram:
         boxes: Sequence[Box],
         name: str = "",
     ) -> Diagram:
-        """Return the diagram of rooms at given boxes; the relations follow from Graph2Plan's rule."""
+        """Return the diagram of rooms at boxes; the relations follow from Graph2Plan's rule."""
         row = edges_of(np.array(boxes, np.int64).reshape(-1, 4))
         return cls(tuple(types), _edge_list(row, len(types)), tuple(boxes), name)
 
@@ -164,7 +164,7 @@ def _edge_list(row: RelationRow, rooms: int) -> tuple[tuple[int, int, int], ...]
 
 @dataclass(frozen=True)
 class Plans:
-    """A batch of diagrams: room types, relations of all pairs of slots, room boxes, and door tokens.
+    """A batch of diagrams: types, relations of all pairs of slots, boxes, and door tokens.
 
     Boxes are zeros in empty slots, and throughout a plan whose boxes are unknown. `boundaries` are
     None if no plan has one, and -1 throughout a plan without one; see `geometry.boundary`. Doors
@@ -290,8 +290,11 @@ class Plans:
         rows = np.arange(len(boxes))
         room = rank.argmin(1)
 
-        extent = np.where(real[..., None], low, GRID).min(1) + high.max(1)
-        x, y = ((low + high)[rows, room] - extent).T
+        # Twice the centre of the room relative to the middle of the plan, which stays whole.
+        low_end = np.where(real[..., None], low, GRID).min(1)
+        high_end = high.max(1)
+        x, y = ((low + high)[rows, room] - low_end - high_end).T
+        # Quadrants between the diagonals: left needs no turn, below one, right two, above three.
         left = (x <= 0) & (-x >= abs(y))
         below = (y > 0) & (y >= abs(x))
         right = x >= abs(y)
@@ -302,8 +305,9 @@ class Plans:
         return turns, turned_y > 0
 
     def order(self) -> Types:
-        """Return the rooms of `from_left_to_right`: the number of the first room, the second, ..."""
+        """Return the rooms in the order of `from_left_to_right`."""
         low, high = corners(self.boxes)
+        # The last key is the first one: rooms before empty slots, the living room before others.
         x, y = np.moveaxis(low + high, -1, 0)
         order = np.lexsort([y, x, self.types != LIVING, self.types == NODE_PAD], axis=1)
         return np.where(self.has_boxes[:, None], order, np.arange(self.types.shape[1]))
@@ -326,6 +330,7 @@ class Plans:
 
         doors = self.doors
         if doors is not None:
+            # The outside is one more side, which stays the last.
             sides = np.pad(order, ((0, 0), (0, 1)), constant_values=slots)
             doors = _reorder_pairs(doors, np.array(door_ends(slots)).T, sides)
         return replace(
@@ -364,6 +369,7 @@ class Plans:
         tokens = np.full((len(self), base), EDGE_PAD, np.int8)
         tokens[:, :rooms] = NODE_PAD
         tokens[:, :slots] = self.types
+        # Pairs of the first slots keep their order among the pairs of more slots.
         tokens[:, rooms:][:, [j < slots for _, j in pairs(rooms)]] = self.edges
         fields = [tokens]
         if doors:
@@ -449,9 +455,10 @@ def outline_areas(boundaries: Boundaries) -> Float[np.ndarray, " N"]:
 
 
 def clockwise(boundaries: Boundaries) -> Boundaries:
-    """Return boundaries with clockwise corners on the page, and the upper or left door end first."""
+    """Return boundaries with clockwise corners, and the upper or left end of the door first."""
     place = np.arange(boundaries.shape[1] - 2)
     count = (boundaries[:, 2:, 0] >= 0).sum(1)[:, None]
+    # The order of the corners is reversed; missing points after them stay.
     backwards = (outline_areas(boundaries) < 0)[:, None] & (place < count)
     order = np.where(backwards, count - 1 - place, place)
     ends = np.argsort(boundaries[:, :2].sum(2), 1, kind="stable")
@@ -569,16 +576,17 @@ def decode(tokens: TokenRow, rooms: int) -> Diagram:
     if errors:
         raise Refused([Problem(error, code="invalid-sample") for error in errors])
 
+    # Without errors, the pairs that have no rooms are PAD, which is larger than `NO_EDGE`.
     labelled = zip(pairs(rooms), edges, strict=True)
+    related = [(i, j, relation) for (i, j), relation in labelled if relation < NO_EDGE]
+    bounds = None
+    if areas is not None:
+        bounds = tuple((AREAS[i], AREAS[i + 1]) for i in areas[:count])
     return Diagram(
         types=tuple(types[:count]),
-        edges=tuple(
-            (i, j, relation) for (i, j), relation in labelled if relation < NO_EDGE
-        ),
+        edges=tuple(related),
         doors=None if doors is None else _joined(doors, rooms),
-        areas=None
-        if areas is None
-        else tuple((AREAS[i], AREAS[i + 1]) for i in areas[:count]),
+        areas=bounds,
     )
 
 

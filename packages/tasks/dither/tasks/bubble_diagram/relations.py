@@ -74,6 +74,7 @@ def edges_of(boxes: _Plans) -> Int[np.ndarray, "*n E"]:
     u, v = _box_pairs(boxes)
     u_low, u_high = corners(u)
     v_low, v_high = corners(v)
+    # Touching counts: x1 and y1 are exclusive, so a gap of 9 pixels is still close.
     near = (u_low - NEAR <= v_high) & (v_low <= u_high + NEAR)
     return np.where(near.all(-1), labels_of(u, v), NO_EDGE).astype(np.int8)
 
@@ -91,6 +92,7 @@ def labels_of(u: _BoxArray, v: _BoxArray) -> Int[np.ndarray, "*n"]:
     centre = u_low + u_high
     start = 2 * v_low
     end = 2 * v_high
+    # From 0 to 4: before, on the start, within, on the end, after.
     position = (centre >= start).astype(np.int8)
     position += centre > start
     position += centre >= end
@@ -134,7 +136,8 @@ def net_areas(types: Int[np.ndarray, "*n R"], boxes: _Plans) -> Int[np.ndarray, 
     shared = (shared_high - shared_low).clip(0).prod(-1)
 
     areas = areas_of(boxes)
-    size = areas + 4 * GRID**2 * (np.asarray(types) == LIVING)
+    # The living room counts as larger than any other, of which none exceeds the canvas.
+    size = areas + np.where(np.asarray(types) == LIVING, 4 * GRID**2, 0)
     one = size[..., :, None]
     other = size[..., None, :]
 

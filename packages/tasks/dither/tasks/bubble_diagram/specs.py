@@ -114,7 +114,7 @@ class BubbleDiagram(TaskSpec):
             yield from below("constraints", misfits)
 
     def space(self) -> TokenSpace:
-        """Return the fields: "nodes", one token per room slot, "edges", one per pair, "doors" and "areas"."""
+        """Return the fields: "nodes" by room slot, "edges" by pair, "doors" and "areas"."""
         pairs = self.rooms * (self.rooms - 1) // 2
         lengths = {"nodes": self.rooms, "edges": pairs}
         if self.doors:

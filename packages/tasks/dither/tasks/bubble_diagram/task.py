@@ -63,7 +63,7 @@ REFERENCE: Final = 1024
 
 
 class BubbleDiagrams:
-    """Bubble diagrams as token sequences with the fields of the space, and constraints on samples."""
+    """Bubble diagrams as token sequences by field, and constraints on samples."""
 
     def __init__(
         self,
@@ -118,6 +118,7 @@ class BubbleDiagrams:
     def batch(self, split: Split, rows: Sequence[int]) -> Clean:
         numbers = np.asarray(rows, np.int64)
         size = self.size(split)
+        # numpy would count negative rows from the end.
         if numbers.size and not (numbers.min() >= 0 and numbers.max() < size):
             raise IndexError(f"{split} has rows 0..{size - 1}, got {numbers.tolist()}")
         x0 = torch.from_numpy(self._tokens[split][numbers]).long()
@@ -154,6 +155,7 @@ class BubbleDiagrams:
         Under constraints only feasible numbers of rooms are drawn, and tokens with a single allowed
         id are known.
         """
+        # Under constraints, the weights of infeasible numbers of rooms are 0.
         templates = self._templates(n, seed, self._room_counts, self._goal)
         if not self.space.conditions:
             return templates
@@ -188,10 +190,9 @@ class BubbleDiagrams:
 
         boundary = read_boundary(outline)
         if like is None:
-            areas = outline_areas(self._boundaries("train")) - outline_areas(
-                boundary[None]
-            )
-            nearest = np.argsort(np.abs(areas), kind="stable")[:NEAREST]
+            areas = outline_areas(self._boundaries("train"))
+            distances = np.abs(areas - outline_areas(boundary[None]))
+            nearest = np.argsort(distances, kind="stable")[:NEAREST]
             rooms = self._plans["train"].rooms[nearest]
             counts = np.bincount(rooms, minlength=self.rooms + 1)
             like = self._templates(n, seed, counts, self._goal)
@@ -223,9 +224,9 @@ class BubbleDiagrams:
                 constraints.
         """
         diagram = read_plan(source, self.rooms) if isinstance(source, Path) else source
-        if diagram.boxes is not None and set(keep or ()) <= set(
-            range(len(diagram.types))
-        ):
+        # Rooms that do not exist are reported by their numbers in the file: see `keeping`.
+        exist = set(keep or ()) <= set(range(len(diagram.types)))
+        if diagram.boxes is not None and exist:
             diagram, keep = self._arrange(diagram, keep)
 
         def place(rooms: list[int], total: int) -> Sequence[int]:
@@ -252,7 +253,7 @@ class BubbleDiagrams:
     def _arrange(
         self, diagram: Diagram, keep: Sequence[int] | None
     ) -> tuple[Diagram, Sequence[int] | None]:
-        """Return a plan with boxes as the task has them, and the new numbers of the rooms to keep."""
+        """Return a plan arranged as the task's plans are, and the new numbers of rooms to keep."""
         plan = Plans.from_diagrams([diagram], len(diagram.types))
         if self._orientation != "given":
             plan = plan.upright()
@@ -339,6 +340,7 @@ class BubbleDiagrams:
         """
         tokens = samples.cpu().numpy()
         boundaries = _boundaries_of(like)
+        # Graph metrics depend on types and relations only, which come first.
         metrics = self._reference.sample_metrics(tokens[:, : self._base])
         if any(self.modelled.values()) and len(tokens):
             valid, test = (
@@ -435,6 +437,7 @@ class GraphMetrics:
         pred: Any,
         measured: Measured,
     ) -> None:
+        # Sums over many batches lose digits in float32.
         values = measured.values.double()
         weights = measured.weights.double()
         parts = torch.stack([values * weights, weights, (~clean.fixed).double()])
@@ -462,6 +465,7 @@ class GraphMetrics:
             return _nats_metrics(dict.fromkeys(self._sums, float("nan")), nothing)
         nats = {}
         tokens = {}
+        # Weights of a loss need not sum to the number of tokens: the mean is scaled to it.
         for name, sums in self._sums.items():
             nats_sum, weight_sum, token_sum = sums.tolist()
             tokens[name] = token_sum / self._graphs

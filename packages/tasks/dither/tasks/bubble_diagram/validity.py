@@ -133,7 +133,7 @@ def validity_levels(
 
 @dataclass(frozen=True)
 class _Problem:
-    """Relations of a legal diagram, the pairs of rooms that may not overlap, and number of rooms."""
+    """Relations of a legal diagram, pairs of rooms that may not overlap, and number of rooms."""
 
     relations: RelationRow
     exclusive: PairRow
@@ -159,7 +159,7 @@ def _search(
     known: Boxes | None,
     limit: int,
 ) -> tuple[int, Boxes | None, bool]:
-    """Return the highest level from 2 to 5, boxes that prove level 4 or 5, and whether it is unknown.
+    """Return the highest level from 2 to 5, boxes that prove 4 or 5, and whether it is unknown.
 
     Searches from level 5 down to the first that is reached.
     """
@@ -171,6 +171,7 @@ def _search(
     ):
         return 5, boxes, False
 
+    # A level includes those below it, so that the first success from the top decides.
     unknown = False
     for level in (5, 4, 3):
         if level == 4 and boxes is not None:
@@ -219,14 +220,20 @@ def token_validity(tokens: Tokens, rooms: int) -> TokenValidity:
     real = types != NODE_PAD
 
     # Empty slots come last, rooms have types, and exactly the pairs of rooms have relations.
-    legal = real[:, 0] & np.all(real[:, :-1] | ~real[:, 1:], axis=1)
-    legal &= np.all(~real | ((types >= 0) & (types < NODE_MASK)), axis=1)
-    known = (edges >= 0) & (edges <= NO_EDGE)
-    legal &= np.all(np.where(real_edges(real), known, edges == EDGE_PAD), axis=1)
+    room_after_gap = real[:, 1:] & ~real[:, :-1]
+    legal = real[:, 0] & ~room_after_gap.any(1)
+    is_type = (types >= 0) & (types < NODE_MASK)
+    legal &= (is_type | ~real).all(1)
+    is_relation = (edges >= 0) & (edges <= NO_EDGE)
+    legal &= np.where(real_edges(real), is_relation, edges == EDGE_PAD).all(1)
 
-    living = legal & ((types == LIVING).sum(1) == 1)
+    living_rooms = (types == LIVING).sum(1)
+    entrances = (types == ENTRANCE).sum(1)
+    living = legal & (living_rooms == 1)
     connected = legal & connects(edges < NO_EDGE, real)
-    program = living & connected & ((types == ENTRANCE).sum(1) <= 1)
+    program = living & connected & (entrances <= 1)
+
+    # Centres are ordered along each axis, so a room that is before itself has no place.
     order = program
     for before, after in ((LEFT, RIGHT), (ABOVE, BELOW)):
         forward = np.isin(edges, [*before])
@@ -237,7 +244,7 @@ def token_validity(tokens: Tokens, rooms: int) -> TokenValidity:
 
 
 def is_reachable(tokens: Tokens, rooms: int) -> Rows:
-    """Return in which diagrams doors join all rooms, only close ones, with exactly one front door."""
+    """Return in which diagrams doors join all rooms, only close ones, with one front door."""
     types, edges, doors, _ = split_fields(tokens, rooms)
     pairs = edges.shape[1]
     inner = doors[:, :pairs] == DOOR
@@ -269,6 +276,7 @@ def _directed(
 
 def _closure(links: Links) -> Links:
     """Transitive closure: True where one or more steps lead from the first to the second."""
+    # Each round doubles the number of steps; a path visits each room at most once.
     for _ in range(max(1, int(np.ceil(np.log2(links.shape[-1]))))):
         # Floats, because numpy multiplies matrices of other types without BLAS.
         steps = links.astype(np.float32)

@@ -10,6 +10,7 @@ its front door, and "areas", one per slot.
 from __future__ import annotations
 
 import re
+from itertools import combinations
 from typing import Final, Literal
 
 _TYPES: Final = (
@@ -139,7 +140,7 @@ Export = Literal["jsonl", "housegan", "svg", "geojson", "dxf"]
 
 def pairs(rooms: int) -> list[tuple[int, int]]:
     """Return the pairs of room slots i < j in token order."""
-    return [(i, j) for i in range(rooms) for j in range(i + 1, rooms)]
+    return list(combinations(range(rooms), 2))
 
 
 def pair_index(
@@ -154,7 +155,7 @@ def pair_index(
 
 
 def door_ends(rooms: int) -> list[tuple[int, int]]:
-    """Return the two sides of each door token: pairs of slots, then each slot with `rooms`, the outside."""
+    """Return the sides of each door token: pairs of slots, then slots with `rooms`, the outside."""
     return [*pairs(rooms), *((i, rooms) for i in range(rooms))]
 
 
@@ -170,7 +171,7 @@ def door_index(
 
 
 def parse_area(text: object) -> tuple[float, float] | None:
-    """Bounds in square metres of "8 to 10 m2", "at least 8 m2" or "at most 10 m²"; None if invalid."""
+    """Parse "8 to 10 m2", "at least 8 m2" or "at most 10 m²" to bounds; None if invalid."""
     match = _AREA.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         return None

@@ -56,6 +56,7 @@ def contradictions(rules: Sequence[Rule], slots: int) -> list[list[Rule]]:
     while remaining and not feasible(remaining, slots):
         core = _irreducible(remaining, lambda subset: feasible(subset, slots))
         cores.append(core)
+        # Without one of its rules this set is feasible, and others may show.
         remaining = [rule for rule in remaining if rule is not core[-1]]
     return cores
 
@@ -66,14 +67,15 @@ def unrealisable(rules: Sequence[Rule]) -> list[Rule]:
     An example is a cycle of "left of". Empty if some boxes realise all of them, or the search gave
     up.
     """
-    pairs_of_rooms = [
-        rule for rule in rules if isinstance(rule, PairRelation) and not rule.doors
-    ]
-    fixed = [rule for rule in pairs_of_rooms if len(rule.relations) == 1]
+    # The search decides sets of single relations, not of alternatives.
+    fixed = []
+    for rule in rules:
+        match rule:
+            case PairRelation(doors=False, relations=names) if len(names) == 1:
+                fixed.append(rule)
     if _realisable(fixed):
         return []
-    core = _irreducible(fixed, _realisable)
-    return [*core]
+    return [*_irreducible(fixed, _realisable)]
 
 
 def _irreducible(
@@ -93,13 +95,14 @@ def _realisable(fixed: Sequence[PairRelation]) -> bool:
     if not fixed:
         return True
     ends = [(rule.i, rule.j) for rule in fixed if rule.j is not None]
-    rooms = sorted({room for pair in ends for room in pair})
-    number = {room: index for index, room in enumerate(rooms)}
+    # Rooms without a fixed relation can be anywhere, so the search leaves them out.
+    rooms = sorted(set(chain.from_iterable(ends)))
     edges = np.full(len(pairs(len(rooms))), NO_EDGE)
     constrained = np.zeros(len(edges), bool)
     for (i, j), rule in zip(ends, fixed, strict=True):
-        pair = pair_index(number[i], number[j], len(rooms))
-        (edges[pair],) = rule.relations
+        pair = pair_index(rooms.index(i), rooms.index(j), len(rooms))
+        (relation,) = rule.relations
+        edges[pair] = relation
         constrained[pair] = True
     search = realise(edges, len(rooms), apart=constrained, limit=_SEARCH)
     return search.verdict != "impossible"
@@ -137,14 +140,11 @@ class _IntegerProgram:
         if any(isinstance(rule, Area) for rule in rules):
             self.area = [self.new(AREA_MASK) for _ in range(slots)]
 
-        for variables in (
-            *self.kind,
-            *self.relation.values(),
-            *self.door.values(),
-            *self.area,
-        ):
+        # Each token has exactly one id.
+        tokens = [*self.kind, *self.relation.values(), *self.door.values(), *self.area]
+        for variables in tokens:
             self.require(variables, 1, 1)
-        # Empty slots come last.
+        # Empty slots come last: a slot is empty, or the one before it holds a room.
         for first, second in pairwise(self.kind):
             self.require([*first[:-1], second[-1]], 1, 2)
         for rule in rules:
@@ -164,15 +164,11 @@ class _IntegerProgram:
         return sorted(named)
 
     def new(self, count: int) -> list[int]:
+        """Return new variables."""
         self.variables += count
         return list(range(self.variables - count, self.variables))
 
-    def require(
-        self,
-        variables: list[int],
-        low: float,
-        high: float,
-    ) -> None:
+    def require(self, variables: list[int], low: float, high: float) -> None:
         """Require that the sum of variables is within bounds."""
         self.rows.append((variables, low, high))
 
@@ -186,25 +182,22 @@ class _IntegerProgram:
         relations: frozenset[int],
         doors: bool = False,
     ) -> list[int]:
+        """Return the variables of relations, or doors, of room u to room v."""
+        ids = relations
+        variables = self.relation
         if doors:
-            return [self.door[min(u, v), max(u, v)][door] for door in relations]
-        if u > v:
-            return [
-                self.relation[v, u][relation] for relation in reversed_ids(relations)
-            ]
-        return [self.relation[u, v][relation] for relation in relations]
+            variables = self.door
+        elif u > v:
+            # Only the relation of the smaller room number to the larger one has variables.
+            ids = reversed_ids(relations)
+        return [variables[min(u, v), max(u, v)][number] for number in ids]
 
     def add_rule(self, rule: Rule) -> None:
         match rule:
             case RoomType():
                 self.require(self.of_type(rule.room, rule.types), 1, 1)
             case PairRelation():
-                last = rule.i if rule.j is None else rule.j
-                other = self.slots if rule.j is None else rule.j
-                self.require(self.kind[last][:-1], 1, 1)
-                self.require(
-                    self.related(rule.i, other, rule.relations, rule.doors), 1, 1
-                )
+                self.add_pair(rule)
             case Count():
                 rooms = [self.of_type(room, rule.types) for room in range(self.slots)]
                 self.require([*chain(*rooms)], rule.low, rule.high)
@@ -216,29 +209,43 @@ class _IntegerProgram:
                 for count in rule.counts():
                     self.add_rule(count)
                 if self.apart:
-                    self.add_connected(
-                        {ends: v[NO_EDGE] for ends, v in self.relation.items()}
-                    )
+                    far = {ends: v[NO_EDGE] for ends, v in self.relation.items()}
+                    self.add_connected(far)
             case Reachable():
                 self.add_reachable()
 
+    def add_pair(self, rule: PairRelation) -> None:
+        """Require two rooms, or a room with a front door, and their relation or door."""
+        last = rule.i if rule.j is None else rule.j
+        other = self.slots if rule.j is None else rule.j
+        # The slots before an existing room are not empty either.
+        self.require(self.kind[last][:-1], 1, 1)
+        ids = self.related(rule.i, other, rule.relations, rule.doors)
+        self.require(ids, 1, 1)
+
     def add_reachable(self) -> None:
+        """Require one front door, of a room that exists, and doors only between close rooms."""
         fronts = [self.door[room, self.slots][DOOR] for room in range(self.slots)]
         self.require(fronts, 1, 1)
         for front, kind in zip(fronts, self.kind, strict=True):
-            self.require([front, kind[-1]], 0, 1)
+            empty = kind[-1]
+            self.require([front, empty], 0, 1)
+
+        blocked = {}
         for pair in pairs(self.slots):
-            self.require([self.door[pair][DOOR], self.relation[pair][NO_EDGE]], 0, 1)
-        self.add_connected(
-            {pair: self.door[pair][NO_DOOR] for pair in pairs(self.slots)}
-        )
+            door = self.door[pair][DOOR]
+            far = self.relation[pair][NO_EDGE]
+            self.require([door, far], 0, 1)
+            blocked[pair] = self.door[pair][NO_DOOR]
+        self.add_connected(blocked)
 
     def add_connected(self, blocked: dict[tuple[int, int], int]) -> None:
-        """Require links to connect all rooms: each other room receives one unit of flow from room 0.
+        """Require links to connect all rooms: each but room 0 receives one unit of flow from it.
 
         `blocked` is the variable of each pair that says that it has no link.
         """
         most = self.slots - 1
+        # An empty slot counts as served.
         received = [[kind[-1]] for kind in self.kind]
         for (i, j), none in blocked.items():
             for u, v in ((i, j), (j, i)):
@@ -254,6 +261,7 @@ class _IntegerProgram:
 
     def add_area(self, rule: Area) -> None:
         outside = [number for number in range(AREA_MASK) if number not in rule.bins]
+        # A room has one type and one bin: not one of the types and a bin outside at once.
         for room, bins in enumerate(self.area):
             wrong = [bins[number] for number in outside]
             if rule.room is None:
@@ -275,13 +283,14 @@ class _IntegerProgram:
             ]
             if not front:
                 parts.append(self.of_type(v, rule.second))
+            # At most one variable of each part is 1: all parts hold if the sum is full.
             if not rule.required:
                 self.require([*chain(*parts)], 0, len(parts) - 1)
                 continue
-            # `here` may be 1 only if one variable of each part is.
-            here, elsewhere = self.new(2)
-            met.append(here)
-            self.require([here, elsewhere], 1, 1)
+            # `holds` may be 1 only if one variable of each part is.
+            holds, elsewhere = self.new(2)
+            met.append(holds)
+            self.require([holds, elsewhere], 1, 1)
             for part in parts:
                 self.require([*part, elsewhere], 1, 2)
         if rule.required:
@@ -292,6 +301,7 @@ class _IntegerProgram:
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import csr_array
 
+        # Repeated entries of a sparse matrix are added, which makes the factors.
         terms, low, high = zip(*self.rows, strict=True)
         listed = np.array([*chain(*terms)])
         rows = np.repeat(np.arange(len(terms)), [len(row) for row in terms])
@@ -300,6 +310,7 @@ class _IntegerProgram:
         columns = np.where(negative, ~listed, listed)
         shape = (len(self.rows), self.variables)
         matrix = csr_array((factors, (rows, columns)), shape)
+        # Flows need not be whole: a fractional flow connects the rooms as well.
         flows = np.isin(np.arange(self.variables), [*self.flows])
         answer = milp(
             np.zeros(self.variables),

@@ -110,6 +110,7 @@ class ConstraintGuidance:
         if self._modelled["areas"]:
             fields.append((self.area, "areas"))
             length += self.slots
+        # Fields are in the order of their tokens: each one overwrites the rest of the one before.
         allowed = torch.zeros(length, NODE_SIZE, dtype=torch.bool)
         for start, name in fields:
             allowed[start:] = _id_mask(frozenset({*range(IDS[name]), IDS[name] + 1}))
@@ -117,6 +118,7 @@ class ConstraintGuidance:
         for rule in self.rules:
             match rule:
                 case RoomType():
+                    # Without PAD, so the room exists.
                     allowed[rule.room] &= _id_mask(rule.types)
                 case PairRelation():
                     allowed[self._token(rule)] &= _id_mask(rule.relations)
@@ -147,16 +149,17 @@ class ConstraintGuidance:
         return replace(diagram, areas=tuple(areas))
 
     def room_counts(self, counts: Numbers) -> Numbers:
-        """Return the weights of 0, 1, 2, ... rooms: those in `counts`, restricted to feasible numbers.
+        """Return the weights of 0, 1, 2, ... rooms: those in `counts`, 0 for infeasible numbers.
 
         If no feasible number occurs in `counts`, all feasible numbers have the same weight.
         """
 
         def is_feasible(n: int) -> bool:
-            return 0 < n <= self.slots and feasible(
-                [*self.rules, Count((), ALL, n, n)], self.slots
-            )
+            if not 0 < n <= self.slots:
+                return False
+            return feasible([*self.rules, Count((), ALL, n, n)], self.slots)
 
+        # Each number of rooms is an integer program: those that no plan has are not tried.
         weights = counts.copy()
         for n in np.flatnonzero(counts).tolist():
             if not is_feasible(n):
@@ -178,7 +181,9 @@ class ConstraintGuidance:
             return None
         low = int(possible.min())
         high = int(possible.max())
-        rooms = f"{low} rooms" if low == high else f"{low} to {high} rooms"
+        rooms = f"{low} rooms"
+        if low < high:
+            rooms = f"{low} to {high} rooms"
         missing = "but no training plan has as many; samples may be poor"
         return f"the constraints require {rooms}, {missing}"
 
@@ -230,11 +235,9 @@ class ConstraintGuidance:
         types: Int[Tensor, "N R"],
         relations: Int[Tensor, "N E"],
     ) -> _Met:
-        i, j = (
-            torch.tensor(door_ends(self.slots))
-            .T[:, : relations.shape[1]]
-            .to(types.device)
-        )
+        # Pairs come first among doors, so relations are those of the first ends.
+        ends = torch.tensor(door_ends(self.slots), device=types.device)
+        i, j = ends[: relations.shape[1]].T
         outside = torch.full_like(types[:, :1], min(FRONT))
         sides = torch.cat([types, outside], 1)
         first = _among(sides, rule.first)

@@ -10,7 +10,6 @@ Letters: N diagrams, R room slots, E pairs or doors, L tokens, V ids, K properti
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Final, Protocol
 
 import numpy as np
@@ -66,7 +65,7 @@ class Probability(Protocol):
 
 
 class AdjacencyProbability:
-    """Probability that one adjacency constraint is met; pairs of rooms are treated as independent."""
+    """Probability that one adjacency constraint is met; pairs of rooms count as independent."""
 
     def __init__(self, rule: Adjacency, slots: int) -> None:
         self.rule = rule
@@ -87,6 +86,7 @@ class AdjacencyProbability:
     def log_prob(self, probs: _Probs, at: _At) -> _ById:
         i, j = self.ends.to(at.device)
         sorts = _by_id(probs, self.sorts, at, 0, self.slots)
+        # The outside is one more slot, whose type is certain.
         outside = self.outside.to(sorts).expand(*sorts.shape[:2], 1, 3)
         sorts = torch.cat([sorts, outside], 2)
         i_first, i_second, i_both = sorts[:, :, i].unbind(-1)
@@ -94,12 +94,17 @@ class AdjacencyProbability:
         relations = _by_id(probs, self.relations, at, self.start, len(i))
         forward, backward, either = relations.unbind(-1)
 
-        # Inclusion and exclusion of the two directions.
-        one_way = i_first * j_second * forward + i_second * j_first * backward
-        match = (one_way - i_both * j_both * either).clamp(0, 1)
+        # Inclusion and exclusion: pairs that match in both directions were counted twice.
+        ahead = i_first * j_second * forward
+        behind = i_second * j_first * backward
+        both = i_both * j_both * either
+        match = (ahead + behind - both).clamp(0, 1)
+
+        # log1p and expm1 keep the digits of probabilities close to 0 and 1.
         none = torch.log1p(-match).sum(2)
-        log_prob = torch.log(-torch.expm1(none)) if self.rule.required else none
-        return _padded(log_prob, probs)
+        if not self.rule.required:
+            return _padded(none, probs)
+        return _padded(torch.log(-torch.expm1(none)), probs)
 
 
 class AreaProbability:
@@ -125,6 +130,7 @@ class AreaProbability:
     def log_prob(self, probs: _Probs, at: _At) -> _ById:
         of_type = _by_id(probs, self.kinds, at, 0, self.slots)
         wrong = _by_id(probs, self.outside, at, self.start, self.slots)
+        # The type and the area of a room are different tokens, so they are independent.
         log_probs = torch.log1p(-(of_type * wrong).clamp(0, 1))
         return _padded(log_probs.sum((2, 3)), probs)
 
@@ -145,16 +151,22 @@ class ReachableProbability:
         slots = self.slots
         base = slots * (slots + 1) // 2
         pairs = base - slots
-        related = _by_id(probs, self.related, at, slots, pairs)[..., 0] > 0
-        near = related.flatten(0, 1).cpu().numpy()
+
+        # Rows are diagrams, each with every id of token `at`.
+        related = _by_id(probs, self.related, at, slots, pairs) > 0
+        near = related.flatten(0, 1)[..., 0].cpu().numpy()
         doors = _by_id(probs, self.doors, at, base, base) > 0
         without, may = doors.flatten(0, 1).cpu().numpy().transpose(2, 0, 1)
         must = may & ~without
-        real = np.repeat((probs[:, :slots, NODE_PAD] == 0).cpu().numpy(), NODE_SIZE, 0)
+        exists = (probs[:, :slots, NODE_PAD] == 0).cpu().numpy()
+        real = np.repeat(exists, NODE_SIZE, 0)
 
+        # All doors that may exist connect the rooms, and no certain one joins rooms far apart.
         possible = connects(may[:, :pairs] & near, real)
         possible &= ~(must[:, :pairs] & ~near).any(1)
-        possible &= may[:, pairs:].any(1) & (must[:, pairs:].sum(1) <= 1)
+        # There may be a front door, and there are not two of them for certain.
+        possible &= may[:, pairs:].any(1)
+        possible &= must[:, pairs:].sum(1) <= 1
         by_id = torch.from_numpy(possible).to(probs).reshape(len(at), NODE_SIZE)
         return _padded(by_id.log(), probs)
 
@@ -162,14 +174,15 @@ class ReachableProbability:
 def count_groups(rules: Sequence[Count], slots: int) -> list[CountProbability]:
     """Group counts whose joint distribution is tracked exactly."""
     groups: list[list[Count]] = []
+    states = 0
     for rule in rules:
-        if (
-            groups
-            and prod(_width(count, slots) for count in (*groups[-1], rule)) <= STATES
-        ):
+        width = _width(rule, slots)
+        if groups and states * width <= STATES:
             groups[-1].append(rule)
+            states *= width
         else:
             groups.append([rule])
+            states = width
     return [CountProbability(group, slots) for group in groups]
 
 
@@ -186,6 +199,7 @@ class CountProbability:
         self.rules = list(rules)
         self.slots = slots
         self.widths = [_width(rule, slots) for rule in rules]
+        # Many types, and PAD, increment the same counts: one step of the recursion serves them all.
         counted = []
         for kind in range(NODE_SIZE):
             counted.append(
@@ -198,9 +212,8 @@ class CountProbability:
     def log_prob(self, probs: _Probs, at: _At) -> _ById:
         kinds = len(self.steps)
         kind_of = self.kind_of.to(at.device)
-        rooms = probs[:, : self.slots, :NODE_SIZE] @ one_hot(kind_of, kinds).to(
-            probs.dtype
-        )
+        by_kind = one_hot(kind_of, kinds).to(probs.dtype)
+        rooms = probs[:, : self.slots, :NODE_SIZE] @ by_kind
 
         # Room `at` is left out of the counts, and then added as each kind.
         own = torch.arange(self.slots, device=at.device) == at[:, None]
@@ -210,6 +223,7 @@ class CountProbability:
         met = torch.stack(
             [self._met(self._moved(counted, step)) for step in self.steps], 1
         )
+        # Any other token leaves the counts as they are, which is the first step.
         is_room = (at < self.slots)[:, None]
         return torch.where(is_room, _padded(met[:, kind_of], probs), met[:, :1]).log()
 
@@ -242,8 +256,7 @@ class CountProbability:
         for axis, (rule, width) in enumerate(
             zip(self.rules, self.widths, strict=True), start=1
         ):
-            start = min(rule.low, width)
-            counted = counted.narrow(axis, start, width - start)
+            counted = counted.narrow(axis, rule.low, width - rule.low)
         return counted.flatten(1).sum(1)
 
 
@@ -272,6 +285,7 @@ class BuildableProbability:
     def _attainable(self, probs: _Probs, at: _At) -> Bool[Tensor, "N V"]:
         slots = self.slots
         numbers = torch.arange(len(at), device=at.device)
+        # An id of probability 1 is decided, and token `at` is about to be.
         likeliest = probs.max(-1)
         is_decided = likeliest.values == 1
         is_decided[numbers, at] = True
@@ -287,12 +301,8 @@ class BuildableProbability:
         rooms = np.flatnonzero((own < slots) & ~last)
         pairs = np.flatnonzero((own >= slots) & ~last)
         if len(rooms):
-            types = np.arange(NODE_MASK)
-            for is_living in (True, False):
-                living[rooms, own[rooms]] = is_living
-                disjoint = _disjoint_pairs(living[rooms])
-                refuted = rooms[contradictory(relations[rooms], slots, disjoint)]
-                attainable[refuted, :NODE_MASK] &= (types == LIVING) != is_living
+            refuted = _refuted_types(relations[rooms], living[rooms], own[rooms])
+            attainable[rooms, :NODE_MASK] &= ~refuted
         if len(pairs):
             disjoint = _disjoint_pairs(living[pairs])
             at_pair = own[pairs] - slots
@@ -302,11 +312,31 @@ class BuildableProbability:
             attainable[pairs, : NO_EDGE + 1] &= ~impossible
             attainable[pairs, NO_EDGE + 1 : EDGE_SIZE] = False
 
-        rows, options = np.nonzero(np.where(last[:, None], attainable, False))
+        # Each id of the last token makes a whole diagram, of which the search decides.
+        rows, options = np.nonzero(attainable & last[:, None])
         ended = ids[rows]
         ended[np.arange(len(rows)), own[rows]] = options
         attainable[rows, options] = is_buildable(ended, slots)
         return torch.from_numpy(attainable)
+
+
+def _refuted_types(
+    relations: Relations,
+    living: Float[np.ndarray, "N R"],
+    at: Numbers,
+) -> Bool[np.ndarray, "N 13"]:
+    """Return the types that one room `at` of each diagram cannot have in any plan.
+
+    `living` is the probability of each room that it is the living room.
+    """
+    of_living = np.arange(NODE_MASK) == LIVING
+    refuted = np.zeros((len(at), NODE_MASK), bool)
+    for is_living in (True, False):
+        living[np.arange(len(at)), at] = is_living
+        disjoint = _disjoint_pairs(living)
+        rows = contradictory(relations, living.shape[1], disjoint)
+        refuted[rows] |= of_living == is_living
+    return refuted
 
 
 def _disjoint_pairs(living: Float[np.ndarray, "N R"]) -> Pairs:
@@ -314,6 +344,7 @@ def _disjoint_pairs(living: Float[np.ndarray, "N R"]) -> Pairs:
 
     `living` is the probability of each room that it is.
     """
+    # There is only one living room: once it is known, no other room is it.
     is_other = (living == 1).any(1, keepdims=True) & (living < 1)
     apart = (living == 0) | is_other
     i, j = pair_ends(living.shape[1])
@@ -326,7 +357,9 @@ def contradictory(
     disjoint: Pairs,
 ) -> Rows:
     """Return which diagrams no plan shows; see `impossible_relations`."""
-    ids = np.where(relations == OPEN, OPEN, relations + DISJOINT * disjoint)
+    apart = np.where(disjoint, DISJOINT, 0)
+    ids = np.where(relations == OPEN, OPEN, relations + apart)
+    # Many diagrams of a batch share their decided relations.
     states, same = np.unique(ids, axis=0, return_inverse=True)
     possible = _propagate(_decided_bounds(states, rooms), states, rooms)
     return np.asarray(~possible[same.reshape(-1)])
@@ -346,7 +379,7 @@ def impossible_relations(
     numbers = np.arange(len(relations))
     apart = np.zeros(relations.shape, np.int64)
     if disjoint is not None:
-        apart += DISJOINT * disjoint
+        apart[disjoint] = DISJOINT
     ids = np.where(relations == OPEN, OPEN, relations + apart)
     ids[numbers, at] = OPEN
 
@@ -375,13 +408,11 @@ def _decided_bounds(relations: Relations, rooms: int) -> _Bounds:
     """Return the fixed bounds of the decided relations."""
     # int16 is enough: without a contradiction sums stay far within its range, and with one, an
     # overflow to a positive sum is no smaller than the current bound, so it excludes nothing.
-    most = np.repeat(
-        initial_bounds(rooms, Canvas()).astype(np.int16)[None], len(relations), 0
-    )
+    start = initial_bounds(rooms, Canvas()).astype(np.int16)
+    most = np.repeat(start[None], len(relations), 0)
     rows, decided = np.nonzero(relations != OPEN)
-    _impose(
-        most, rows, constraint_table(rooms).fixed[decided, relations[rows, decided]]
-    )
+    fixed = constraint_table(rooms).fixed[decided, relations[rows, decided]]
+    _impose(most, rows, fixed)
     return most
 
 
@@ -392,6 +423,7 @@ def _impose(
 ) -> None:
     axis, first, second, least = np.moveaxis(bounds, -1, 0)
     rows = rows.reshape(-1, *[1] * (bounds.ndim - 2))
+    # Unbuffered, because several bounds of a diagram may be on the same two marks.
     np.minimum.at(most, (np.broadcast_to(rows, axis.shape), axis, first, second), least)
 
 
@@ -405,6 +437,7 @@ def _propagate(
     possible = np.ones(len(most), bool)
     live = np.arange(len(most))
     for _ in range(_ROUNDS):
+        # Only diagrams with a bound that is new since the last round are closed again.
         for start in range(0, len(live), _BATCH):
             batch = live[start : start + _BATCH]
             bounds = most[batch]
@@ -412,7 +445,7 @@ def _propagate(
             most[batch] = bounds
         live = live[possible[live]]
 
-        # Alternatives that contradict the bounds are refuted.
+        # An alternative p - q <= least is refuted if the closed bound on q - p is below -least.
         within, decided = np.nonzero(relations[live] != OPEN)
         rows = live[within]
         selected = relations[rows, decided]
@@ -458,6 +491,7 @@ def _by_id(
     table = properties.to(probs)
     size = min(probs.shape[-1], NODE_SIZE)
     shares = probs[:, start : start + count, :size] @ table[:size]
+    # The properties of token `at` itself are certain, given its id.
     own = torch.arange(start, start + count, device=at.device) == at[:, None]
     return torch.where(own[:, None, :, None], table[None, :, None], shares[:, None])
 

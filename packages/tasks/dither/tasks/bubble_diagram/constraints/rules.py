@@ -122,7 +122,7 @@ class Reachable(_Rule):
 
 @dataclass(frozen=True)
 class Buildable(_Rule):
-    """The diagram reaches validity level 5: a valid program, and boxes without forbidden overlap."""
+    """The diagram reaches level 5: a valid program, and boxes without forbidden overlap."""
 
     def counts(self) -> tuple[Count, Count]:
         """Return the counts that level 1 implies: one living room, at most one entrance."""

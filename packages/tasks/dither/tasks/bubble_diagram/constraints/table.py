@@ -1,4 +1,4 @@
-"""The `constraints` table of an experiment file, and its compilation to rules. No torch, no numpy."""
+"""The `constraints` table of an experiment, and its compilation to rules. No torch, no numpy."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class Constraints(Options):
         doors: bool = False,
         areas: bool = False,
     ) -> Constraints:
-        """Return these constraints and those that keep rooms of a diagram; see `task.BubbleDiagrams.edit`.
+        """Return these constraints and those that keep rooms of a diagram; see `task.edit`.
 
         `place` returns the slots of the rooms to keep, by default the first ones, from them and the
         number of rooms.
@@ -471,9 +471,15 @@ class _Reader:
         bounds = parse_area(text)
         if bounds is None:
             self.reject_type(_AREAS, text, path, separator=";")
-        room = int(key) if key.isdecimal() else None
-        types = frozenset[int]() if room is not None else self.types(path, key)
-        exists = bool(types) if room is None else self.exists(path, room)
+        room = None
+        types = frozenset[int]()
+        # Both mistakes of an entry are reported, so the key is checked in any case.
+        if key.isdecimal():
+            room = int(key)
+            exists = self.exists(path, room)
+        else:
+            types = self.types(path, key)
+            exists = bool(types)
         if exists and bounds:
             self.rules.append(Area(path, room, types, *bounds))
 
@@ -485,7 +491,7 @@ class _Reader:
         return False
 
     def bounds(self, path: Path, value: Any) -> tuple[int, int]:
-        """Parse 2, [2, 3], "at least 2" or "at most 3"; without upper bound, the number of slots."""
+        """Parse 2, [2, 3], "at least 2" or "at most 3"; unbounded is the number of slots."""
         text = _BOUND.fullmatch(value) if isinstance(value, str) else None
         if text is not None:
             number = int(text[2])

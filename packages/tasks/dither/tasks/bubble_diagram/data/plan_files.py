@@ -53,7 +53,7 @@ def prepare_files(
     *,
     force: bool,
 ) -> str:
-    """Read, check and store the plans of a source, and return a report. See `specs.PlanFiles` for the options.
+    """Read, check and store the plans of a source; return a report. Options as in `PlanFiles`.
 
     Raises:
         Refused: There are no files, no usable plans, or the destination holds something else.
@@ -221,7 +221,7 @@ def prepare_plans(
     valid: float,
     test: float,
 ) -> PreparedPlans:
-    """Reject invalid plans and duplicates, and divide the others; `valid` and `test` are shares of the plans.
+    """Reject invalid plans and duplicates, and divide the others by shares for `valid` and `test`.
 
     Raises:
         Refused: There is less than one plan for each split (`no-samples`).

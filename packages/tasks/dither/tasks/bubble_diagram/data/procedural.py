@@ -72,7 +72,7 @@ def make_plans(
     stop: int,
     most: int = 8,
 ) -> Plans:
-    """Return the plans `start` to `stop` (exclusive) of an infinite sequence; many are cached on disk.
+    """Return plans `start` to `stop` (exclusive) of an infinite sequence; many are cached on disk.
 
     A plan is a function of `seed`, `most` and its number only; the largest plans have `most` rooms,
     4..14.
@@ -126,10 +126,10 @@ def _make_block(
     random = np.random.default_rng((seed, most, block))
     weights = ROOM_COUNTS | LARGER_COUNTS
     sizes = np.array([size for size in weights if size <= most])
+    # Drawn from the cumulative distribution; the number of rooms stays when a plan is redrawn.
     shares = np.cumsum([weights[size] for size in sizes.tolist()])
-    rooms = sizes[
-        np.searchsorted(shares, random.random(BLOCK) * shares[-1], side="right")
-    ]
+    draws = random.random(BLOCK) * shares[-1]
+    rooms = sizes[np.searchsorted(shares, draws, side="right")]
 
     types = np.full((BLOCK, most), NODE_PAD, np.int8)
     boxes = np.zeros((BLOCK, most, 4), np.int16)
@@ -158,9 +158,8 @@ def _draw(
 
     The last column of doors is the outside.
     """
-    extra = np.searchsorted(
-        np.cumsum(_EXTRA_PIECES)[:-1], random.random(len(rooms)), side="right"
-    )
+    bounds = np.cumsum(_EXTRA_PIECES)[:-1]
+    extra = np.searchsorted(bounds, random.random(len(rooms)), side="right")
     extra += np.maximum(rooms - max(ROOM_COUNTS), 0) // _REACH
     pieces = partition_outlines(rooms + extra, random)
     touching = shared_walls(pieces)
@@ -174,9 +173,8 @@ def _draw(
     well_shaped = (short >= _NARROWEST) & (long <= _LONGEST * short)
     good &= ((long == 0) | well_shaped).all(1)
     good &= living.sum(1) == 1 + extra
-    types, boxes, doors = _join(
-        pieces, kinds, place_doors(pieces, touching, kinds), most
-    )
+    joined = place_doors(pieces, touching, kinds)
+    types, boxes, doors = _join(pieces, kinds, joined, most)
 
     # Around the centre of the canvas, turned by a random number of quarters.
     margin = (GRID - pieces.max(1)[:, 2:]) / 2
@@ -190,9 +188,8 @@ def _draw(
     boxes = np.where(real[..., None], boxes, 0).astype(np.int16)
 
     # In random order, empty slots last.
-    order = np.argsort(
-        np.where(real, random.random(types.shape), 2.0), 1, kind="stable"
-    )
+    rank = np.where(real, random.random(types.shape), 2.0)
+    order = np.argsort(rank, 1, kind="stable")
     columns = np.pad(order, ((0, 0), (0, 1)), constant_values=most)
     doors = np.take_along_axis(doors, order[..., None], 1)
     return (
@@ -222,6 +219,7 @@ def place_doors(
     at_living = touching & living[:, None]
     at_bedroom = touching & np.isin(kinds, _BEDROOMS)[:, None]
     reached = at_living.any(2)
+    # The largest bathroom at the living room is that of guests, others belong to bedrooms.
     guest = np.where(bath & reached, area, -1).argmax(1)
     is_guest = reached & (np.arange(count) == guest[:, None])
     ensuite = bath & at_bedroom.any(2) & ~is_guest
@@ -235,6 +233,7 @@ def place_doors(
     doors[row, parent[joined], piece] = True
 
     outer = _at_outline(pieces) & (kinds >= 0)
+    # An entrance outweighs the living room, and that any area.
     rank = area + GRID**2 * (2 * (kinds == ENTRANCE) + living)
     doors[np.arange(len(pieces)), np.where(outer, rank, -1).argmax(1), -1] = True
     return doors
@@ -323,10 +322,13 @@ def draw_room_programs(
     weights = np.array([weight for _, weight in _EXTRA])
 
     # Sorting by u^(1/w) is weighted sampling without replacement (Efraimidis and Spirakis, 2006).
-    usual = np.where(random.random((len(rooms), len(shares))) < shares, 2.0, -1.0)
+    # Keys of the others are between 0 and 1: usual rooms come before them, or after.
+    is_usual = random.random((len(rooms), len(shares))) < shares
+    usual = np.where(is_usual, 2.0, -1.0)
     others = random.random((len(rooms), len(weights))) ** (1 / weights)
     keys = np.concatenate([usual, others], axis=1)
-    chosen = types[np.argsort(-keys, axis=1, kind="stable")[:, :most]]
+    order = np.argsort(-keys, axis=1, kind="stable")
+    chosen = types[order[:, :most]]
     return np.where(np.arange(most) < rooms[:, None] - 1, chosen, -1).astype(np.int8)
 
 
@@ -357,6 +359,7 @@ def partition_outlines(pieces: _PerPlan, random: np.random.Generator) -> _Pieces
     )
     scale = np.sqrt(np.maximum(pieces / _USUAL_PIECES, 1.0))
     boxes = np.zeros((plans, most, 4), np.int64)
+    # The first piece is the whole outline, from the origin.
     boxes[:, 0, 2:] = (sides * scale[:, None]).astype(np.int64)
     every = np.arange(plans)
     for done in range(1, most):
@@ -381,6 +384,7 @@ def shared_walls(boxes: _Pieces) -> _Touching:
     low, high = corners(boxes)
     start = np.maximum(low[:, :, None], low[:, None])
     end = np.minimum(high[:, :, None], high[:, None])
+    # Pieces do not overlap: they touch where they share 0 along one axis and more along the other.
     overlap = end - start
     return np.asarray((overlap.min(-1) == 0) & (overlap.max(-1) >= SHARED))
 
@@ -404,10 +408,10 @@ def grow_living_rooms(
     living = np.zeros((plans, most), bool)
     living[every, np.argmax(np.where(area > 0, score, -1), 1)] = True
     for step in range(int(extra.max(initial=0))):
+        # The gain of a piece is the number of others that only it would bring into contact.
         reached = (touching & living[:, :, None]).any(1)
-        gain = (touching & ~(reached | living)[:, None, :]).sum(2) + random.random(
-            (plans, most)
-        )
+        unreached = ~(reached | living)[:, None, :]
+        gain = (touching & unreached).sum(2) + random.random((plans, most))
         piece = np.argmax(np.where(reached & ~living, gain, -1), 1)
         joins = step < extra
         living[every[joins], piece[joins]] = True

@@ -69,7 +69,7 @@ class ReadOptions(NamedTuple):
 
 @dataclass(frozen=True)
 class Entry:
-    """One plan of a file, or a file that cannot be read: its diagram, or None and why it is rejected.
+    """One plan of a file, or a file that cannot be read: a diagram, or None and its faults.
 
     `plan` is the position in the file, such as "line 3"; empty if the file holds a single plan.
     """
@@ -114,7 +114,7 @@ def single_plan(
 
 
 def path_not_found(path: Path, what: str) -> Refused:
-    """Return the problem of a path that does not exist, with the most similar name in its folder."""
+    """Return the problem of a missing path, with the most similar name in its folder."""
     folder = path.parent
     hint = None
     if folder.is_dir():

@@ -1,11 +1,12 @@
-"""Graph2Plan's `data.mat`: a struct array `data` with one plan per struct, MATLAB format 7 or older.
+"""Graph2Plan's `data.mat`: a struct array `data`, one plan per struct, MATLAB format 7 or older.
 
     name      name of the plan
     gtBoxNew  x0, y0, x1, y1 of each room after alignment; or gtBox, which is y0, x0, y1, x1
     rType     type of each room
     box       x0, y0, x1, y1, type of each room: replaces the fields above in preprocessed files
-    boundary  x, y, direction, isNew of the corners of the outline; the first two are the ends of the front door
-    rEdge     u, v, relation of u to v, rooms counted from 0; or edge. Used only if there are no boxes
+    boundary  x, y, direction, isNew of the corners of the outline; the first two are the ends
+              of the front door
+    rEdge     u, v, relation of u to v, rooms counted from 0; or edge. Only without boxes
 
 Stored relations are ignored where there are boxes: the published files hold some that were computed
 with x and y swapped. Source: Hu et al., Graph2Plan, SIGGRAPH 2020, and its reference code.

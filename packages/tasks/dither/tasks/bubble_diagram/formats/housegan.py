@@ -2,8 +2,9 @@
 
     room_type  type of each node; doors are nodes, too, after the rooms
     boxes      [x0, y0, x1, y1] of each node, x1 and y1 inclusive
-    edges      [x0, y0, x1, y1, type of the node, type of the other side or 0] for each wall segment, node by node
-    ed_rm      for each wall segment its node, and the node on the other side if a door joins the two
+    edges      [x0, y0, x1, y1, type of the node, type of the other side or 0] of each wall
+               segment, node by node
+    ed_rm      for each wall segment its node, and the node on the other side of a door
 
 The file lists rooms joined by doors (adjacency "door"); proximity follows from the boxes.
 Source: Nauata et al., House-GAN++, CVPR 2021; Shabani et al., HouseDiffusion, CVPR 2023.
@@ -78,6 +79,7 @@ def read_housegan(file: Path, options: ReadOptions) -> Diagram:
     if faults:
         raise RejectedPlan(*faults)
 
+    # Their last pixels are inside, ours are not.
     types = [ROOM_IDS[FROM_HOUSEGAN[kinds[node]]] for node in rooms]
     inclusive = np.array([plan.boxes[node] for node in rooms]).reshape(-1, 4)
     boxes = inclusive + np.array([0, 0, 1, 1])
@@ -86,6 +88,7 @@ def read_housegan(file: Path, options: ReadOptions) -> Diagram:
     doors = None
     if plan.ed_rm is not None:
         doors = _joined_rooms(plan, plan.ed_rm, rooms)
+        # Doors say which rooms are related, boxes how.
         if options.adjacency == "door":
             walls = np.array(diagram.boxes)
             pairs = [(i, j) for i, j in doors if j is not None]
@@ -126,6 +129,7 @@ def _joined_rooms(
             raise RejectedPlan(Fault("edges", message))
         graph.add_edges_from(combinations(set(ends), 2))
 
+    # Nodes of doors may be anywhere in the file, so rooms are numbered without them.
     number = {node: room for room, node in enumerate(rooms)}
     joined: list[tuple[int, int | None]] = []
     for u, v in graph.edges:

@@ -1,4 +1,4 @@
-"""ResPlan and MSD, distributed as pickles of shapely geometries and networkx graphs, which are read without execution.
+"""ResPlan and MSD: pickles of shapely geometries and networkx graphs, read without execution.
 
 ResPlan: a list of 17,000 dicts with one geometry per kind of room, of one or more parts, in units
 that differ by plan: `area` is the area of `inner` in square metres. MSD: one graph per file whose
@@ -52,8 +52,16 @@ RESPLAN_ROOMS: Final = {
 }
 """Room type by key of a plan; stairs as in MSD."""
 
-MSD_ROOMS: Final = tuple(
-    "SecondRoom LivingRoom Kitchen DiningRoom Entrance Storage Storage Bathroom Balcony".split()  # noqa: SIM905
+MSD_ROOMS: Final = (
+    "SecondRoom",
+    "LivingRoom",
+    "Kitchen",
+    "DiningRoom",
+    "Entrance",
+    "Storage",
+    "Storage",
+    "Bathroom",
+    "Balcony",
 )
 """Room type by id: bedroom, living room, kitchen, dining, corridor, stairs, storeroom, bathroom,
 balcony."""
@@ -107,7 +115,7 @@ def _read_resplan(
         rooms = [[part] for part in polygons_of(plan, key)]
         if key == "living":
             # One living room, also in parts.
-            rooms = [[part for room in rooms for part in room]] if rooms else []
+            rooms = [parts] if (parts := polygons_of(plan, key)) else []
         shapes += rooms
         types += [ROOM_IDS[kind]] * len(rooms)
     boxes = []
@@ -131,10 +139,11 @@ def _outline(plan: dict[str, Any]) -> tuple[list[Point], list[Point]]:
     doors = polygons_of(plan, "front_door", "doors")
     if not parts:
         return [], []
-    corners = max(parts, key=lambda part: part.area).exterior.simplify(0).coords[:-1]
-    return [(x, y) for x, y, *_ in corners], ends_of_door(
-        *doors[0].bounds
-    ) if doors else []
+    largest = max(parts, key=lambda part: part.area)
+    # Without points on straight walls, and without the first corner again at the end.
+    corners = largest.exterior.simplify(0).coords[:-1]
+    door = ends_of_door(*doors[0].bounds) if doors else []
+    return [(x, y) for x, y, *_ in corners], door
 
 
 def _doors_of(plan: dict[str, Any], shapes: Sequence[Sequence[Any]]) -> Doors | None:
@@ -166,7 +175,7 @@ def _doors_of(plan: dict[str, Any], shapes: Sequence[Sequence[Any]]) -> Doors | 
 
 
 def _pixels_per_unit(plan: dict[str, Any]) -> float:
-    """Grid pixels per unit of a plan; 1 if it does not state its area, because ResPlan is drawn on 256 pixels."""
+    """Grid pixels per unit of a plan; 1 without its area, as ResPlan is drawn on 256 pixels."""
     area = plan.get("area")
     inner = sum(polygon.area for polygon in polygons_of(plan, "inner"))
     if not isinstance(area, int | float) or not inner > 0:

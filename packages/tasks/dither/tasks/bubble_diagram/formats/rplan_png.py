@@ -40,9 +40,9 @@ def read_rplan_picture(file: Path, options: ReadOptions) -> Diagram:
     pixels = _pixels(file)
     category = pixels[..., 1].astype(np.int64)
     instance = pixels[..., 2].astype(np.int64)
-    counts = np.bincount(
-        (instance * 256 + category).ravel(), minlength=256 * 256
-    ).reshape(256, 256)
+    # Pixels by instance and category, counted in one pass.
+    both = (instance * 256 + category).ravel()
+    counts = np.bincount(both, minlength=256 * 256).reshape(256, 256)
     types = []
     boxes = []
     for number, slices in enumerate(find_objects(instance), 1):
@@ -64,7 +64,7 @@ def read_rplan_picture(file: Path, options: ReadOptions) -> Diagram:
 
 
 def _boundary(pixels: _Pixels) -> tuple[tuple[int, int], ...] | None:
-    """Return the outline of the pixels inside, and the front door; None without a simple outline."""
+    """Return the outline of the pixels inside, and the front door; None if it is not simple."""
     from scipy.ndimage import binary_fill_holes, label
 
     parts, count = label(pixels[..., 3] > 0)

@@ -35,7 +35,10 @@ _DOOR = 12
 _CORNERS: Final = BOUNDARY_POINTS - 2
 """Most corners of an outline."""
 
-_EXPECTED: Final = '{"outline": [[x, y], ...], "front_door": [[x, y], [x, y]]}, a GeoJSON polygon, or an SVG path'
+_EXPECTED: Final = (
+    '{"outline": [[x, y], ...], "front_door": [[x, y], [x, y]]}, '
+    "a GeoJSON polygon, or an SVG path"
+)
 
 Point = tuple[float, float]
 _Points = Float[np.ndarray, "n 2"]
@@ -44,7 +47,7 @@ _Points = Float[np.ndarray, "n 2"]
 def pack_boundary(
     points: Sequence[Point], door: Sequence[Point] = ()
 ) -> tuple[tuple[int, int], ...] | None:
-    """Return a clockwise boundary of corners rounded to pixels; None if these are too many or few."""
+    """Return a clockwise boundary of corners rounded to pixels; None if too many or too few."""
     row = np.full((BOUNDARY_POINTS, 2), -1, np.int16)
     if not 3 <= len(points) <= _CORNERS:
         return None
@@ -94,6 +97,7 @@ def boundary_iou(label: PixelLabels, boundary: Boundary) -> float:
     from scipy import ndimage
 
     size = 4 * _WALL + 1
+    # Dilation, then erosion by less, as outer walls have half the thickness of gaps.
     padded = np.pad(label[:GRID, :GRID] >= 0, size)
     closed = ndimage.minimum_filter(
         ndimage.maximum_filter(padded, size), size - 2 * _WALL
@@ -114,19 +118,24 @@ def boundaries_of_boxes(types: Types, boxes: BoxBatch) -> Boundaries:
     x0, y0 = (np.where(real, low, GRID).min(1) - _WALL).T
     x1, y1 = (np.where(real, high, 0).max(1) + _WALL).T
     rows = np.full((len(types), BOUNDARY_POINTS, 2), -1, np.int16)
-    rows[:, 2:6] = np.stack([x0, y0, x1, y0, x1, y1, x0, y1], 1).reshape(-1, 4, 2)
+    # Clockwise on the page, as y points down.
+    corner_coordinates = [x0, y0, x1, y0, x1, y1, x0, y1]
+    rows[:, 2:6] = np.stack(corner_coordinates, 1).reshape(-1, 4, 2)
 
     is_entrance = types == ENTRANCE
     living = (types == LIVING).argmax(1)
     hosts = np.where(is_entrance.any(1), is_entrance.argmax(1), living)
     longest = np.zeros(len(types), np.int64)
     for side, wall in enumerate((x0, y0, x1, y1)):
-        outer = (np.abs(boxes[..., side] - wall[:, None]) <= _WALL) & real[..., 0]
+        at_wall = np.abs(boxes[..., side] - wall[:, None]) <= _WALL
+        outer = at_wall & real[..., 0]
+        # The left and right sides of a box are x, and their walls run along y.
         along = 1 - side % 2
         middle, length = _longest_wall(boxes[..., along::2], outer, hosts)
         ends = np.full((len(types), 2, 2), wall[:, None, None])
         ends[:, 0, along] = middle - _DOOR // 2
         ends[:, 1, along] = middle + _DOOR // 2
+        # Of equally long walls the first one.
         longer = length > longest
         rows[longer, :2] = ends[longer]
         longest = np.maximum(longest, length)

@@ -214,6 +214,7 @@ def regions_of(types: Sequence[int], boxes: Boxes) -> PixelLabels:
     areas = areas_of(boxes)
     order = np.argsort(-areas, kind="stable").tolist()
     label = _paint(boxes, sorted(order, key=lambda room: types[room] != LIVING))
+    # Later rooms cover earlier ones: the living room, then larger rooms give way.
     visible = np.bincount(label[label >= 0], minlength=len(boxes))
     if (visible < 0.2 * areas).any():
         # The living room is inside another one.
@@ -243,9 +244,10 @@ def _paint(boxes: Boxes, order: Sequence[int]) -> PixelLabels:
 
 
 def _simple_region(region: Mask) -> Mask:
-    """Return the largest connected part of a region without walls and slivers, and without holes."""
+    """Return the largest connected part of a region without walls, slivers and holes."""
     from scipy import ndimage
 
+    # Walls are the pixels near other rooms; opening removes parts narrower than a sliver.
     inner = region & ~ndimage.maximum_filter(~region, 2 * _WALL + 1, mode="constant")
     opened = ndimage.minimum_filter(inner, _SLIVER, mode="constant")
     wide = inner & ndimage.maximum_filter(opened, _SLIVER)
@@ -282,6 +284,7 @@ def trace_outline(
     top: int,
 ) -> tuple[Corner, ...]:
     """Return the corners of a connected region without holes, clockwise from the top left."""
+    # Each side of a pixel without a neighbour in the region is one step of the outline.
     padded = np.pad(region, 1)
     steps: dict[Corner, list[Corner]] = {}
     for (dy, dx), (x0, y0), (x1, y1) in _TURNS:
@@ -322,6 +325,7 @@ def _runs(
     if not len(rows):
         return
     keys = np.stack([label[where], beyond[where], columns, gap[where], rows], 1)
+    # A run has equal keys but for the row, which increases by one from pixel to pixel.
     keys = keys[np.lexsort(keys.T[::-1])]
     step = np.diff(keys, axis=0)
     breaks = (step[:, :4] != 0).any(1) | (step[:, 4] != 1)
@@ -342,6 +346,7 @@ def doors_between(
     longest = _longest_walls(label)
     graph = networkx.Graph()
     for i, j in pairs(len(types)):
+        # Of a rectangle that both boxes share; reversed along an axis of a gap.
         low = np.maximum(boxes[i, :2], boxes[j, :2])
         high = np.minimum(boxes[i, 2:], boxes[j, 2:])
         if (i, j) in longest:
@@ -355,6 +360,7 @@ def doors_between(
         weight: float = _cost(types[i], types[j])
         if length < DOOR_WIDTH:
             weight += _SHORT + float((low - high).clip(0).sum())
+        # Among equal doors the one in the longest wall, which never outweighs a preference.
         graph.add_edge(i, j, weight=weight - length / (10 * GRID), door=door)
 
     if joined is None:
@@ -364,26 +370,34 @@ def doors_between(
 
 
 def _longest_walls(label: PixelLabels) -> dict[tuple[int, int], tuple[int, Door]]:
-    """Return the length of the longest wall of each pair of rooms that face each other, and its door."""
+    """Return the length, and the door, of the longest wall between each two rooms that face."""
     longest: dict[tuple[int, int], tuple[int, Door]] = {}
+    # Walls across columns of the transposed image are the level ones.
     for upright, image in ((True, label), (False, label.T)):
-        # The next room to the right, and how far it is.
-        beyond = np.full_like(image, -1)
-        gap = np.zeros_like(image)
-        for step in range(1, NEAR + 2):
-            ahead = np.full_like(image, -1)
-            ahead[:, :-step] = image[:, step:]
-            nearest = (beyond < 0) & (ahead >= 0)
-            beyond[nearest] = ahead[nearest]
-            gap[nearest] = step
+        beyond, gap = _next_rooms(image)
         facing = (image >= 0) & (beyond >= 0) & (image != beyond)
         for i, j, across, low, high, width in _runs(image, beyond, gap, facing):
-            middle = (low + high) / 2
-            x, y = (across, middle) if upright else (middle, across)
-            key = (min(i, j), max(i, j))
-            if key not in longest or high - low > longest[key][0]:
-                longest[key] = high - low, Door(i, j, x, y, upright, width - 1.0)
+            place = (across, (low + high) / 2)
+            if not upright:
+                place = place[::-1]
+            ends = (min(i, j), max(i, j))
+            length = high - low
+            if ends not in longest or length > longest[ends][0]:
+                longest[ends] = length, Door(i, j, *place, upright, width - 1.0)
     return longest
+
+
+def _next_rooms(image: PixelLabels) -> tuple[PixelLabels, PixelLabels]:
+    """Return the next room to the right of each pixel, -1 if none is close, and how far it is."""
+    beyond = np.full_like(image, -1)
+    gap = np.zeros_like(image)
+    for step in range(1, NEAR + 2):
+        ahead = np.full_like(image, -1)
+        ahead[:, :-step] = image[:, step:]
+        nearest = (beyond < 0) & (ahead >= 0)
+        beyond[nearest] = ahead[nearest]
+        gap[nearest] = step
+    return beyond, gap
 
 
 def _cost(one: int, other: int) -> int:
@@ -403,13 +417,21 @@ def _outer_walls(label: PixelLabels) -> Iterator[Window]:
     """Yield each straight wall with no room ahead, as a window of its full length."""
     for upright, image in ((True, label), (False, label.T)):
         for backwards in (False, True):
-            seen = image[:, ::-1] if backwards else image
+            seen = image
+            if backwards:
+                seen = image[:, ::-1]
+            # A room ahead is one in a later column of the same row.
             ahead = np.zeros(seen.shape, bool)
-            ahead[:, :-1] = np.logical_or.accumulate(seen[:, :0:-1] >= 0, 1)[:, ::-1]
-            nothing = np.zeros_like(seen)
+            later = np.logical_or.accumulate(seen[:, :0:-1] >= 0, 1)
+            ahead[:, :-1] = later[:, ::-1]
             outer = (seen >= 0) & ~ahead
+
+            nothing = np.zeros_like(seen)
             for room, _, column, low, high, _ in _runs(seen, nothing, nothing, outer):
-                across = label.shape[0] - column - 0.5 if backwards else column + 0.5
-                middle = (low + high) / 2
-                x, y = (across, middle) if upright else (middle, across)
-                yield Window(room, x, y, upright, high - low)
+                across = column + 0.5
+                if backwards:
+                    across = label.shape[0] - across
+                place = (across, (low + high) / 2)
+                if not upright:
+                    place = place[::-1]
+                yield Window(room, *place, upright, high - low)

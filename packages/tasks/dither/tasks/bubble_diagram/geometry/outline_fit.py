@@ -53,6 +53,7 @@ def place_in_outline(placement: Placement, boundary: Boundary) -> Placement:
         np.tile(low, 2) + placement.boxes * np.tile((high - low) / extent, 2)
     )
     boxes = whole_boxes(scaled)
+    # Relations survive a shift by whole pixels, and often the scaling.
     candidates = [boxes]
     if placement.exact:
         shift = ((low + high - extent) // 2).clip(0, GRID - extent)
@@ -107,11 +108,10 @@ def _outer_walls(boxes: Boxes, inside: Mask) -> Iterator[tuple[int, float]]:
             # Pixels of the canvas by line across the side, and by place along the axis.
             axis = side % 2
             along = 1 - axis
-            lines = inside if axis == 0 else inside.T
+            lines = inside.T if axis else inside
             lines = lines[box[along] : box[along + 2]]
-            place = _outline_place(
-                lines, (box[axis] + box[axis + 2]) // 2, before=side < 2
-            )
+            middle = (box[axis] + box[axis + 2]) // 2
+            place = _outline_place(lines, middle, before=side < 2)
             if place is not None:
                 yield 4 * room + side, float(place)
 
@@ -137,15 +137,25 @@ def _outline_place(
     *,
     before: bool,
 ) -> int | None:
-    """Return the place of the outline before or after the middle of a room; None if there is none."""
+    """Return the place of the outline before or after the middle of a room; None without one."""
+    if not lines.size:
+        return None
     middle = min(max(middle, 0), lines.shape[1] - 1)
-    beyond = lines[:, middle::-1] if before else lines[:, middle:]
-    if beyond.size and beyond[:, 0].all():
-        reach = int(np.where(beyond.all(1), beyond.shape[1], beyond.argmin(1)).min())
-        return middle + 1 - reach + _WALL if before else middle + reach - _WALL
+    beyond = lines[:, middle:]
+    if before:
+        beyond = lines[:, middle::-1]
+    if beyond[:, 0].all():
+        # The first line that leaves the outline limits the whole wall.
+        lengths = np.where(beyond.all(1), beyond.shape[1], beyond.argmin(1))
+        reach = int(lengths.min())
+        if before:
+            return middle + 1 - reach + _WALL
+        return middle + reach - _WALL
 
     # A room that is partly outside goes towards the middle of the outline.
-    places = np.flatnonzero(lines.all(0)).tolist() if lines.size else []
+    places = np.flatnonzero(lines.all(0)).tolist()
     if not places:
         return None
-    return int(places[0] + _WALL if before else places[-1] + 1 - _WALL)
+    if before:
+        return int(places[0]) + _WALL
+    return int(places[-1]) + 1 - _WALL

@@ -158,7 +158,7 @@ class Placement:
         )
 
     def boundary_at(self, first: Box) -> tuple[tuple[int, int], ...] | None:
-        """Return the boundary if the first box is moved to another place; None without an outline."""
+        """Return the boundary if the first box is moved; None without an outline."""
         x, y = np.subtract(first[:2], self.boxes[0, :2]).tolist()
         door = []
         if self.front_door is not None:
@@ -244,9 +244,8 @@ def place_rooms(diagram: Diagram) -> Boxes:
     best = np.zeros((len(diagram.types), 4), np.int64)
     fewest = len(target) + 1
     for _ in range(_LAYOUT_ROUNDS):
-        walls = soft_program(
-            diagram, target, separations, preferred_sides(diagram)
-        ).solve()
+        program = soft_program(diagram, target, separations, preferred_sides(diagram))
+        walls = program.solve()
         assert walls is not None, "soft constraints are always feasible"
         boxes = whole_boxes(walls - np.tile(walls[:, :2].min(0), 2))
         broken = int((edges_of(boxes) != target).sum())
@@ -328,7 +327,7 @@ def _spread_rounds(
 
 
 def constraints_of(diagram: Diagram, boxes: Boxes) -> WallConstraints:
-    """Return the constraints of a diagram; without forbidden overlap, unless the boxes have some."""
+    """Return the constraints of a diagram, without overlap unless the boxes have some."""
     disjoint = exclusive(np.array(diagram.types))
     if (overlapping(boxes) & disjoint).any():
         disjoint = np.zeros_like(disjoint)
@@ -365,7 +364,7 @@ def improve_boxes(
 
 
 def layout_error(diagram: Diagram, boxes: Boxes) -> float:
-    """Return the sum of the relative errors of areas, and `_NO_WALL` for each door without a wall."""
+    """Return the sum of relative errors of areas, and `_NO_WALL` for each door without a wall."""
     error = 0.0
     if diagram.areas is not None:
         error = float(area_errors(diagram, boxes).sum())
@@ -373,7 +372,9 @@ def layout_error(diagram: Diagram, boxes: Boxes) -> float:
     if inner:
         label = regions_of(diagram.types, boxes)
         doors = doors_between(diagram.types, boxes, label, inner)
-        error = _NO_WALL * sum(door.depth < 0 for door in doors) + error
+        # Rooms of a door with a negative depth do not face each other.
+        missing = sum(door.depth < 0 for door in doors)
+        error = _NO_WALL * missing + error
     return error
 
 
@@ -384,6 +385,7 @@ def area_errors(diagram: Diagram, boxes: Boxes) -> Float[np.ndarray, " R"]:
     # The first and the last bin also hold smaller and larger rooms.
     low = np.where(low <= AREAS[0], 0.0, low)
     high = np.where(high >= AREAS[-1], np.inf, high)
+    # Never read where `low` is 0.
     too_small = 1 - areas / np.maximum(low, 1e-9)
     too_large = np.maximum(areas / high - 1, 0.0)
     return np.where(areas < low, too_small, too_large)
@@ -393,6 +395,7 @@ def preferred_sides(diagram: Diagram) -> _Sides:
     """Return the preferred width and height of each room: a square of its area, or of its type."""
     if diagram.areas is None:
         return np.tile(PREFERRED_SIDES[[*diagram.types], None], 2)
+    # The geometric mean of the bounds, as bins grow with the area; bounds of 0 have none.
     middle = np.sqrt(np.array(diagram.areas).clip(AREAS[0]).prod(1))
     return np.tile(np.sqrt(middle)[:, None] / METRES, 2)
 
@@ -445,14 +448,17 @@ def soft_program(
             _relate(program, 4 * u + 1, 4 * v + 1, relation, axis=1)
     for (what, u, v), side in separations.items():
         if what == "within":
-            inner, outer = 4 * u + side, 4 * v + side
-            first, second = (outer, inner) if side < 2 else (inner, outer)
-            program.add_order(first, second, 0.0, _MUST)
+            inner = 4 * u + side
+            outer = 4 * v + side
+            # A left or upper wall of the inner room is after the outer one, others are before.
+            if side < 2:
+                program.add_order(outer, inner, 0.0, _MUST)
+            else:
+                program.add_order(inner, outer, 0.0, _MUST)
         else:
             near = target[pair_index(u, v, len(types))] != NO_EDGE
-            _separate(
-                program, u, v, side, near=near, door=(u, v) in (diagram.doors or ())
-            )
+            door = (u, v) in (diagram.doors or ())
+            _separate(program, u, v, side, near=near, door=door)
     return program
 
 
@@ -514,18 +520,20 @@ def choose_separations(
     target: RelationRow,
     separations: _Separations,
 ) -> _Separations:
-    """Assign the nearest side to pairs without one, and the next to pairs not separated on theirs."""
+    """Assign the nearest side to pairs without one, another to pairs not separated on theirs."""
     separations = dict(separations)
     for (u, v), relation in zip(pairs(len(walls)), target.tolist(), strict=True):
+        # Positive where u protrudes on a side of v: if on all, the wall that does so least.
         beyond = (walls[v] - walls[u]) * [1, 1, -1, -1]
         if relation != SURROUNDING and beyond.min() > 0:
             separations["within", u, v] = int(np.argmin(beyond))
         if relation in (INSIDE, SURROUNDING):
             continue
 
-        gaps = np.concatenate(
-            [walls[v, :2] - walls[u, 2:], walls[u, :2] - walls[v, 2:]]
-        )
+        # How far u is apart from v with u left of it, above, right of it, and below.
+        before = walls[v, :2] - walls[u, 2:]
+        after = walls[u, :2] - walls[v, 2:]
+        gaps = np.concatenate([before, after])
         key = ("apart", u, v)
         if relation != NO_EDGE:
             gaps = np.where(_named_sides(relation), gaps, -np.inf)
@@ -542,7 +550,7 @@ def _named_sides(relation: int) -> list[bool]:
 
 
 class _WallProgram:
-    """Linear program on the walls of rooms with soft constraints, and hard ones if it is solved with bounds."""
+    """Linear program on the walls of rooms: soft constraints, and hard ones on request."""
 
     def __init__(self, rooms: int) -> None:
         self.rooms = rooms
@@ -586,24 +594,19 @@ class _WallProgram:
         rows, columns, values = zip(*entries, strict=True)
 
         # Each soft constraint may be violated by its own variable, which has a penalty.
-        matrix = hstack(
-            [
-                csr_array((values, (rows, columns)), shape=(soft, walls)),
-                -eye_array(soft),
-            ]
-        )
+        relaxed = csr_array((values, (rows, columns)), shape=(soft, walls))
+        matrix = hstack([relaxed, -eye_array(soft)])
         most = np.array([most for _, most, _ in self.rows])
         upper = np.full(walls + soft, np.inf)
         if hard is not None:
             upper[:walls] = _CANVAS.side
             bounded, limits = wall_rows(hard, self.rooms, _CANVAS)
-            matrix = vstack(
-                [matrix, hstack([bounded[:, :walls], csr_array((len(limits), soft))])]
-            )
+            # Its last column, the rounding margin, is replaced by a fixed one.
+            strict = hstack([bounded[:, :walls], csr_array((len(limits), soft))])
+            matrix = vstack([matrix, strict])
             most = np.concatenate([most, limits - margin])
-        objective = np.concatenate(
-            [np.zeros(walls), [penalty for _, _, penalty in self.rows]]
-        )
+        penalties = [penalty for _, _, penalty in self.rows]
+        objective = np.concatenate([np.zeros(walls), penalties])
         bounds: Any = np.stack([np.zeros(walls + soft), upper], 1)
         result = linprog(
             objective, matrix.tocsr(), most, bounds=bounds, method="highs-ds"

@@ -48,7 +48,7 @@ _BoundRows = Int[np.ndarray, "F 4"]
 
 @dataclass(frozen=True)
 class Realisation:
-    """Result of a search; `boxes` in pixels realise the diagram, and are None unless it is realisable."""
+    """Result of a search; `boxes` in pixels, which realise the diagram, or None."""
 
     verdict: Verdict
     boxes: Boxes | None
@@ -201,12 +201,13 @@ class _Search:
         return None
 
     def branch(self, node: _Node, boxes: Boxes) -> list[_Node]:
-        """Return one child per alternative of a violated choice with fewest; the nearest is last."""
+        """Return a child per alternative of a violated choice with fewest; the nearest is last."""
         excess = self.excess(boxes)
         left = node.alive.sum(1)
         choice = min(
             np.flatnonzero(self.violated(node, boxes)).tolist(), key=left.__getitem__
         )
+        # The stack is taken from its end, so that the nearest alternative is searched first.
         nodes = []
         for option in np.argsort(-excess[choice], kind="stable").tolist():
             child = node.copy()
@@ -217,6 +218,7 @@ class _Search:
     def propagate(self, node: _Node) -> bool:
         """Drop refuted alternatives and impose single remaining ones; False if none is left."""
         while True:
+            # p - q <= bound is refuted if q - p is at most less than -bound.
             refuted = self.bound + node.most[self.axis, self.second, self.first] < 0
             node.alive &= ~refuted.any(-1)
             left = node.alive.sum(1)
@@ -242,15 +244,17 @@ class _Search:
         return self.impose(node, self.constraints.choices[choice, option])
 
     def impose(self, node: _Node, bounds: Int[np.ndarray, "n 4"]) -> bool:
-        """Add the bounds that are not implied yet, and update all paths; return False on a contradiction."""
+        """Add the bounds that are not implied yet, and update all paths; False if contradictory."""
         axis, first, second, most = bounds.T
         new = bounds[node.most[axis, first, second] > most]
         node.bounds = np.concatenate([node.bounds, new])
         for axis, p, q, bound in new.tolist():
             plane = node.most[axis]
             if bound < plane[p, q]:
+                # Of the two bounds between p and q, the sum is the length of a cycle.
                 if plane[q, p] + bound < 0:
                     return False
+                # A shortest path uses the new edge at most once, so one pass updates all.
                 np.minimum(plane, plane[:, p, None] + (bound + plane[q]), out=plane)
         return True
 
@@ -323,6 +327,7 @@ def wall_rows(
         for axis in (0, 1)
     ]
     axis, p, q, most = np.concatenate([bounds, *sides]).T
+    # 2 start, start + end or 2 end: each row has two walls for each of its two marks.
     columns = []
     factors = []
     # A mark is a mean of the two walls of its room, in half pixels.

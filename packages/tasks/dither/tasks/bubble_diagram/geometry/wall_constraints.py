@@ -117,18 +117,20 @@ def constraint_table(rooms: int) -> Table:
     fixed = np.zeros((*shape, _FIXED, 4), np.int16)
     choices = np.zeros((*shape, _CHOICES, _ALTERNATIVES, _BOUNDS, 4), np.int16)
     available = np.zeros((*shape, _CHOICES, _ALTERNATIVES), bool)
+    # A trivial alternative, so that padding is never refuted.
     available[..., 0] = True
     for pair, (i, j) in enumerate(pairs(rooms)):
         for relation, disjoint in product(range(OPEN), (False, True)):
-            place = pair, relation + DISJOINT if disjoint else relation
-            bounds, relation_choices = _constraints_of(
-                i, j, relation, disjoint=disjoint
-            )
-            fixed[place][: len(bounds)] = np.array(bounds).reshape(-1, 4)
-            for number, choice in enumerate(relation_choices):
-                available[place][number, : len(choice)] = True
+            column = relation
+            if disjoint:
+                column += DISJOINT
+            bounds, alternatives_of = _constraints_of(i, j, relation, disjoint=disjoint)
+            fixed[pair, column, : len(bounds)] = np.array(bounds).reshape(-1, 4)
+            for number, choice in enumerate(alternatives_of):
+                available[pair, column, number, : len(choice)] = True
                 for index, alternative in enumerate(choice):
-                    choices[place][number, index, : len(alternative)] = alternative
+                    cell = choices[pair, column, number, index]
+                    cell[: len(alternative)] = alternative
     return Table(fixed, choices, available)
 
 
@@ -146,7 +148,7 @@ def wall_constraints_of(
     """
     constrained = np.broadcast_to(apart, edges.shape) | (edges != NO_EDGE)
     disjoint = np.asarray(constrained & disjoint)
-    relations = edges + np.multiply(disjoint, DISJOINT)
+    relations = edges + np.where(disjoint, DISJOINT, 0)
     relations = np.where(constrained, relations, OPEN)
     table = constraint_table(rooms)
     numbers = np.arange(len(edges))
@@ -155,7 +157,7 @@ def wall_constraints_of(
     choices = choices.reshape(-1, _ALTERNATIVES, _BOUNDS, 4)
     available = table.available[numbers, relations].reshape(-1, _ALTERNATIVES)
 
-    # Without padding.
+    # Padding is zeros throughout, which no bound of a relation is.
     real = choices.any((1, 2, 3))
     return WallConstraints(
         rooms=rooms,
@@ -269,7 +271,7 @@ def _hull(relation: int) -> _Cells:
 
 @lru_cache(maxsize=16)
 def _pieces(relation: int) -> list[_Cells]:
-    """Maximal rectangles of cells that contain one relation only, those with most open sides first."""
+    """Maximal rectangles of cells of one relation only, those with most open sides first."""
     ranges = list(combinations_with_replacement(range(5), 2))
     good = []
     for rows, columns in product(ranges, ranges):
@@ -287,9 +289,13 @@ def _pieces(relation: int) -> list[_Cells]:
         return False
 
     largest = [piece for piece in good if not contained(piece)]
-    return sorted(
-        largest, key=lambda piece: -sum(end % 2 == 0 for end in (*piece[0], *piece[1]))
-    )
+
+    # Even cells are between walls, so a side there leaves room for whole pixels.
+    def closed_sides(piece: _Cells) -> int:
+        rows, columns = piece
+        return sum(end % 2 for end in (*rows, *columns))
+
+    return sorted(largest, key=closed_sides)
 
 
 @lru_cache(maxsize=64)
@@ -301,10 +307,11 @@ def initial_bounds(rooms: int, canvas: Canvas) -> Int[np.ndarray, "2 M M"]:
     marks = 3 * rooms + 1
     most = np.full((2, marks, marks), 2 * canvas.side, np.int64)
     first = 3 * np.arange(rooms)
-    most[:, first + START, first + MIDDLE] = most[
-        :, first + MIDDLE, first + END
-    ] = -canvas.smallest
+    # In half pixels: the middle is half a side after the start, and the end another half.
+    most[:, first + START, first + MIDDLE] = -canvas.smallest
+    most[:, first + MIDDLE, first + END] = -canvas.smallest
     most[:, first + START, first + END] = -2 * canvas.smallest
+    # No mark is before the origin.
     most[:, -1, :-1] = 0
     most[:, np.arange(marks), np.arange(marks)] = 0
     close_bounds(most[None])
@@ -322,23 +329,36 @@ def close_bounds(most: Int[np.ndarray, "N 2 M M"], rounds: int = 4) -> Rows:
             _tighten_middles(most)
         for mark in range(most.shape[-1]):
             np.minimum(most, most[..., mark, None] + most[..., mark, None, :], out=most)
+    # A mark before itself is a cycle of negative length.
     least = np.diagonal(most, axis1=-2, axis2=-1).min((-1, -2))
     return np.asarray(least >= 0)
 
 
 def _tighten_middles(most: _Matrices) -> None:
     """Use that a middle is half of start plus end, and that starts and ends are at whole pixels."""
+    # A difference of two walls is whole pixels: an odd number of half pixels is rounded down.
     walls = np.arange(most.shape[-1]) % 3 != MIDDLE
     walls[-1] = True
     most[..., walls[:, None] & walls] &= -2
 
-    start, middle, end = (most[..., mark:-1:3, :] for mark in (START, MIDDLE, END))
-    from_start, from_middle, from_end = (
-        most[..., mark:-1:3] for mark in (START, MIDDLE, END)
-    )
+    # Views of the bounds on the marks of each room: `start` - q and q - `start` for any mark q.
+    start = most[..., START:-1:3, :]
+    middle = most[..., MIDDLE:-1:3, :]
+    end = most[..., END:-1:3, :]
+    from_start = most[..., START:-1:3]
+    from_middle = most[..., MIDDLE:-1:3]
+    from_end = most[..., END:-1:3]
+
+    # 2 middle = start + end, and half of their bound, rounded down, bounds the integer middle.
     np.minimum(middle, (start + end) >> 1, out=middle)
     np.minimum(from_middle, (from_start + from_end) >> 1, out=from_middle)
-    np.minimum(start, 2 * middle + from_end.swapaxes(-1, -2), out=start)
-    np.minimum(end, 2 * middle + from_start.swapaxes(-1, -2), out=end)
-    np.minimum(from_start, 2 * from_middle + end.swapaxes(-1, -2), out=from_start)
-    np.minimum(from_end, 2 * from_middle + start.swapaxes(-1, -2), out=from_end)
+
+    # start = 2 middle - end, and end = 2 middle - start.
+    before_end = from_end.swapaxes(-1, -2)
+    np.minimum(start, 2 * middle + before_end, out=start)
+    before_start = from_start.swapaxes(-1, -2)
+    np.minimum(end, 2 * middle + before_start, out=end)
+    after_end = end.swapaxes(-1, -2)
+    np.minimum(from_start, 2 * from_middle + after_end, out=from_start)
+    after_start = start.swapaxes(-1, -2)
+    np.minimum(from_end, 2 * from_middle + after_start, out=from_end)

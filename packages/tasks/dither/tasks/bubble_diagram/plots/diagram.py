@@ -15,7 +15,7 @@ from math import ceil
 from typing import Final
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 
 from ..arrays import PixelLabels, Walls
 from ..geometry.floor_plan import (
@@ -81,7 +81,7 @@ _Cells = Bool[np.ndarray, "h w"]
 
 @dataclass(frozen=True)
 class Label:
-    """A label centred at (x, y), upright if rotated by 90 degrees; `spot` is its room, if elsewhere."""
+    """A label centred at (x, y), upright if rotated; `spot` is its room, if that is elsewhere."""
 
     x: float
     y: float
@@ -93,12 +93,12 @@ class Label:
     @property
     def extent(self) -> tuple[float, float]:
         """Width and height, with padding."""
-        long = (
-            max(svg.text_width(line, self.size) for line in self.lines)
-            + 0.8 * self.size
-        )
+        widest = max(svg.text_width(line, self.size) for line in self.lines)
+        long = widest + 0.8 * self.size
         short = self.size * (_LINE * len(self.lines) + 0.3)
-        return (short, long) if self.upright else (long, short)
+        if self.upright:
+            return short, long
+        return long, short
 
 
 class Scene:
@@ -118,6 +118,7 @@ class Scene:
         self.x = x
         self.y = y
         self.width = width
+        # The same scale along both axes, and the rest of the rectangle as margins.
         boxes = placement.boxes
         size = np.array([width, height])
         extent = np.array([*boxes[:, 2:], *placement.outline]).max(0)
@@ -130,19 +131,28 @@ class Scene:
         self.names = room_names(placement.diagram)
         self.labels: list[Label] = []
 
+        # Room at each cell of the label grid, -1 outside; larger rooms are covered by smaller ones.
         shape = (int(height / _CELL), int(width / _CELL))
         self._taken = np.zeros(shape, bool)
         self._visible: PixelLabels = np.full(shape, -1)
-        if regions is None:
-            for room in self.order:
-                x0, y0, x1, y1 = np.round(within[room] / _CELL).astype(int)
-                self._visible[y0:y1, x0:x1] = room
-        else:
-            rows = ((np.arange(shape[0]) + 0.5) * _CELL - margin[1]) / self.scale
-            columns = ((np.arange(shape[1]) + 0.5) * _CELL - margin[0]) / self.scale
-            inside = [(at >= 0) & (at < len(regions)) for at in (rows, columns)]
-            pixels = np.ix_(rows[inside[0]].astype(int), columns[inside[1]].astype(int))
-            self._visible[np.ix_(*inside)] = regions[pixels]
+        if regions is not None:
+            self._show_regions(regions, margin)
+            return
+        for room in self.order:
+            x0, y0, x1, y1 = np.round(within[room] / _CELL).astype(int)
+            self._visible[y0:y1, x0:x1] = room
+
+    def _show_regions(
+        self, regions: PixelLabels, margin: Float[np.ndarray, " 2"]
+    ) -> None:
+        """Sample the rooms at the centres of the cells of the label grid."""
+        height, width = self._visible.shape
+        x = ((np.arange(width) + 0.5) * _CELL - margin[0]) / self.scale
+        y = ((np.arange(height) + 0.5) * _CELL - margin[1]) / self.scale
+        columns = (x >= 0) & (x < len(regions))
+        rows = (y >= 0) & (y < len(regions))
+        pixels = np.ix_(y[rows].astype(int), x[columns].astype(int))
+        self._visible[np.ix_(rows, columns)] = regions[pixels]
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         """Return the point of the page at a point in box pixels."""
@@ -187,6 +197,7 @@ class Scene:
         top = int(rows.min())
         left = int(columns.min())
         visible = self._visible[top : rows.max() + 1, left : columns.max() + 1] == room
+        # The centroid of the visible cells, whose centres are half a cell from their start.
         middle = (rows.mean() - top + 0.5, columns.mean() - left + 0.5)
 
         def rank(option: tuple[float, bool]) -> float:
@@ -209,11 +220,12 @@ class Scene:
         if len(cells):
             # The line ends in the visible part of the room.
             points = (cells[:, ::-1] + 0.5) * _CELL + np.array([self.x, self.y])
-            nearest = np.square(points - np.array([x, y])).sum(1).argmin()
-            x, y = points[nearest].tolist()
+            distances = np.square(points - np.array([x, y])).sum(1)
+            x, y = points[distances.argmin()].tolist()
 
         middle = ((y - self.y) / _CELL, (x - self.x) / _CELL)
         label = Label(0, 0, _SIZES[-1], lines, spot=(x, y))
+        # A small enough label fits as long as one cell is free.
         while (placed := self._place(~self._taken, label, middle)) is None:
             label = replace(label, size=0.9 * label.size)
         return placed
@@ -448,15 +460,15 @@ def _clear_of_doors(plan: FloorPlan) -> PixelLabels:
 
 
 def _wall_shapes(scene: Scene, plan: FloorPlan) -> list[str]:
-    """Return walls, which fill the gaps between rooms, then floors, then the outline to be filled."""
+    """Return walls, which fill the gaps between rooms, then floors, then a required outline."""
     paths = [scene.outline(corners) for corners in plan.outlines]
     shapes = [svg.path(path, _WALL, _WALL, 2 * _OUTER * scene.scale) for path in paths]
     for room, path in enumerate(paths):
+        # A tint: each channel is mixed with white.
         colour = COLOURS[scene.placement.diagram.types[room]]
-        parts = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
-        floor = "#" + "".join(
-            f"{round(255 - _TINT * (255 - part)):02x}" for part in parts
-        )
+        floor = "#"
+        for channel in bytes.fromhex(colour[1:]):
+            floor += f"{round(255 - _TINT * (255 - channel)):02x}"
         shapes.append(
             svg.path(path, floor, floor, 2 * _REVEAL * scene.scale, scene.names[room])
         )
@@ -492,6 +504,7 @@ def _foot_shapes(
 
 def _outward(opening: Door | Window, label: PixelLabels) -> int:
     """Return 1 if the outside of an outer wall is to the right or below, else -1."""
+    # Two pixels before the wall are in a room if the wall is to the right of it, or below.
     row = int(opening.y)
     column = int(opening.x)
     if opening.upright:
@@ -536,7 +549,7 @@ Square = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class _Swing:
-    """A leaf of a door: where its hinge is, its end if open and if closed, and the square it sweeps."""
+    """A leaf of a door: its hinge, its end if open and if closed, and the square it sweeps."""
 
     hinge: tuple[float, float]
     opened: tuple[float, float]
@@ -568,9 +581,9 @@ def _door_shapes(
         # Rather not into the living room.
         sides = [-1, 1]
 
-    swings = [
-        _swing(door, side, hinge, shift) for side, hinge in product(sides, (0, 1))
-    ]
+    options = product(sides, (0, 1))
+    swings = [_swing(door, side, hinge, shift) for side, hinge in options]
+    # The first one that is free, or else the first of all.
     swing = min(swings, key=lambda option: option.crosses(swept))
     swept.append(swing.square)
     hx, hy = scene.at(*swing.hinge)

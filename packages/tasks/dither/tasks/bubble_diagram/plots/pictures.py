@@ -209,7 +209,7 @@ def _draw_stages(
 
 
 def _subsample(path: _Path, most: int) -> _Path:
-    """Return at most `most` states that differ from the previous one, with the first and the last."""
+    """Return at most `most` states that differ from the one before, the first and last included."""
     changed = np.ones(len(path), bool)
     changed[1:] = (path[1:] != path[:-1]).any((1, 2))
     path = path[changed]
@@ -302,10 +302,11 @@ def _to_gif(images: Sequence[bytes]) -> bytes:
     from PIL import Image
 
     frames = [Image.open(BytesIO(image)).convert("RGB") for image in images]
-    samples = np.concatenate(
-        [np.asarray(frames[index]) for index in (0, len(frames) // 2, -1)]
-    )
+    # The palette of a few frames: colours appear in turn while a sample is decided.
+    chosen = [frames[0], frames[len(frames) // 2], frames[-1]]
+    samples = np.concatenate([np.asarray(frame) for frame in chosen])
     palette = Image.fromarray(samples).quantize(_COLOURS)
+    # Dithering would flicker from frame to frame.
     first, *others = [
         frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames
     ]
@@ -333,6 +334,7 @@ def draw_html_gallery(samples: Sequence[DecodedSample], title: str = "Samples") 
     sizes = {n: f"{n} ({rooms[n]})" for n in sorted(rooms)}
     filters = _filter("Verdict", "level", verdicts) + _filter("Rooms", "rooms", sizes)
 
+    # Filters need no script: a checked button hides the articles of other classes.
     rules = ""
     for name in (*(f"level-{n}" for n in levels), *(f"rooms-{n}" for n in rooms)):
         rules += f"body:has(#{name}:checked) article:not(.{name}) {{ display: none }}\n"

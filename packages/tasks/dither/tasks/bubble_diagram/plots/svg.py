@@ -125,7 +125,7 @@ def text(
     upright: bool = False,
     left: bool = False,
 ) -> str:
-    """Return a line of text, centred or starting at a point; upright text is rotated by 90 degrees."""
+    """Return a line of text, centred at a point or starting there; upright text is rotated."""
     position = f'x="{x:.1f}" y="{y:.1f}" dominant-baseline="central"'
     style = f'font-size="{size:.1f}" fill="{colour}" lengthAdjust="spacingAndGlyphs"'
     if not left:
