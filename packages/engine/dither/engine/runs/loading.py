@@ -191,9 +191,9 @@ def start_from(
     }
     notes = [f"{source}: {line}" for line in _misfits(own, loaded, fits)]
     if notes and not (partial and fits):
-        hint = "train.start_partial = true loads only the matching weights"
-        if partial:
-            hint = None
+        hint = None
+        if not partial:
+            hint = "train.start_partial = true loads only the matching weights"
         raise Refused(
             [Problem(note, FROM, help=hint, code="shape-mismatch") for note in notes]
         )
