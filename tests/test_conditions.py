@@ -20,6 +20,7 @@ from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.evaluation import evaluate
 from dither.engine.training.trainer import Trainer
 from dither.registry.config.validation import dump
+from dither.registry.contracts.protocols import Metrics
 from dither.registry.contracts.records import Clean
 from dither.registry.contracts.spaces import FeatureSpace
 from dither.registry.plugins.manager import load_plugins
@@ -332,7 +333,7 @@ def assemble(**changes: Any) -> Experiment:
     return Experiment.model_validate(tree | changes, context={"catalog": catalog()})
 
 
-class Pairs:
+class Pairs(Metrics):
     """Windows in which every region of a sample is one of two patterns, +1 or -1 in all columns: a mean is neither."""
 
     space = FeatureSpace(6, 4)

@@ -18,6 +18,7 @@ from dither.registry import (
     TokenSpace,
     hookimpl,
 )
+from dither.registry.contracts.protocols import Metrics, Task
 from dither.registry.kinds import TaskSpec
 
 CONDITIONS = (Condition("kind", 2, ("low", "high")), Condition("centre"))
@@ -75,7 +76,7 @@ class Toy:
 
 
 @dataclass(frozen=True)
-class LabelledTask(Toy):
+class LabelledTask(Toy, Task):
     """Low samples are ids 0..2 or numbers about -1, high ones ids 3..5 or numbers about 1."""
 
     def batch(self, split: str, rows: Sequence[int]) -> Any:
@@ -126,7 +127,7 @@ class LabelledTask(Toy):
         return []
 
 
-class NoMetrics:
+class NoMetrics(Metrics):
     """No metrics except the loss."""
 
     def update(self, clean: Any, noised: Any, pred: Any, measured: Any) -> None:

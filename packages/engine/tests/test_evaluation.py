@@ -16,6 +16,7 @@ from dither.engine.training.evaluation import (
     half_width,
     has_targets,
 )
+from dither.registry.contracts.protocols import Metrics
 from dither.registry.contracts.records import Measured
 
 
@@ -138,7 +139,7 @@ def test_zero_weights_and_single_samples():
     assert math.isnan(half_width(torch.zeros(3).double(), torch.zeros(3).double()))
 
 
-class Words:
+class Words(Metrics):
     """Mean loss with sums per sample."""
 
     def __init__(self):

@@ -159,6 +159,7 @@ TRACKER = """
 import json
 from typing import ClassVar
 from dither.registry import hookimpl
+from dither.registry.contracts.protocols import Metrics
 from dither.registry.kinds import MetricSpec, TrackerSpec
 
 class Recorder:
@@ -191,7 +192,7 @@ class Letters:
     def __call__(self, samples, like):
         return {"distinct_letters": float(len(samples.unique()))}
 
-class Masked:
+class Masked(Metrics):
     def __init__(self):
         self.masked = self.all = 0
     def update(self, clean, noised, pred, measured):

@@ -10,7 +10,7 @@ from torch import nn
 
 from dither.registry import Field as SpaceField
 from dither.registry import TokenSpace, hookimpl
-from dither.registry.contracts.protocols import Picture, Process
+from dither.registry.contracts.protocols import Metrics, Picture, Process, Task
 from dither.registry.contracts.records import (
     Clean,
     Measured,
@@ -33,7 +33,7 @@ EVENTS = []
 """What the hooks below were called with, in order."""
 
 
-class WordsTask:
+class WordsTask(Task):
     """Words are runs of one letter after another; `poison` is a sample that makes the loss NaN."""
 
     space = TokenSpace((SpaceField("letters", LENGTH, LETTERS),))
@@ -88,7 +88,7 @@ PNG = bytes.fromhex(
 )
 
 
-class Accuracy:
+class Accuracy(Metrics):
     def __init__(self):
         self.right = self.wanted = 0
 

@@ -7,10 +7,10 @@ from dither.registry.contracts.protocols import (
     MaskedFeatureProcess,
     Process,
     TokenProcess,
-    sample_prediction,
 )
 from dither.registry.contracts.records import (
     Clean,
+    FeaturePrediction,
     Noise,
     Noised,
     State,
@@ -114,7 +114,11 @@ class ForeignGaussian(Foreign, GaussianProcess):
 
     def read(self, raw, state, noise):
         a, b = noise.alpha(state.x).sqrt(), noise.one_minus_alpha(state.x).sqrt()
-        return type("Prediction", (), {"x0": raw, "eps": (state.x - a * raw) / b})()
+        return type(
+            "Prediction",
+            (FeaturePrediction,),
+            {"x0": raw, "eps": (state.x - a * raw) / b},
+        )()
 
     def step(self, state, pred, now, then, like, *, eta=1.0, eps=None):
         a, b = then.alpha(state.x).sqrt(), then.one_minus_alpha(state.x).sqrt()
@@ -147,7 +151,9 @@ class ForeignMasks(Foreign, MaskedFeatureProcess):
 
     def read(self, raw, state, noise):
         x0 = torch.where(state.masked, raw, state.x)
-        return type("Prediction", (), {"x0": x0, "eps": torch.zeros_like(raw)})()
+        return type(
+            "Prediction", (FeaturePrediction,), {"x0": x0, "eps": torch.zeros_like(raw)}
+        )()
 
     def units(self, masked):
         return masked.any(-1)
@@ -165,12 +171,10 @@ class ForeignMasks(Foreign, MaskedFeatureProcess):
         stays = torch.rand(state.x.shape[:2])[..., None] < (
             then.one_minus_alpha(state.x) / now.one_minus_alpha(state.x)
         )
-        return self.reveal(state, sample_prediction(pred), state.masked & stays)
+        return self.reveal(state, pred.draw(), state.masked & stays)
 
     def finish(self, state, pred, like):
-        return self.reveal(
-            state, sample_prediction(pred), torch.zeros_like(state.masked)
-        ).x
+        return self.reveal(state, pred.draw(), torch.zeros_like(state.masked)).x
 
 
 def model_of(process, value=7.0):

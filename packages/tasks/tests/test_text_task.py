@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dither.registry.contracts.protocols import SampledMetrics
 from dither.registry.contracts.records import Clean, Measured, Noise, Noised, State
 from dither.registry.contracts.spaces import Field, TokenSpace
 from dither.tasks.language_model.data import markov, token_store
@@ -231,7 +230,6 @@ def test_sums_per_window_exclude_known_positions_and_padding():
     clean = windows(["zwölf", "abc", "é"], known=1)
     measured = Measured(torch.rand(3, 6), (~clean.fixed).float())
     metrics = TextMetrics(Bytes(), SPACE)
-    assert isinstance(metrics, SampledMetrics)
     metrics.update(clean, noised(clean, 1.0), None, measured)
     sums, figures = metrics.per_sample(clean, measured), metrics.compute()
     assert sums["nats_per_token"][1].tolist() == [5, 2, 1]

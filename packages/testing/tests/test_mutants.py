@@ -14,7 +14,7 @@ from pydantic import AfterValidator, ConfigDict, Field, PlainValidator
 from torch import nn
 
 from dither.registry import Catalog, Misfit, Spec, default_catalog
-from dither.registry.contracts.protocols import Picture
+from dither.registry.contracts.protocols import Metrics, Picture
 from dither.registry.contracts.records import Clean, Measured, Noise, State, over
 from dither.registry.kinds import (
     FEATURES,
@@ -602,7 +602,7 @@ class Means:
         return Sums()
 
 
-class Sums:
+class Sums(Metrics):
     """A mean over positions."""
 
     def __init__(self) -> None:

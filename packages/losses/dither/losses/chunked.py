@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -22,14 +22,18 @@ from torch.autograd.function import once_differentiable
 
 from dither.registry.contracts.protocols import (
     FusedLoss,
-    LiteralProcess,
     Loss,
     Process,
     TokenProcess,
 )
 from dither.registry.contracts.records import Measured, Noise, Noised, State, over
 
-from .logit_losses import logit_cross_entropy, logit_score_entropy, simple_prior
+from .logit_losses import (
+    Support,
+    logit_cross_entropy,
+    logit_score_entropy,
+    simple_prior,
+)
 from .tokens import cross_entropy, masked_ce, score_entropy
 
 __all__ = [
@@ -145,15 +149,13 @@ class ChunkedScoreEntropy(ChunkedLoss):
         return noised.target_mask
 
     def closed_form(self, process: Process) -> LogitLoss | None:
-        if not (
-            isinstance(process, LiteralProcess) and isinstance(process, TokenProcess)
-        ):
+        support = _support(process, "score")
+        if support is None or not isinstance(process, TokenProcess):
             return None
-        simple = simple_prior(process.prior_probs("cpu"), process.support("cpu"))
-        if process.predict != "score" or not simple:
+        if not simple_prior(process.prior_probs("cpu"), support("cpu")):
             return None
         return partial(
-            logit_score_entropy, support=process.support, absorbing=process.absorbing
+            logit_score_entropy, support=support, absorbing=process.absorbing
         )
 
 
@@ -168,9 +170,10 @@ class ChunkedMaskedCE(ChunkedLoss):
 
     def closed_form(self, process: Process) -> LogitLoss | None:
         """At MASK, "posterior" and "plug-in" are the same."""
-        if isinstance(process, LiteralProcess) and process.predict != "score":
-            return partial(logit_cross_entropy, support=process.support, weighted=True)
-        return None
+        support = _support(process, "posterior", "plug-in")
+        if support is None:
+            return None
+        return partial(logit_cross_entropy, support=support, weighted=True)
 
 
 class ChunkedCrossEntropy(ChunkedLoss):
@@ -185,9 +188,19 @@ class ChunkedCrossEntropy(ChunkedLoss):
     weights = active
 
     def closed_form(self, process: Process) -> LogitLoss | None:
-        if isinstance(process, LiteralProcess) and process.predict == "posterior":
-            return partial(logit_cross_entropy, support=process.support, weighted=False)
+        support = _support(process, "posterior")
+        if support is None:
+            return None
+        return partial(logit_cross_entropy, support=support, weighted=False)
+
+
+def _support(process: Process, *meanings: str) -> Support | None:
+    """Return where logits in one of these meanings are used as they are; None if the process has others."""
+    if not isinstance(process, TokenProcess) or process.predict not in meanings:
         return None
+    if process.support("cpu") is None:
+        return None
+    return cast(Support, process.support)
 
 
 def chunked(loss: Loss) -> FusedLoss:

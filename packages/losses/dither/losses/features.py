@@ -9,7 +9,6 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import huber_loss, softplus
 
-from dither.registry.contracts.protocols import DistributionPrediction
 from dither.registry.contracts.records import FeaturePrediction, Measured, Noised, over
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def squared_error(
     Raises:
         TypeError: The target is not x0, but the process adds no Gaussian noise.
     """
-    if target == "x0" and isinstance(pred, DistributionPrediction):
+    if target == "x0":
         squares = pred.squared_errors(noised.x0, noised.target_mask)
     else:
         squares = torch.where(

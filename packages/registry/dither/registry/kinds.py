@@ -136,10 +136,10 @@ class TaskSpec(Spec):
     kind: ClassVar[str] = "task"
     built_attributes: ClassVar[tuple[str, ...]] = ("space", "size", "batch")
     exports: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """File formats its samples can be exported to, each with a description; the built task is a
-    `contracts.Exports`."""
+    """File formats its samples can be exported to, each with a description; the built task
+    implements `export`."""
     bucketed: ClassVar[bool | None] = None
-    """Whether the built task is a `contracts.BucketedTask`; None if that is unknown before."""
+    """Whether the built task has `buckets`; None if that is unknown before."""
     headline: ClassVar[tuple[str, ...]] = ()
     """Metrics at the end of a run and first in its report, as `valid/loss` or `sample/unique`; the
     rest follow."""

@@ -25,6 +25,7 @@ __all__ = [
     "assert_unchanged",
     "change_values",
     "check_gradients",
+    "check_implements",
     "clean_ids",
     "gaussian_scales",
     "ideal_output",
@@ -75,6 +76,20 @@ def assert_unchanged(before: list[Tensor], *records: Any, what: str) -> None:
     """Assert that the tensors of some records equal their `snapshot`."""
     for old, new in zip(before, snapshot(*records), strict=True):
         assert_equal(new, old, what)
+
+
+def check_implements(component: Any, protocol: type) -> None:
+    """Assert that a component has every attribute of a protocol, those with defaults included."""
+    names = protocol.__annotations__.keys() | vars(protocol).keys()
+    missing = sorted(
+        name
+        for name in names
+        if not name.startswith("_") and not hasattr(component, name)
+    )
+    assert not missing, (
+        f"{type(component).__name__} has no {', '.join(missing)}: inherit from "
+        f"{protocol.__module__}.{protocol.__name__}, which has defaults for optional methods"
+    )
 
 
 def assert_clean(space: Space, x: Tensor, clean: Clean, what: str) -> None:

@@ -16,7 +16,7 @@ from dither.registry.contracts.commands import (
     SampleRequest,
     Templates,
 )
-from dither.registry.contracts.protocols import DataWarnings, Split, Task
+from dither.registry.contracts.protocols import Split, Task
 from dither.registry.files.safe_path import safe_name
 
 from ..config.load_experiment import SAMPLING_TABLES, load_experiment, load_for_sampling
@@ -279,8 +279,7 @@ def _show_sample_metrics(
     show_metrics(console, {"figures": {"sample": samples.metrics}, "baselines": shown})
 
     warnings: list[str] = []
-    if isinstance(system.task, DataWarnings):
-        warnings += system.task.data_warnings()
+    warnings += system.task.data_warnings()
     warnings += missing_samples(samples.metrics)
     for line in warnings:
         say(console, line, "yellow")

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from dither.registry.config.document import Document
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import path_options, validate
-from dither.registry.contracts.protocols import AssetTask, Task
+from dither.registry.contracts.protocols import Task
 from dither.registry.contracts.spaces import FeatureSpace, Space, TokenSpace
 from dither.registry.files.atomic import atomic_folder
 from dither.registry.files.limits import read_text
@@ -246,6 +246,14 @@ def read_missing_data(folder: Path) -> tuple[list[tuple[str, str]], Space | None
 class AbsentTask:
     """The task of an export without data: the space of a sample, and what its assets allow."""
 
+    # Optional methods do nothing unless the assets have them; any other names the missing data.
+    buckets = Task.buckets
+    data_warnings = Task.data_warnings
+    export = Task.export
+    predict_values = Task.predict_values
+    save_assets = Task.save_assets
+    trajectory_plots = Task.trajectory_plots
+
     def __init__(self, space: Space, missing: Problem) -> None:
         self.space = space
         self._missing = missing
@@ -353,9 +361,8 @@ def _write_assets(
         shutil.copytree(run_directory / ASSETS, folder)
     elif type(spec).restore is not TaskSpec.restore:
         task = spec.build()
-        if isinstance(task, AssetTask):
-            folder.mkdir()
-            task.save_assets(folder)
+        folder.mkdir()
+        task.save_assets(folder)
 
     # Where an option of the task can name its assets, these replace what it names now.
     if spec.asset_option and folder.is_dir():

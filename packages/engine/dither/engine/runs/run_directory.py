@@ -193,11 +193,14 @@ class RunDirectory:
 
     def save_assets(self, task: Task) -> None:
         """Write the files that a task needs without its data, if it has some and they are not there."""
-        from dither.registry.contracts.protocols import AssetTask  # imports torch
-
-        if isinstance(task, AssetTask) and not (self.path / ASSETS).exists():
-            with atomic_folder(self.path / ASSETS) as folder:
-                task.save_assets(folder)
+        assets = self.path / ASSETS
+        if assets.exists():
+            return
+        with atomic_folder(assets) as folder:
+            task.save_assets(folder)
+        # Most tasks write no files, and a run shows no empty folder.
+        if not any(assets.iterdir()):
+            assets.rmdir()
 
     def clear(self, restarts: bool = False) -> None:
         """Remove temporary files of interrupted writes, and the summary of a run that restarts at step 0."""

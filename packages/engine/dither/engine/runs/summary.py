@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dither.registry.contracts.protocols import DataWarnings, Split
+from dither.registry.contracts.protocols import Split
 
 from ..config.experiment import Experiment
 from ..training.device import choose_precision, peak_device_memory, peak_memory
@@ -84,8 +84,7 @@ def data_warnings(experiment: Experiment, system: Diffusion) -> Iterator[str]:
     """Yield the warnings of a task about its data, and splits in which the process masks no position."""
     task = system.task
     settings = experiment.evaluate
-    if isinstance(task, DataWarnings):
-        yield from task.data_warnings()
+    yield from task.data_warnings()
     size = settings.batch_size or experiment.train.batch_size
     for split, consequence in NO_TARGETS.items():
         count = min(settings.samples, task.size(split))

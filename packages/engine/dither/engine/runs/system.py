@@ -12,8 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from dither.registry.config.errors import Refused
-from dither.registry.contracts.protocols import PredictsValues, Split
+from dither.registry.contracts.protocols import Split
 from dither.registry.contracts.records import Clean, State
 
 from ..sampling.session import draw
@@ -56,9 +55,6 @@ class System(Diffusion):
         For get-region: `system.predict(motifs, cell="K562")`, motifs `N L M`, returns `N L K`.
         Refused if the task does not implement `predict_values`.
         """
-        if not isinstance(self.task, PredictsValues):
-            message = f"{type(self.task).__name__} does not implement predict_values"
-            raise Refused(message, code="usage")
         return self.task.predict_values(SystemModel(self, seed), x, **labels)
 
     def log_likelihood(

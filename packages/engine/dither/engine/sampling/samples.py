@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused, did_you_mean
-from dither.registry.contracts.protocols import Exports, Picture, ShowsTrajectories
+from dither.registry.contracts.protocols import Picture
 from dither.registry.contracts.records import Clean
 from dither.registry.files.atomic import atomic_write, follow_umask
 from dither.registry.kinds import TaskSpec
@@ -132,11 +132,7 @@ def make_samples(
     """
     task = system.task
     like = system.like(count, seed) if like is None else like
-    watch = (
-        TrajectoryRecorder(PATHS)
-        if pictures and isinstance(task, ShowsTrajectories)
-        else None
-    )
+    watch = TrajectoryRecorder(PATHS) if pictures else None
     drawn = draw_accepted(system, like, seed, batch_size, tries, stopped, watch)
     if drawn is None or not len(drawn.samples):
         return drawn
@@ -145,11 +141,7 @@ def make_samples(
     )  # while pictures are drawn
     if pictures:
         drawn.pictures.extend(task.plots(drawn.samples, drawn.like))
-    if (
-        watch is not None
-        and isinstance(task, ShowsTrajectories)
-        and (path := watch.path()) is not None
-    ):
+    if watch is not None and (path := watch.path()) is not None:
         drawn.pictures.extend(
             task.trajectory_plots(path, like.apply(lambda value: value[watch.rows]))
         )
@@ -327,10 +319,6 @@ def export_samples(
     """Write samples in each format to a folder of its name; yield lines to print."""
     task = system.task
     for form in dict.fromkeys(forms):
-        if not isinstance(task, Exports):
-            raise TypeError(
-                f"{type(task).__name__} offers exports, but has no method export"
-            )
         files, lines = task.export(drawing.samples, drawing.like, form, folder / form)
         yield (
             str(files[0])

@@ -13,11 +13,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from dither.registry.contracts.protocols import (
-    BoundedProcess,
-    ImportanceSampledProcess,
-    Process,
-)
+from dither.registry.contracts.protocols import Process
 from dither.registry.contracts.records import Clean, Measured, Noise, Noised, State
 from dither.registry.contracts.spaces import Space, TokenSpace
 from dither.registry.kinds import ModelFacts
@@ -62,16 +58,12 @@ class BlockDiffusion:
     ) -> tuple[Float[Tensor, "B L"], Noised]:
         """Noise each block; return the times that the model receives, per position, and the noised batch."""
         rows = self.clean(clean)
-        times = self.block_times(t)
-        if isinstance(process, ImportanceSampledProcess):
-            times, noised = process.estimate(rows, times)
-        else:
-            noised = process.corrupt(rows, times)
+        times, noised = process.estimate(rows, self.block_times(t))
         return self.spread(times), self.noised(noised)
 
     def bound(
         self,
-        process: BoundedProcess,
+        process: Process,
         clean: Clean,
         measured: Measured,
         denoise: Callable[[State, Float[Tensor, " BN"]], Any],

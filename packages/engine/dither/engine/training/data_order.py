@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.contracts.protocols import BucketedTask, Task
+from dither.registry.contracts.protocols import Task
 from dither.registry.contracts.records import Clean
 
 from ..config.options import Train
@@ -65,11 +65,12 @@ def make_order(task: Task, train: Train, seed: int) -> SampleOrder | BucketOrder
     """Return the order of the training samples; Refused if buckets are required and the task or its size has none."""
     size = task.size("train")
     place = ("train", "buckets")
-    possible = isinstance(task, BucketedTask) and size >= train.batch_size
+    buckets = None if train.buckets is False else task.buckets("train")
+    possible = buckets is not None and size >= train.batch_size
     if train.buckets is False or (train.buckets is None and not possible):
         return SampleOrder(size, seed)
 
-    if not isinstance(task, BucketedTask):
+    if buckets is None:
         raise Refused(
             Problem(
                 "the task defines no buckets of equal padding", place, code="misfit"
@@ -78,7 +79,7 @@ def make_order(task: Task, train: Train, seed: int) -> SampleOrder | BucketOrder
     if size < train.batch_size:
         message = f"{size} training samples do not fill a batch of {train.batch_size}"
         raise Refused(Problem(message, place, code="no-samples"))
-    return BucketOrder(task.buckets("train"), train.batch_size, seed)
+    return BucketOrder(buckets, train.batch_size, seed)
 
 
 class SampleOrder:

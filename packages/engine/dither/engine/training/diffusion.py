@@ -18,12 +18,10 @@ from torch import Tensor, nn
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.contracts.protocols import (
     FUSED_FROM,
-    BoundedProcess,
     Denoiser,
     DistributionHead,
     DropsConditions,
     FusedLoss,
-    ImportanceSampledProcess,
     LinearHead,
     Loss,
     PredictionMetric,
@@ -98,9 +96,6 @@ class Diffusion(nn.Module):
         self._trunk: Callable[..., Tensor] | None = None
         self._compiled = False
         # A check of a protocol takes 10 us, so that those of each step are made here.
-        self._importance = (
-            process if isinstance(process, ImportanceSampledProcess) else None
-        )
         self._predicts_distribution = isinstance(
             submodule(model, "head"), DistributionHead
         )
@@ -223,9 +218,10 @@ class Diffusion(nn.Module):
         """Return the times that the model receives and the noised batch; `t` as `times` draws it."""
         if self.blocks is not None:
             return self.blocks.corrupt(self.process, clean, t)
-        if self._importance is not None and t.ndim == 1:
-            return self._importance.estimate(clean, t)
-        return t, self.process.corrupt(clean, t)
+        # An estimator chooses one time per sample; times per position are taken as they are.
+        if t.ndim > 1:
+            return t, self.process.corrupt(clean, t)
+        return self.process.estimate(clean, t)
 
     def context(self, clean: Clean) -> Context | None:
         """Return the clean sample at t = 0, to which blocks attend; None without block diffusion."""
@@ -311,7 +307,7 @@ class Diffusion(nn.Module):
         """Complete a loss that is the diffusion part of a bound on -log p(x_0); return any other unchanged."""
         process = self.process
         blocks = self.blocks
-        if not (self.bound and isinstance(process, BoundedProcess)):
+        if not self.bound:
             return measured
         if blocks is None:
             return process.bound(

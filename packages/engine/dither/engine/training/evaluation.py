@@ -16,7 +16,6 @@ from dither.registry.config.errors import Problem, Refused
 from dither.registry.contracts.protocols import (
     Metrics,
     PredictionMetric,
-    SampledMetrics,
     Split,
 )
 from dither.registry.contracts.records import Clean, Measured, Noised
@@ -172,11 +171,7 @@ class Intervals:
         measured: Measured,
     ) -> None:
         """Add a batch; does nothing if the metrics report no sums per sample."""
-        sums = (
-            metrics.per_sample(clean, measured)
-            if isinstance(metrics, SampledMetrics)
-            else {}
-        )
+        sums = metrics.per_sample(clean, measured)
         for name, (numerator, denominator) in sums.items():
             if name not in self._sums:
                 self._sums[name] = numerator.new_zeros(

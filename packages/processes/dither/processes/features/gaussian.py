@@ -14,7 +14,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dither.registry.contracts import protocols
-from dither.registry.contracts.records import Clean, Noise, Noised, State, over
+from dither.registry.contracts.records import (
+    Clean,
+    FeaturePrediction,
+    Noise,
+    Noised,
+    State,
+    over,
+)
 from dither.registry.contracts.spaces import FeatureSpace, Space
 
 from ..precision import wide
@@ -27,8 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["GaussianPrediction", "GaussianProcess"]
 
 
-class GaussianPrediction:
-    """Raw model output with its meaning; a `FeaturePrediction`.
+class GaussianPrediction(FeaturePrediction):
+    """Raw model output with its meaning.
 
     velocity is sqrt(alpha) eps - sqrt(1 - alpha) x_0 (Salimans and Ho 2022).
     """

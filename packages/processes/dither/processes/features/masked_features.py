@@ -15,9 +15,15 @@ from torch import Tensor
 from dither.registry.contracts.protocols import (
     MaskedFeatureProcess,
     ValueDistribution,
-    sample_prediction,
 )
-from dither.registry.contracts.records import Clean, Noise, Noised, State, over
+from dither.registry.contracts.records import (
+    Clean,
+    FeaturePrediction,
+    Noise,
+    Noised,
+    State,
+    over,
+)
 from dither.registry.contracts.spaces import FeatureSpace, Space
 
 from ..precision import wide
@@ -35,16 +41,25 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class MaskedFeaturePrediction:
-    """Visible values and the prediction of masked ones; a `FeaturePrediction`. No noise is added: eps is 0."""
+class MaskedFeaturePrediction(FeaturePrediction):
+    """Visible values of a state, and the raw output in place of masked ones."""
 
-    x0: Float[Tensor, "B L M"]
-    eps: Float[Tensor, "B L M"]
+    raw: Float[Tensor, "B L M"]
+    state: State
+
+    @property
+    def x0(self) -> Float[Tensor, "B L M"]:
+        return torch.where(self.state.masked, self.raw, self.state.x)
+
+    @property
+    def eps(self) -> Float[Tensor, "B L M"]:
+        """0: no noise is added."""
+        return torch.zeros_like(self.raw)
 
 
 @dataclass(frozen=True)
-class MaskedDistributionPrediction:
-    """Visible values and the distribution of masked ones; a `DistributionPrediction`."""
+class MaskedDistributionPrediction(FeaturePrediction):
+    """Visible values of a state, and the distribution of masked ones."""
 
     distribution: ValueDistribution
     state: State
@@ -135,12 +150,11 @@ class MaskedRegionProcess(MaskedFeatureProcess):
         noise: Noise,
     ) -> MaskedFeaturePrediction | MaskedDistributionPrediction:
         """Keep visible values, and take the output, a value or a distribution, for the masked ones."""
-        if isinstance(raw, ValueDistribution):
+        if not isinstance(raw, Tensor):
             return MaskedDistributionPrediction(raw, state)
+        # Losses and samplers compute in float32 at least, also after a model in half precision.
         raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
-        return MaskedFeaturePrediction(
-            torch.where(state.masked, raw, state.x), torch.zeros_like(raw)
-        )
+        return MaskedFeaturePrediction(raw, state)
 
     def prior(self, like: Clean) -> State:
         """Return the start of sampling: everything maskable is masked, for any ratio."""
@@ -167,12 +181,11 @@ class MaskedRegionProcess(MaskedFeatureProcess):
             count = (self.masks.shares(after, state.masked) * every).sum(1).round()
             share = over((count / units.sum(1).clamp_min(1)).clamp_max(1), state.x)
         masked = self.masks.pick(state.masked, share)
-        return self.reveal(state, sample_prediction(pred), masked)
+        return self.reveal(state, pred.draw(), masked)
 
     def finish(self, state: State, pred: Any, like: Clean) -> Float[Tensor, "B L M"]:
-        return self.reveal(
-            state, sample_prediction(pred), torch.zeros_like(state.masked)
-        ).x
+        nothing = torch.zeros_like(state.masked)
+        return self.reveal(state, pred.draw(), nothing).x
 
     def units(self, masked: Bool[Tensor, "B L M"]) -> Bool[Tensor, "B U"]:
         return self.masks.units(masked)

@@ -14,7 +14,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dither.registry.contracts.records import Clean, Noise, State, over
+from dither.registry.contracts.records import (
+    Clean,
+    FeaturePrediction,
+    Noise,
+    State,
+    over,
+)
 
 from ..features.gaussian import GaussianProcess
 from ..precision import wide
@@ -22,8 +28,8 @@ from ..precision import wide
 __all__ = ["FlowMatchingProcess", "FlowPrediction", "path_norm"]
 
 
-class FlowPrediction:
-    """Raw model output with its meaning; a `FeaturePrediction`. The velocity is dx/du = eps - x_0."""
+class FlowPrediction(FeaturePrediction):
+    """Raw model output with its meaning. The velocity is dx/du = eps - x_0."""
 
     def __init__(
         self,

@@ -57,8 +57,6 @@ class OrderedRegions(ProcessSampler):
     ) -> Iterator[Float[Tensor, "B L M"]]:
         import torch
 
-        from dither.registry.contracts.protocols import sample_prediction
-
         from ..timestep_sampling import reveal_counts, time_of
         from ..tokens.unmasking import top_positions
 
@@ -78,7 +76,7 @@ class OrderedRegions(ProcessSampler):
             if self.by == "spread":
                 score = -_variance(process, pred, state.masked, self.draws)
             masked = state.masked & ~process.elements(top_positions(score, units, due))
-            state = process.reveal(state, sample_prediction(pred), masked)
+            state = process.reveal(state, pred.draw(), masked)
             revealed = True
             yield state.x
         if not revealed:
@@ -94,12 +92,7 @@ def _variance(
     """Return the variance of draws, averaged over the masked elements of each unit; 0 where there are none."""
     import torch
 
-    from dither.registry.contracts.protocols import sample_prediction
-
-    values = torch.stack([sample_prediction(pred) for _ in range(draws)]).var(
-        0, correction=0
-    )
-    total, count = (
-        process.unit_sums(part) for part in (values * masked, masked.to(values.dtype))
-    )
-    return total / count.clamp_min(1)
+    variance = torch.stack([pred.draw() for _ in range(draws)]).var(0, correction=0)
+    variance_sum = process.unit_sums(variance * masked)
+    count = process.unit_sums(masked.to(variance.dtype))
+    return variance_sum / count.clamp_min(1)

@@ -29,42 +29,30 @@ from .task_protocols import *
 
 __all__ = [
     "FUSED_FROM",
-    "AssetTask",
-    "BoundedProcess",
-    "BucketedTask",
-    "DataWarnings",
     "Denoiser",
     "DistributionHead",
-    "DistributionPrediction",
     "DropsConditions",
-    "Exports",
     "FusedLoss",
     "GaussianProcess",
-    "ImportanceSampledProcess",
     "KeyValueCache",
     "LinearHead",
-    "LiteralProcess",
     "Loss",
     "MaskedFeatureProcess",
     "Metrics",
     "Picture",
     "PredictionMetric",
-    "PredictsValues",
     "Process",
     "RatioSums",
     "SampleMetric",
-    "SampledMetrics",
     "Sampler",
     "Schedule",
     "Session",
-    "ShowsTrajectories",
     "Split",
     "Task",
     "TokenProcess",
     "Tracker",
     "TrainedModel",
     "ValueDistribution",
-    "sample_prediction",
 ]
 
 Schedule = Callable[[Float[Tensor, "B *L"]], Noise]
@@ -99,7 +87,7 @@ class Process(Protocol):
 
     @abstractmethod
     def read(self, raw: Float[Tensor, "B L V"], state: State, noise: Noise) -> Any:
-        """Return the prediction of a raw model output: a `TokenPrediction` or a `FeaturePrediction`."""
+        """Return the `TokenPrediction` or `FeaturePrediction` of a raw model output."""
 
     @abstractmethod
     def prior(self, like: Clean) -> State:
@@ -120,10 +108,15 @@ class Process(Protocol):
     def finish(self, state: State, pred: Any, like: Clean) -> Shaped[Tensor, "B L *M"]:
         """Return a clean sample from the last state."""
 
+    def estimate(
+        self, clean: Clean, t: Float[Tensor, " B"]
+    ) -> tuple[Float[Tensor, " B"], Noised]:
+        """Return times and noised batches with the mean loss of `corrupt` over uniform t.
 
-@runtime_checkable
-class BoundedProcess(Protocol):
-    """A process that can complete a loss to a bound on -log p(x_0)."""
+        By default those of `corrupt`. A process may draw both from another distribution;
+        importance weights are then factors of the rate of the noise.
+        """
+        return t, self.corrupt(clean, t)
 
     def bound(
         self,
@@ -131,20 +124,11 @@ class BoundedProcess(Protocol):
         measured: Measured,
         denoise: Callable[[State, Float[Tensor, " B"]], Any],
     ) -> Measured:
-        """Add the terms before the smallest t and at t = 1 to a loss, per position in nats."""
+        """Complete a loss per position in nats to a bound on -log p(x_0); by default unchanged.
 
-
-@runtime_checkable
-class ImportanceSampledProcess(Protocol):
-    """A process that may draw times and states from another distribution than uniform t and q(x_t | x_0)."""
-
-    def estimate(
-        self, clean: Clean, t: Float[Tensor, " B"]
-    ) -> tuple[Float[Tensor, " B"], Noised]:
-        """Return times and noised batches with the same mean token loss over uniform t as `corrupt`.
-
-        Importance weights are factors of the rate of the noise.
+        A process that can adds the terms before the smallest t and at t = 1.
         """
+        return measured
 
 
 @runtime_checkable
@@ -159,6 +143,15 @@ class TokenProcess(Process, Protocol):
     """Whether the prior is all on one id (MASK), so that a token changes at most once."""
     predict: Literal["posterior", "plug-in", "score"] = "posterior"
     """Whether the raw output of the model gives probabilities of clean ids, or scores."""
+
+    def support(self, device: Any) -> Bool[Tensor, "rows V"] | None:
+        """Return the ids at which `read` uses the raw output unchanged where x_0 is uncertain.
+
+        With `predict` = "posterior" or "plug-in", the log-softmax over them is log p(x_0 | x_t);
+        with "score", the raw output is the log score, except 0 at x_t. At other ids all is -inf.
+        None, the default, if `read` changes the output in another way.
+        """
+        return None
 
     @abstractmethod
     def prior_probs(self, device: Any = None) -> Float[Tensor, "rows V"]:
@@ -388,44 +381,9 @@ class DistributionHead(Protocol):
         """Return the distribution."""
 
 
-@runtime_checkable
-class DistributionPrediction(Protocol):
-    """A `FeaturePrediction` with a distribution; its x0 is the mean."""
-
-    def draw(self) -> Float[Tensor, "B L M"]:
-        """Draw clean samples; values that are not masked are kept."""
-
-    def squared_errors(
-        self, x0: Float[Tensor, "B L M"], target_mask: Bool[Tensor, "B L M"]
-    ) -> Float[Tensor, "B L M"]:
-        """Return the errors that train the distribution."""
-
-
-def sample_prediction(pred: Any) -> Float[Tensor, "B L M"]:
-    """Draw clean features from a `DistributionPrediction`; return x0 of any other `FeaturePrediction`."""
-    x: Float[Tensor, "B L M"] = (
-        pred.draw() if isinstance(pred, DistributionPrediction) else pred.x0
-    )
-    return x
-
-
 FUSED_FROM = 256
 """Vocabulary size from which the fused form of a loss is used: on a CPU it is at least 1.5 times as
 fast from here on (measured: width 128, 2,048 positions); below there is little to gain."""
-
-
-@runtime_checkable
-class LiteralProcess(Protocol):
-    """A token process that uses the raw output of a model unchanged at every position whose id is uncertain.
-
-    With `predict` = "posterior" or "plug-in", the log-softmax over `support` is log p(x_0 | x_t);
-    with "score", the raw output is the log score, except 0 at x_t. Outside the support all is -inf.
-    """
-
-    predict: Any
-
-    def support(self, device: Any) -> Bool[Tensor, "rows V"]:
-        """Return the ids for which the raw output is used."""
 
 
 @runtime_checkable

@@ -258,15 +258,30 @@ class TokenStep:
 
 @runtime_checkable
 class FeaturePrediction(Protocol):
-    """A prediction of the clean features."""
+    """A prediction of the clean features; classes inherit from it, and define x0 and eps as properties.
+
+    Where a distribution is predicted, x0 is its mean.
+    """
 
     @property
+    @abstractmethod
     def x0(self) -> Float[Tensor, "B L M"]:
         """The predicted clean sample."""
 
     @property
+    @abstractmethod
     def eps(self) -> Float[Tensor, "B L M"]:
         """The noise that explains x_t given `x0`."""
+
+    def draw(self) -> Float[Tensor, "B L M"]:
+        """Draw clean samples, in which visible values are unchanged; by default x0."""
+        return self.x0
+
+    def squared_errors(
+        self, x0: Float[Tensor, "B L M"], target_mask: Bool[Tensor, "B L M"]
+    ) -> Float[Tensor, "B L M"]:
+        """Return errors whose mean is minimal at the true mean or distribution; 0 outside `target_mask`."""
+        return torch.where(target_mask, self.x0 - x0, 0.0).square()
 
 
 Prediction = TokenPrediction | FeaturePrediction

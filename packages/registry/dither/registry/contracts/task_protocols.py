@@ -6,6 +6,7 @@ tokens, `B L M` for features.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,22 +15,16 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from ..config.errors import Refused
 from .records import Clean, Measured, Noised
 from .spaces import Space
 
 __all__ = [
-    "AssetTask",
-    "BucketedTask",
-    "DataWarnings",
-    "Exports",
     "Metrics",
     "Picture",
     "PredictionMetric",
-    "PredictsValues",
     "RatioSums",
     "SampleMetric",
-    "SampledMetrics",
-    "ShowsTrajectories",
     "Split",
     "Task",
     "Tracker",
@@ -60,10 +55,18 @@ class Picture:
         return {media: content for media, content in contents.items() if content}
 
 
+RatioSums = tuple[Float[Tensor, " B"], Float[Tensor, " B"]]
+"""The terms of each sample in numerator and denominator of a metric that is a ratio of two sums."""
+
+
 @runtime_checkable
 class Metrics(Protocol):
-    """An accumulator whose result does not depend on how a split is divided into batches."""
+    """An accumulator whose result does not depend on the division into batches.
 
+    Classes inherit from it.
+    """
+
+    @abstractmethod
     def update(
         self,
         clean: Clean,
@@ -73,20 +76,16 @@ class Metrics(Protocol):
     ) -> None:
         """Add one batch."""
 
+    @abstractmethod
     def compute(self) -> dict[str, float]:
         """Return the metrics by name; names contain the unit, as in `nats_per_graph`."""
 
-
-RatioSums = tuple[Float[Tensor, " B"], Float[Tensor, " B"]]
-"""The terms of each sample in numerator and denominator of a metric that is a ratio of two sums."""
-
-
-@runtime_checkable
-class SampledMetrics(Protocol):
-    """Metrics with 95 % confidence intervals over samples: the engine adds `NAME_ci95`, half the width."""
-
     def per_sample(self, clean: Clean, measured: Measured) -> Mapping[str, RatioSums]:
-        """Return the terms of those metrics of `compute` that are ratios of two sums over samples."""
+        """Return the terms of metrics of `compute` that are ratios of two sums over samples.
+
+        From them the engine computes 95 % confidence intervals: `NAME_ci95`, half the width.
+        """
+        return {}
 
 
 @runtime_checkable
@@ -125,24 +124,31 @@ class Tracker(Protocol):
 
 @runtime_checkable
 class Task(Protocol):
-    """The data, its metrics and its plots."""
+    """The data, its metrics and its plots; classes inherit from it.
 
-    @property
-    def space(self) -> Space:
-        """The space of one sample."""
+    Methods from `buckets` on are optional.
+    """
 
+    space: Space
+    """The space of one sample."""
+
+    @abstractmethod
     def size(self, split: Split) -> int:
         """Return the number of samples of a split."""
 
+    @abstractmethod
     def batch(self, split: Split, rows: Sequence[int]) -> Clean:
         """Return the samples with these indices, on the CPU: a pure function of its arguments."""
 
+    @abstractmethod
     def like(self, n: int, seed: int) -> Clean:
-        """Return templates for sampling: valid and known positions, and the true values in x0 if there are any."""
+        """Return templates for sampling: valid and known positions, and true values if known."""
 
+    @abstractmethod
     def metrics(self) -> Metrics:
         """Return a fresh accumulator for one evaluation."""
 
+    @abstractmethod
     def baselines(
         self, split: Split = "valid", samples: int | None = None
     ) -> dict[str, float]:
@@ -152,54 +158,31 @@ class Task(Protocol):
         more. Names of metrics of samples start with `sample `.
         """
 
+    @abstractmethod
     def sample_metrics(
         self, samples: Shaped[Tensor, "N L *M"], like: Clean
     ) -> dict[str, float]:
         """Return metrics of samples."""
 
+    @abstractmethod
     def plots(
         self, samples: Shaped[Tensor, "N L *M"], like: Clean
     ) -> Iterable[Picture]:
         """Yield pictures of samples."""
 
-
-@runtime_checkable
-class AssetTask(Protocol):
-    """A task that writes files into an export, which works with them where the data are missing."""
-
-    def save_assets(self, folder: Path) -> None:
-        """Write files, such as a tokenizer, into an empty folder."""
-
-
-@runtime_checkable
-class BucketedTask(Protocol):
-    """A task that groups samples with the same valid positions."""
-
-    def buckets(self, split: Split) -> Sequence[int]:
-        """Return a bucket number for each sample; samples of one bucket have the same valid positions."""
-
-
-@runtime_checkable
-class DataWarnings(Protocol):
-    """A task with warnings about its data, shown before a run."""
+    def buckets(self, split: Split) -> Sequence[int] | None:
+        """Return a bucket for each sample; those of one bucket have the same valid positions."""
+        return None
 
     def data_warnings(self) -> Iterable[str]:
-        """Yield lines such as the number of rejected samples and the reason."""
-
-
-@runtime_checkable
-class ShowsTrajectories(Protocol):
-    """A task that can plot sampling trajectories."""
+        """Yield lines to show before a run, such as the number of rejected samples and why."""
+        return ()
 
     def trajectory_plots(
         self, path: Shaped[Tensor, "T N L *M"], like: Clean
     ) -> Iterable[Picture]:
-        """Yield pictures of all states of a sampler, the finished samples last; `like` is the template."""
-
-
-@runtime_checkable
-class Exports(Protocol):
-    """A task that can export samples to files of other programs."""
+        """Yield pictures of all states of a sampler, the finished samples last."""
+        return ()
 
     def export(
         self,
@@ -208,7 +191,23 @@ class Exports(Protocol):
         form: str,
         folder: Path,
     ) -> tuple[Sequence[Path], Sequence[str]]:
-        """Write samples in a format of `TaskSpec.exports` into a new folder; return the files and messages."""
+        """Write samples in a format of `TaskSpec.exports` into a new folder.
+
+        Returns:
+            The files, and messages to print.
+        """
+        name = type(self).__name__
+        raise TypeError(f"{name} offers exports, but has no method export")
+
+    def save_assets(self, folder: Path) -> None:
+        """Write the files that an export needs without the data, such as a tokenizer."""
+        return None
+
+    def predict_values(self, model: TrainedModel, x: Any, **labels: str) -> Any:
+        """Return predictions for inputs `x` of the user, both in the units of the data."""
+        raise Refused(
+            f"{type(self).__name__} does not implement predict_values", code="usage"
+        )
 
 
 class TrainedModel(Protocol):
@@ -241,11 +240,3 @@ class TrainedModel(Protocol):
         seed: int = 0,
     ) -> Any:
         """Return lower bounds on log p(unknown ids | known ids) in nats, as `values` of shape `B`."""
-
-
-@runtime_checkable
-class PredictsValues(Protocol):
-    """A task that predicts values from inputs of the user, for `system.predict` in Python."""
-
-    def predict_values(self, model: TrainedModel, x: Any, **labels: str) -> Any:
-        """Return predictions for inputs `x`, both in the units of the data."""

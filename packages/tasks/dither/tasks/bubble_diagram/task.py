@@ -17,7 +17,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.contracts.protocols import Picture, RatioSums, Split
+from dither.registry.contracts.protocols import Metrics, Picture, RatioSums, Split, Task
 from dither.registry.contracts.records import Clean, Measured, Noised
 from dither.registry.contracts.spaces import TokenSpace
 
@@ -62,7 +62,7 @@ REFERENCE: Final = 1024
 """Diagrams of each baseline that are evaluated with the sample metrics."""
 
 
-class BubbleDiagrams:
+class BubbleDiagrams(Task):
     """Bubble diagrams as token sequences by field, and constraints on samples."""
 
     def __init__(
@@ -414,7 +414,7 @@ def _boundaries_of(like: Clean) -> Boundaries | None:
     return None if flat is None else flat.cpu().numpy().reshape(len(flat), -1, 2)
 
 
-class GraphMetrics:
+class GraphMetrics(Metrics):
     """Nats per graph (by field and total) and per token, and accuracy by noise level.
 
     Independent of batch sizes. Uses the weights of the loss. If the loss is a NELBO, the values are

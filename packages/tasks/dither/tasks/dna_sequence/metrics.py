@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int64, UInt8
 from scipy.spatial.distance import jensenshannon
 from scipy.stats import wasserstein_distance
 
-from dither.registry.contracts.protocols import RatioSums
+from dither.registry.contracts.protocols import Metrics, RatioSums
 from dither.registry.contracts.records import Clean, Measured, Noised
 from dither.registry.contracts.spaces import TokenSpace
 
@@ -350,7 +350,7 @@ def _correlation(
     return float(np.corrcoef(first, second)[0, 1])
 
 
-class BaseMetrics:
+class BaseMetrics(Metrics):
     """Nats per base and perplexity of a split, and accuracy by noise level.
 
     If the loss is a NELBO, these are upper bounds, and `nats_per_base_prior` and

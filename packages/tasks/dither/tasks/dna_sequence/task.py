@@ -17,7 +17,7 @@ from jaxtyping import Int, Int64, UInt8
 from torch import Tensor
 
 from dither.registry.config.errors import Refused
-from dither.registry.contracts.protocols import Picture, Split
+from dither.registry.contracts.protocols import Picture, Split, Task
 from dither.registry.contracts.records import Clean
 from dither.registry.contracts.spaces import Condition, Field, TokenSpace
 
@@ -37,7 +37,7 @@ SERIES: Final = {
 """Label and colour of each group, the newest on top."""
 
 
-class DnaSequences:
+class DnaSequences(Task):
     """Sequences of one length with a label "cell"; cell types of samples alternate.
 
     Samples are compared by k-mers of length `kmer` and by motifs, of a file or those of the source.

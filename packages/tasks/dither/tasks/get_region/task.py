@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Float32, Shaped
 from torch import Tensor
 
-from dither.registry.contracts.protocols import Picture, Split
+from dither.registry.contracts.protocols import Picture, Split, Task
 from dither.registry.contracts.records import Clean
 from dither.registry.files.atomic import atomic_write
 
@@ -51,7 +51,7 @@ HEADER: Final = (
 )
 
 
-class RegionWindows:
+class RegionWindows(Task):
     """Windows of consecutive regions, each in one cell type; `spec` has options of `GetRegion`."""
 
     def __init__(self, matrix: RegionMatrix, spec: Any) -> None:
@@ -208,7 +208,8 @@ class RegionWindows:
                 )
         return [path], notes
 
-    predict_values = predict_values
+    # Its only label is the cell type.
+    predict_values = predict_values  # type: ignore[assignment]
 
     def _cell(self, like: Clean, number: int) -> str:
         cells = self.samples.cells

@@ -20,7 +20,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.contracts.protocols import Picture, Split
+from dither.registry.contracts.protocols import Picture, Split, Task
 from dither.registry.contracts.records import Clean
 from dither.registry.contracts.spaces import Field, TokenSpace
 
@@ -170,7 +170,7 @@ class TextTemplates:
         return texts
 
 
-class LanguageModelling(TextTemplates):
+class LanguageModelling(TextTemplates, Task):
     """Windows of text.
 
     The documents of a split are joined and cut into windows of equal length; only the last window
@@ -190,6 +190,8 @@ class LanguageModelling(TextTemplates):
         judge: Folder of a language model that scores samples; None for none.
         labels: Names of the labels of documents, the condition "label".
     """
+
+    space: TokenSpace
 
     def __init__(
         self,

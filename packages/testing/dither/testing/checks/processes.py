@@ -17,9 +17,17 @@ from dither.registry import TokenSpace
 from dither.registry.contracts.protocols import (
     GaussianProcess,
     MaskedFeatureProcess,
+    Process,
     TokenProcess,
 )
-from dither.registry.contracts.records import Clean, Noise, Noised, State
+from dither.registry.contracts.records import (
+    Clean,
+    FeaturePrediction,
+    Noise,
+    Noised,
+    State,
+    TokenPrediction,
+)
 
 from ..check_utils import (
     NotApplicable,
@@ -27,6 +35,7 @@ from ..check_utils import (
     assert_close,
     assert_equal,
     assert_unchanged,
+    check_implements,
     gaussian_scales,
     random_output,
     seed_cpu,
@@ -288,8 +297,11 @@ def target_mask_covers_uncertain(s: Situation) -> None:
 def returns_prediction(s: Situation) -> None:
     """Raw output becomes normalised log-probabilities and scores, 0 for unchanged ids; or consistent features."""
     process, clean, noised = _corrupted(s)
+    check_implements(process, Process)
     raw = random_output(process.space, clean.valid, s.seed)
     pred = process.read(raw, noised.state, noised.noise)
+    tokens = isinstance(process.space, TokenSpace)
+    check_implements(pred, TokenPrediction if tokens else FeaturePrediction)
     x = noised.state.x
     free = ~noised.fixed
     if isinstance(process.space, TokenSpace):

@@ -13,7 +13,12 @@ import torch
 from torch import Tensor
 
 from dither.registry import TokenSpace
-from dither.registry.contracts.protocols import Picture, PredictionMetric, Tracker
+from dither.registry.contracts.protocols import (
+    Metrics,
+    Picture,
+    PredictionMetric,
+    Tracker,
+)
 from dither.registry.contracts.records import Measured
 
 from ..check_utils import assert_equal, assert_unchanged, seed_cpu, snapshot
@@ -159,6 +164,7 @@ def _compute(s: Situation, metric: Any, batches: list[slice]) -> Mapping[str, fl
     weights = torch.rand(shape) * s.clean.valid
     measured = Measured(torch.rand(shape), weights)
     metrics = metric.metrics()
+    check_implements(metrics, Metrics)
     for rows in batches:
         pred = process.read(raw[rows], noised[rows].state, noised[rows].noise)
         metrics.update(s.clean[rows], noised[rows], pred, measured[rows])

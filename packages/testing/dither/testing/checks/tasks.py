@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from dither.registry import FeatureSpace, TokenSpace
+from dither.registry.contracts.protocols import Metrics, Task
 from dither.registry.contracts.records import Clean, Measured, over
 from dither.registry.contracts.spaces import Condition
 
 from ..check_utils import (
     assert_unchanged,
+    check_implements,
     clean_ids,
     random_output,
     seed_cpu,
@@ -38,7 +40,9 @@ def _task(s: Situation) -> Any:
     """Build a task once; reading data may take seconds."""
     key = f"{s.part.pinned} {s.spec!r}"
     if key not in _built:
-        _built[key] = s.build()
+        task = s.build()
+        check_implements(task, Task)
+        _built[key] = task
     return _built[key]
 
 
@@ -194,6 +198,7 @@ def metrics_batch_invariant(s: Situation) -> None:
 
     def compute(batches: list[slice]) -> dict[str, float]:
         metrics = task.metrics()
+        check_implements(metrics, Metrics)
         for rows in batches:
             pred = process.read(raw[rows], noised[rows].state, noised[rows].noise)
             metrics.update(clean[rows], noised[rows], pred, measured[rows])

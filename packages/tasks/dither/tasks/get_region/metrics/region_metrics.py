@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float, Int, Integer
 from torch import Tensor
 
+from dither.registry.contracts.protocols import Metrics
 from dither.registry.contracts.records import Clean, Measured, Noised
 from dither.registry.contracts.spaces import Group
 
@@ -62,7 +63,7 @@ PREFIXES = {"motifs": "motif"}
 """Prefix of the metrics of a group, if it is not the name of the group."""
 
 
-class RegionMetrics:
+class RegionMetrics(Metrics):
     """Accumulates batches; a metric without target elements is left out.
 
     - `masked_mse`: mean squared error of all target elements, in scaled units: before transform and

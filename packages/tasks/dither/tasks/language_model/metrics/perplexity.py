@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Int, Integer
 from torch import Tensor
 
-from dither.registry.contracts.protocols import RatioSums
+from dither.registry.contracts.protocols import Metrics, RatioSums
 from dither.registry.contracts.records import Clean, Measured, Noised
 from dither.registry.contracts.spaces import TokenSpace
 
@@ -30,7 +30,7 @@ def after_end(x: Int[Tensor, "B L"], end: int) -> Bool[Tensor, "B L"]:
     return (ends > 1) | ((ends == 1) & (x != end))
 
 
-class TextMetrics:
+class TextMetrics(Metrics):
     """Nats per token, bits per character and perplexity of a split, and accuracy by noise level.
 
     The loss is weighted by its own weights; if it is a NELBO, these are upper bounds of the true

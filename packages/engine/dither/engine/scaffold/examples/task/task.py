@@ -40,27 +40,11 @@ class ExampleTask(TaskSpec):
         return progressions(self.space(), self.ids)
 
 
-class NatsPerToken:
-    """Weighted mean of the loss, from sums, so that it does not depend on the batch size."""
-
-    def __init__(self) -> None:
-        self.nats = 0.0
-        self.weight = 0.0
-
-    def update(self, clean: Clean, noised: Any, pred: Any, measured: Measured) -> None:
-        weights = measured.weights.double()
-        self.nats += float((measured.values.double() * weights).sum())
-        self.weight += float(weights.sum())
-
-    def compute(self) -> dict[str, float]:
-        return {"nats_per_token": self.nats / max(self.weight, 1e-9)}
-
-
 def progressions(space: TokenSpace, ids: int) -> Task:
     """Return the task: one progression in ten for validation, one for testing."""
     import torch
 
-    from dither.registry.contracts.protocols import Picture
+    from dither.registry.contracts.protocols import Metrics, Picture, Task
     from dither.registry.contracts.records import Clean
 
     number = torch.arange(ids * ids)[:, None]
@@ -75,7 +59,24 @@ def progressions(space: TokenSpace, ids: int) -> Task:
         "test": samples[fold == 9],
     }
 
-    class Progressions:
+    class NatsPerToken(Metrics):
+        """Weighted mean of the loss, from sums, so that it does not depend on the batch size."""
+
+        def __init__(self) -> None:
+            self.nats = 0.0
+            self.weight = 0.0
+
+        def update(
+            self, clean: Clean, noised: Any, pred: Any, measured: Measured
+        ) -> None:
+            weights = measured.weights.double()
+            self.nats += float((measured.values.double() * weights).sum())
+            self.weight += float(weights.sum())
+
+        def compute(self) -> dict[str, float]:
+            return {"nats_per_token": self.nats / max(self.weight, 1e-9)}
+
+    class Progressions(Task):
         def __init__(self) -> None:
             self.space = space
 
