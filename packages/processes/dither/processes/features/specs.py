@@ -65,43 +65,54 @@ class _MaskedProcess(ScheduledProcess):
         return self.mask, self.group, self.ratio, self.exact, self.block
 
     def _check_space(self, space: FeatureSpace) -> Iterable[Misfit]:
-        names = [known.name for known in space.groups]
-        group = self.group
-        if (self.mask == "group" and group is None) or group not in (None, *names):
-            what = (
-                f'unknown group "{group}"'
-                if group
-                else 'mask = "group" requires the name of a group'
-            )
-            hint = did_you_mean(group, names) if group else None
-            path, code = (
-                (("group",), "unknown-value") if group else (("mask",), "missing-key")
-            )
+        yield from self._check_group(space)
+        if self.mask == "tss":
+            yield from _check_tss(space)
+
+    def _check_group(self, space: FeatureSpace) -> Iterable[Misfit]:
+        names = [group.name for group in space.groups]
+        listed = f"groups: {', '.join(names) or 'none'}"
+        if self.group is None:
+            if self.mask == "group":
+                message = f'mask = "group" requires the name of a group; {listed}'
+                yield Misfit(message, ("mask",), ("task",), code="missing-key")
+            return
+
+        if self.group not in names:
             yield Misfit(
-                f"{what}; groups: {', '.join(names) or 'none'}",
-                path,
+                f'unknown group "{self.group}"; {listed}',
+                ("group",),
                 ("task",),
-                hint,
-                code,
+                help=did_you_mean(self.group, names),
+                code="unknown-value",
             )
-        if group in space.given:
-            left = ", ".join(name for name in names if name not in space.given)
-            message = f'group = "{group}" leaves nothing to learn: the task gives it to the model as known'
+
+        # Given columns are never masked, so that no position would have a target.
+        if self.group in space.given:
+            rest = [name for name in names if name not in space.given]
             yield Misfit(
-                message,
+                f'group = "{self.group}" leaves nothing to learn: '
+                "the task gives it to the model as known",
                 ("group",),
                 ("task", "given"),
-                f"groups that are not given: {left or 'none'}",
+                help=f"groups that are not given: {', '.join(rest) or 'none'}",
             )
-        conditions = [
-            condition.name for condition in space.conditions if condition.size is None
-        ]
-        if self.mask == "tss" and "tss" not in conditions:
-            have = ", ".join(conditions) or "none"
-            message = f'mask = "tss" requires the condition "tss" at every position; the task has: {have}'
-            yield Misfit(
-                message, ("mask",), ("task",), "use data with transcription start sites"
-            )
+
+
+def _check_tss(space: FeatureSpace) -> Iterable[Misfit]:
+    """Yield that a mask of transcription start sites does not know where they are."""
+    # Labels have a size; a mask needs a number at every position.
+    conditions = [
+        condition.name for condition in space.conditions if condition.size is None
+    ]
+    if "tss" not in conditions:
+        yield Misfit(
+            'mask = "tss" requires the condition "tss" at every position; '
+            f"the task has: {', '.join(conditions) or 'none'}",
+            ("mask",),
+            ("task",),
+            help="use data with transcription start sites",
+        )
 
 
 class Gaussian(_MaskedProcess):

@@ -21,7 +21,13 @@ from dither.registry.contracts.protocols import (
 )
 from dither.registry.contracts.records import Measured
 
-from ..check_utils import assert_equal, assert_unchanged, seed_cpu, snapshot
+from ..check_utils import (
+    assert_equal,
+    assert_unchanged,
+    check_implements,
+    seed_cpu,
+    snapshot,
+)
 from ..situations import Situation, checks_of, fitting_process
 
 __all__ = ["CHECKS"]
