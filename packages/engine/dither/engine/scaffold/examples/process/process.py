@@ -59,29 +59,6 @@ class ExampleProcess(ProcessSpec):
         return masking(space.with_mask(), self.schedule.build(), self.t_min)
 
 
-class Posterior:
-    """p(x_0 | x_t), a `TokenPrediction`."""
-
-    def __init__(self, log: Tensor, x: Tensor, masked: Tensor, noise: Noise) -> None:
-        self.log = log
-        self.x = x
-        self.masked = masked
-        self.noise = noise
-
-    def log_clean(self) -> Tensor:  # B L V
-        return self.log
-
-    def log_score(self) -> Tensor:
-        """Return log p_t(y) / p_t(x_t) = log alpha / (1 - alpha) + log p(x_0 = y | x_t), B L V."""
-        from dither.registry.contracts.records import over
-
-        log_odds = -over(self.noise.sigma, self.x).expm1().log()
-        score = self.log + log_odds[..., None].to(self.log.dtype)
-        # From a token that is not masked there is no other way than to stay.
-        score = score.masked_fill(~self.masked[..., None], -math.inf)
-        return score.scatter(-1, self.x[..., None], 0.0)
-
-
 def masking(space: TokenSpace, schedule: Schedule, t_min: float) -> Process:
     """Return the process."""
     # torch is imported here, so that `dither list` and `dither validate` stay fast.
@@ -89,9 +66,31 @@ def masking(space: TokenSpace, schedule: Schedule, t_min: float) -> Process:
     from torch.nn.functional import log_softmax, one_hot
 
     from dither.registry.contracts.protocols import Process
-    from dither.registry.contracts.records import Noised, State
+    from dither.registry.contracts.records import Noised, State, TokenPrediction, over
 
     mask = space.table(lambda field: torch.tensor(field.mask))  # rows
+
+    class Posterior(TokenPrediction):
+        """p(x_0 | x_t)."""
+
+        def __init__(
+            self, log: Tensor, x: Tensor, masked: Tensor, noise: Noise
+        ) -> None:
+            self.log = log
+            self.x = x
+            self.masked = masked
+            self.noise = noise
+
+        def log_clean(self) -> Tensor:  # B L V
+            return self.log
+
+        def log_score(self) -> Tensor:
+            """Return log p_t(y) / p_t(x_t) = log alpha / (1 - alpha) + log p(x_0 = y | x_t), B L V."""
+            log_odds = -over(self.noise.sigma, self.x).expm1().log()
+            score = self.log + log_odds[..., None].to(self.log.dtype)
+            # From a token that is not masked there is no other way than to stay.
+            score = score.masked_fill(~self.masked[..., None], -math.inf)
+            return score.scatter(-1, self.x[..., None], 0.0)
 
     class Masking(Process):
         def __init__(self) -> None:
