@@ -195,11 +195,12 @@ def joint_distributions(s: Situation) -> None:
 
     # Random output: a step must be exact for any prediction.
     raw = random_output(process.space, torch.ones(1, 2, dtype=torch.bool), s.seed)
-    raw = raw.expand(MANY, -1, -1)
-    # From a state in the middle, and from the start, where all may be MASK.
-    for one in (noised.state[:1], start[:1]):
+    # From a state in the middle, and from the start, where all may be MASK. Large scores are those
+    # of no distribution: clamped, they make a position certain, so the second output is small.
+    for one, scale in ((noised.state[:1], 1.0), (start[:1], 0.1)):
         state = one.apply(lambda tensor: tensor.expand(MANY, *tensor.shape[1:]).clone())
-        pred = process.read(raw, state, now)
+        output = (scale * raw).expand(MANY, -1, -1)
+        pred = process.read(output, state, now)
         p0 = pred.log_clean()[0].double().exp()
         reverse = []
         for position, x in enumerate(one.x[0]):
