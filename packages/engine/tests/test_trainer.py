@@ -162,17 +162,17 @@ def test_outcomes_are_read_after_many_steps_without_a_log(make_trainer, monkeypa
         ),
     ],
 )
-def test_a_cancelled_step_changes_nothing_of_any_optimizer(build):
+@pytest.mark.parametrize("bad", [0, 2])  # before and after there is state
+def test_a_cancelled_step_changes_nothing_of_any_optimizer(build, bad):
     def three_steps(cancelled):
         weight = nn.Parameter(torch.ones(3))
         optimizer = build([weight])
         for step in range(4):
-            if step == 2 and not cancelled:
+            if step == bad and not cancelled:
                 continue
-            weight.grad = torch.full((3,), torch.nan if step == 2 else 1.0)
-            step_where(
-                torch.tensor(step != 2), optimizer, [weight.grad], torch.tensor(2.0)
-            )
+            weight.grad = torch.full((3,), torch.nan if step == bad else 1.0)
+            applied = torch.tensor(step != bad)
+            step_where(applied, optimizer, [weight.grad], torch.tensor(2.0))
         state = [
             value for entry in optimizer.state.values() for value in entry.values()
         ]

@@ -15,7 +15,6 @@ from dither.registry.config.errors import dotted
 from dither.registry.spec.base import components_in, path_mark
 
 from ..config.experiment import Experiment
-from ..distributed.ranks import local_shard
 
 __all__ = [
     "FiniteGuard",
@@ -127,28 +126,10 @@ def step_where(
         optimizer.step()
         return
 
-    # Gradients of 0 would still decay weights and momentum, so that a cancelled step is undone.
-    # Counters that it keeps on the host go on, as the host does not know.
-    tensors = [
-        tensor for tensor in _tensors(optimizer) if tensor.device == applied.device
-    ]
-    before = [tensor.clone() for tensor in tensors]
-    for gradient in gradients:
-        gradient.masked_fill_(~applied, 0.0)
-    optimizer.step()
-    for tensor, old in zip(tensors, before, strict=True):
-        tensor.copy_(torch.where(applied, tensor, old))
-
-
-@torch.no_grad()
-def _tensors(optimizer: Optimizer) -> list[Tensor]:
-    """Return the parameters and the state of an optimizer, or their shards on this rank."""
-    tensors = [
-        parameter for group in optimizer.param_groups for parameter in group["params"]
-    ]
-    for state in optimizer.state.values():
-        tensors += [value for value in state.values() if isinstance(value, Tensor)]
-    return [local_shard(tensor.detach()) for tensor in tensors]
+    # Gradients of 0 would still decay weights and momentum: an optimizer without `found_inf`
+    # cancels a step only by not being called, for which the host must know.
+    if bool(applied):
+        optimizer.step()
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
