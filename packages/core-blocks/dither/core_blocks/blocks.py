@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from .adaln import Modulation
 from .attention import Attention
 from .kv_cache import KVCache
 from .mlps import make_mlp
+from .modulation import Modulation
 from .norms import make_norm, modulate
 from .options import TransformerBlock
 

@@ -246,8 +246,8 @@ class DenoiserModel(ModelSpec):
         return convert_folder(folder, out, length, mask_id)
 
     def build(self, space: Space) -> Denoiser:
-        from .adaln import Final
         from .denoiser import Denoiser, init_trunc_normal, tie_embeddings
+        from .modulation import Final
 
         block = self.block.traits()
         cond = self._cond if self.final == "adaln" else None

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, islice
+from itertools import accumulate
 from typing import Any, ClassVar
 from unicodedata import combining, east_asian_width
 
 from ..spec.misfit import Path
+from .nearest_name import did_you_mean, nearest
 
 __all__ = [
     "CODES",
@@ -107,8 +108,6 @@ MAX_MESSAGE = 2000
 MAX_KEY = 60
 """Characters shown of a key."""
 BARE = re.compile(r"[A-Za-z0-9_-]+")
-CANDIDATES = 500
-"""Names that `nearest` compares."""
 
 
 @dataclass(frozen=True)
@@ -273,30 +272,6 @@ def printable(text: str) -> str:
         else:
             letters.append("\N{REPLACEMENT CHARACTER}")
     return "".join(letters)
-
-
-def nearest(word: object, allowed: Iterable[str]) -> str | None:
-    """Return the allowed name most similar to `word`, or None."""
-    import difflib
-
-    # `-` and `_` are confused more often than letters.
-    folded = {_folded(name): name for name in islice(allowed, CANDIDATES)}
-    close = difflib.get_close_matches(
-        _folded(str(word)[:MAX_KEY]), folded, n=1, cutoff=0.6
-    )
-    return folded[close[0]] if close else None
-
-
-def _folded(name: str) -> str:
-    return name.replace("_", "-").lower()
-
-
-def did_you_mean(
-    word: object, allowed: Iterable[str], otherwise: str | None = None
-) -> str | None:
-    """Return a help text with the allowed name most similar to `word`, or else another text."""
-    close = nearest(word, allowed)
-    return f'did you mean "{close}"?' if close else otherwise
 
 
 def dotted(path: Path) -> str:

@@ -17,7 +17,7 @@ from ..spec.base import Options, Spec, path_mark
 from ..spec.misfit import Misfit, Path
 from .document import Document
 from .errors import MAX_PROBLEMS, Origin, Problem, Refused, omitted_problems
-from .option_types import descend, slot_kind
+from .option_lookup import descend, slot_kind
 from .validation_errors import PATTERN_MESSAGE, ErrorConverter
 
 __all__ = [

@@ -12,7 +12,7 @@ from ..spec.base import Options, Spec
 from ..spec.misfit import Path
 from .document import Document
 from .errors import Problem, did_you_mean, nearest
-from .option_types import annotation_of, descend, models_of, slot_kind
+from .option_lookup import annotation_of, descend, models_of, slot_kind
 
 __all__ = ["PATTERN_MESSAGE", "ErrorConverter"]
 

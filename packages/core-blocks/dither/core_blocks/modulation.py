@@ -1,4 +1,7 @@
-"""Adaptive layer norm: shift, scale and gate from the condition. Letters: B batch, L length, D width, C condition."""
+"""Adaptive layer norm (adaLN): shift, scale and gate from the condition; the block is `blocks.AdaLNZeroBlock`.
+
+Letters: B batch, L length, D width, C condition.
+"""
 
 from __future__ import annotations
 
