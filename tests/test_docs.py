@@ -111,16 +111,6 @@ def test_the_likelihood_of_the_language_page(monkeypatch):
     assert (names["bound"].values + names["bound"].half_widths < 0).all()
 
 
-def test_the_tables_of_quick_runs_are_those_measured():
-    from experiments.results import RECORDS, quick_table
-
-    records = json.loads(RECORDS.read_text())
-    for page, prefix in ((ROOT / "README.md", ""), (ROOT / "docs/results.md", "../")):
-        assert quick_table(records, prefix) in page.read_text(), (
-            "python -m experiments.results --tables"
-        )
-
-
 def test_links_resolve():
     links = [
         (page, target)
