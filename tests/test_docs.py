@@ -154,6 +154,7 @@ def test_the_reference_of_kinds_hooks_and_checks_is_generated():
         in site["hooks_page"]()
     )
     assert "`rate_is_derivative`" in site["checks_page"]()
+    site["merged"].cleanup()
 
 
 TINY = """

@@ -131,7 +131,9 @@ def test_host_synchronisations_on_a_simulated_gpu(change):
             shapes.append([])
             loss = trainer.advance()["loss"]
             assert step or float(loss) == pytest.approx(expected, rel=1e-5)
-        assert not trace.syncs
+        # The simulated device has no fused optimizer, which cancels a step by itself.
+        waits = [place for _, place in trace.syncs if "nan_guard" not in place]
+        assert not waits
         assert shapes[0] == shapes[1] == shapes[2]
         assert trace.kernels > 100
 
