@@ -209,7 +209,7 @@ def kill_after(moment: str) -> None:
         setattr(owner, name, call)
 
     def boundary(trainer: Any) -> bool:
-        return trainer.step * trainer.train.batch_size == trainer.order.size
+        return trainer.step * trainer.train.batch_size == trainer.batches.order.size
 
     if moment == "evaluation":
         dying(Run, "evaluate", lambda trainer: trainer.step == 5)
