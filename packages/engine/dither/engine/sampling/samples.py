@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import Thread
 
 import torch
 from jaxtyping import Bool, Int, Shaped
@@ -136,30 +134,15 @@ def make_samples(
     drawn = draw_accepted(system, like, seed, batch_size, tries, stopped, watch)
     if drawn is None or not len(drawn.samples):
         return drawn
-    pending = (
-        _start(lambda: _sample_metrics(system, drawn)) if metrics else None
-    )  # while pictures are drawn
     if pictures:
         drawn.pictures.extend(task.plots(drawn.samples, drawn.like))
     if watch is not None and (path := watch.path()) is not None:
         drawn.pictures.extend(
             task.trajectory_plots(path, like.apply(lambda value: value[watch.rows]))
         )
-    return drawn if pending is None else replace(drawn, metrics=pending.result())
-
-
-def _start(compute: Callable[[], dict[str, float]]) -> Future[dict[str, float]]:
-    """Compute in a thread that ends with the program: Ctrl-C does not wait for it."""
-    future: Future[dict[str, float]] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(compute())
-        except BaseException as error:
-            future.set_exception(error)
-
-    Thread(target=run, daemon=True).start()
-    return future
+    if not metrics:
+        return drawn
+    return replace(drawn, metrics=_sample_metrics(system, drawn))
 
 
 def _sample_metrics(system: Diffusion, drawn: SampleSet) -> dict[str, float]:
