@@ -96,7 +96,7 @@ def test_an_export_loads_without_its_data(export):
     assert "task.data.paths = data/*.txt; task.data.paths = data/more.txt" in str(
         no.value
     )
-    assert "load(..., changes=" in no.value.problems[0].help
+    assert "load(..., overrides=" in no.value.problems[0].help
     x = dither.draw(system, system.task.infill("the[MASK:2]cat", 2, seed=0), seed=0)
     assert all(
         picture.text.startswith("the")
@@ -148,7 +148,7 @@ def test_an_export_of_built_in_text_keeps_its_tokenizer(
 def test_data_are_found_in_the_export_or_by_override(export):
     given, gone, samples = export
     where = f"task.data.paths=['{gone}/texts/*.txt', '{gone}/more.txt']"
-    there = dither.load(given, device="cpu", changes=[where])
+    there = dither.load(given, device="cpu", overrides=[where])
     assert torch.equal(dither.draw(there, there.task.like(3, seed=0), seed=0), samples)
     (given / "data").mkdir()
     shutil.copy(gone / "texts" / "a.txt", given / "data")
@@ -156,7 +156,9 @@ def test_data_are_found_in_the_export_or_by_override(export):
     inside = dither.load(given, device="cpu")
     assert inside.task.like(3, seed=0).x0.shape == (3, 8)
     with pytest.raises(Refused, match="nowhere"):
-        dither.load(given, device="cpu", changes=["task.data.paths=['/nowhere/*.txt']"])
+        dither.load(
+            given, device="cpu", overrides=["task.data.paths=['/nowhere/*.txt']"]
+        )
 
 
 def test_no_machine_specific_paths(export, made):

@@ -1,9 +1,26 @@
 """Diffusion transformers assembled from named components.
 
     import dither
-    run = dither.train("bubble_diagram/quick", {"train.steps": 500})
+
+    run = dither.train("bubble_diagram/quick", {"train.steps": 500})  # as `dither run`
     system = dither.load(run)
-    samples = system.sample(4)
+    samples = system.sample(4, seed=0)
+    plans = system.decode(samples)  # diagrams, texts or tables
+    metrics = system.evaluate()
+
+Other sampler, other options, checked before anything is computed:
+
+    system.sample(4, sampler="first-hitting", steps=20)
+    experiment = dither.load_experiment("bubble_diagram/quick").experiment
+    wider = experiment.replace(model={"width": 64}, train={"steps": 500})
+    dither.train(wider)
+    [component.name for component in dither.list("sampler")]
+
+A training loop of one's own:
+
+    system = dither.Diffusion.build(experiment)
+    optimizer = experiment.train.optimizer.build(system.model)
+    loss = system(system.task.batch("train", range(64))).mean()
 
 Several distributions, ours and third parties', share this package. Importing it imports none of
 them.
@@ -11,26 +28,54 @@ them.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterator
+from importlib import import_module
+from importlib.metadata import version
 from pkgutil import extend_path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .engine import draw, evaluate, load, load_experiment, save_experiment, train
-    from .engine.runs.api import components
+    from .engine import (
+        Diffusion,
+        Experiment,
+        draw,
+        evaluate,
+        load,
+        load_experiment,
+        sample,
+        save_experiment,
+        train,
+    )
+    from .engine.runs.api import components as list  # noqa: F401
+    from .registry.config.errors import Refused
+
+    __version__: str
 
 __all__ = [
-    "components",
+    "Diffusion",
+    "Experiment",
+    "Refused",
+    "__version__",
     "draw",
     "evaluate",
     "load",
     "load_experiment",
+    "sample",
     "save_experiment",
     "train",
 ]
 
+MODULES = {
+    "Refused": (".registry.config.errors", "Refused"),
+    "list": (".engine.runs.api", "components"),
+    # The former name of `list`.
+    "components": (".engine.runs.api", "components"),
+}
+"""Module and attribute of names that the engine does not have under this name."""
 
-class Folders(list[str]):
+
+class Folders(builtins.list[str]):
     """Every folder `dither` on sys.path, as in a namespace package."""
 
     def __iter__(self) -> Iterator[str]:
@@ -43,12 +88,18 @@ __path__ = Folders(__path__)
 
 def __getattr__(name: str) -> Any:
     """Import the engine, and torch, on first use."""
-    if name in __all__:
-        from . import engine
+    if name == "__version__":
+        return version("dither-engine")
+    if name in MODULES:
+        module, attribute = MODULES[name]
+    elif name in __all__:
+        module, attribute = ".engine", name
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(module, __name__), attribute)
 
-        if name == "components":  # there, this is a module
-            from .engine.runs.api import components
 
-            return components
-        return getattr(engine, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __dir__() -> builtins.list[str]:
+    """Return the public names, for completion."""
+    # `from dither import *` would hide the list of Python, so that `__all__` has it not.
+    return sorted([*__all__, "list"])

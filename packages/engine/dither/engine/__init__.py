@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .config.experiment import Experiment
     from .config.load_experiment import Loaded, load_experiment
-    from .runs.api import evaluate, save_experiment, train
+    from .runs.api import evaluate, sample, save_experiment, train
     from .runs.exports import load
     from .runs.system import System
     from .runs.system import System as Diffusion
@@ -23,6 +23,7 @@ __all__ = [
     "evaluate",
     "load",
     "load_experiment",
+    "sample",
     "save_experiment",
     "train",
 ]
@@ -37,6 +38,7 @@ MODULES = {
     "evaluate": ("runs.api", "evaluate"),
     "load": ("runs.exports", "load"),
     "load_experiment": ("config.load_experiment", "load_experiment"),
+    "sample": ("runs.api", "sample"),
     "save_experiment": ("runs.api", "save_experiment"),
     "train": ("runs.api", "train"),
 }

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from pydantic import Field
 
+from dither.registry.config.document import Document, Layer
 from dither.registry.config.errors import Refused
-from dither.registry.config.validation import PATTERN_MESSAGE
+from dither.registry.config.validation import (
+    PATTERN_MESSAGE,
+    dump,
+    problems_of,
+    validate,
+)
 from dither.registry.contracts.spaces import (
     FeatureSpace,
     ModelFacts,
@@ -25,6 +31,8 @@ from dither.registry.kinds import (
     SamplerSpec,
     TaskSpec,
 )
+from dither.registry.plugins.catalog import Catalog
+from dither.registry.plugins.manager import default_catalog
 from dither.registry.spec.base import Options, Slot, Spec, named
 from dither.registry.spec.misfit import Misfit, below
 
@@ -76,6 +84,39 @@ class Experiment(Options):
     sweep: Sweep | None = None
     """Values that `dither sweep` tries, one run for each combination."""
 
+    def replace(self, *, catalog: Catalog | None = None, **changes: Any) -> Experiment:
+        """Return a checked copy with other options: `replace(seed=1, model={"width": 64})`.
+
+        A table changes options of what is there, unless it names another component with `use`.
+        `catalog` is that of a `Loaded` experiment with plugin files.
+
+        Raises:
+            Refused: With a problem, and its TOML key, for everything that is wrong.
+        """
+        experiment, document = self.changed(changes, catalog)
+        if misfits := list(experiment.check()):
+            raise Refused(problems_of(misfits, document))
+        return experiment
+
+    def changed(
+        self, changes: Mapping[str, Any], catalog: Catalog | None = None
+    ) -> tuple[Experiment, Document]:
+        """Return a copy with other options, and its document; components are not compared."""
+        catalog = catalog or default_catalog()
+        document = Document()
+        document.merge(Layer("the experiment", dump(self, catalog)))
+        # Options that stay need not be found in the catalogue again.
+        for key in document.tree.keys() - changes.keys():
+            document.tree[key] = getattr(self, key)
+        document.merge(Layer("replace", dict(changes)))
+        document.given.clear()
+        return validate(Experiment, document, catalog), document
+
+    def component_names(self) -> list[str]:
+        """Return kind and name of the main components."""
+        components = (self.task, self.process, self.model, self.loss, self.sampler)
+        return [f"{component.kind} {component.name}" for component in components]
+
     def check(self) -> Iterator[Misfit]:
         """Yield why the components are incompatible.
 
@@ -117,6 +158,15 @@ class Experiment(Options):
             hint = 'set model.embedding = { use = "tokens", known = true }'
             yield Misfit(message, ("train", "known"), ("model",), hint)
         yield from check_conditions(self.sample, space, model)
+
+    def check_sampling(self, space: Space) -> Iterator[Misfit]:
+        """Yield why samples cannot be drawn with these options of sampling; reads no data."""
+        process = self.process.facts(space)
+        model = self.model.facts()
+        yield from _checked("sampler", self.sampler, process, model)
+        blocks = model.trained_blocks(process.space)
+        yield from self._check_blocks(blocks, process.space)
+        yield from check_conditions(self.sample, process.space, model)
 
     def _check_blocks(self, blocks: int | None, space: Space) -> Iterator[Misfit]:
         """Yield that a model of blocks of this size cannot draw whole samples."""

@@ -52,7 +52,7 @@ class Loaded:
 
 def load_experiment(
     path: Path | str,
-    changes: Mapping[str, Any] | Iterable[str] = (),
+    overrides: Mapping[str, Any] | Iterable[str] = (),
     removals: Iterable[str] = (),
     select: Sequence[str] | None = None,
 ) -> Loaded:
@@ -60,7 +60,7 @@ def load_experiment(
 
     Args:
         path: The TOML file.
-        changes: Values by key, such as `{"train.steps": 10}`, or `key=value` as after --set.
+        overrides: Values by key, such as `{"train.steps": 10}`, or `key=value` as after --set.
         removals: Keys as after --unset.
         select: Plugins as after -p.
 
@@ -68,17 +68,17 @@ def load_experiment(
         Refused: With a problem for everything that is wrong.
     """
     return check_experiment(
-        *open_experiment(path, override_texts(changes), removals, select)
+        *open_experiment(path, override_texts(overrides), removals, select)
     )
 
 
-def override_texts(changes: Mapping[str, Any] | Iterable[str]) -> list[str]:
+def override_texts(overrides: Mapping[str, Any] | Iterable[str]) -> list[str]:
     """Return overrides as after --set, given as such or as values by key."""
-    if isinstance(changes, Mapping):
+    if isinstance(overrides, Mapping):
         from dither.registry.plugins.describe import toml
 
-        return [f"{key}={toml(value)}" for key, value in changes.items()]
-    return [changes] if isinstance(changes, str) else list(changes)
+        return [f"{key}={toml(value)}" for key, value in overrides.items()]
+    return [overrides] if isinstance(overrides, str) else list(overrides)
 
 
 def open_experiment(

@@ -1,4 +1,4 @@
-"""The functions of `import dither`: train, evaluate, list components, save an experiment made of Python objects."""
+"""The functions of `import dither`: train, evaluate, sample, list components, save an experiment."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from dither.registry.plugins.manager import load_plugins
 
 from ..config.experiment import Experiment
 from ..config.load_experiment import load_experiment
+from .exports import load
 from .run import run
 from .run_directory import link_latest
 from .system import System
 
-__all__ = ["components", "evaluate", "save_experiment", "train"]
+__all__ = ["components", "evaluate", "sample", "save_experiment", "train"]
 
 
 def train(
@@ -71,13 +72,26 @@ def save_experiment(experiment: Experiment, path: str | Path) -> Path:
 
 
 def evaluate(
-    system: System,
+    system: System | str | Path,
     split: Split = "valid",
     samples: int = 1024,
     seed: int = 0,
 ) -> dict[str, float]:
-    """Return the metrics of a system, such as the one of `dither.load`, on the first samples of a split."""
-    return system.evaluate(split, samples, seed)
+    """Return the metrics of a system, a run or an export on the first samples of a split."""
+    return _loaded(system).evaluate(split, samples, seed)
+
+
+def sample(system: System | str | Path, n: int = 1, **options: Any) -> Any:
+    """Draw n samples of a system, a run or an export; options are those of `System.sample`.
+
+    They are decoded: texts, plans, a table of regions.
+    """
+    system = _loaded(system)
+    return system.decode(system.sample(n, **options))
+
+
+def _loaded(system: System | str | Path) -> System:
+    return system if isinstance(system, System) else load(system)
 
 
 def components(kind: str | None = None) -> list[Component]:

@@ -30,8 +30,9 @@ from ..sampling.samples import (
 )
 from ..training.diffusion import Diffusion
 from ..training.evaluation import evaluate
+from .bundle import WEIGHTS
 from .exports import load
-from .loading import WEIGHTS, Which, load_run
+from .loading import Which, load_run
 from .progress import Screen, say, show_metrics
 from .run_directory import resolved_file
 from .system import SystemModel
@@ -217,7 +218,9 @@ def load_model(path: Path, options: RunOptions = DEFAULTS) -> SystemModel:
     """Return the system of a run or export as a `TrainedModel`."""
     checkpoint = parse_checkpoint(options.checkpoint)
     if (path / WEIGHTS).is_file():
-        return SystemModel(load(path, changes=options.changes, plugins=options.plugins))
+        return SystemModel(
+            load(path, overrides=options.changes, plugins=options.plugins)
+        )
     loaded, system, _ = load_run(
         path, checkpoint=checkpoint, changes=options.changes, select=options.plugins
     )

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 import glob
 import json
 import re
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
-from itertools import count
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast
-
-import tomlkit
-from pydantic import TypeAdapter
+from typing import Any, cast
 
 from dither.registry.config.document import Document
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import path_options, validate
 from dither.registry.contracts.protocols import Task
-from dither.registry.contracts.spaces import FeatureSpace, Space, TokenSpace
-from dither.registry.files.atomic import atomic_folder
+from dither.registry.contracts.spaces import Space
 from dither.registry.files.limits import read_text
-from dither.registry.kinds import TaskSpec
 from dither.registry.plugins.catalog import Catalog
 from dither.registry.plugins.install_command import optional_import
 from dither.registry.plugins.manager import default_catalog
@@ -39,9 +33,21 @@ from ..config.load_experiment import (
 )
 from ..config.paths import absolute_path
 from ..config.plugins import names_in
-from ..files.checksums import MANIFEST, verify, write_manifest
+from ..files.checksums import MANIFEST, verify
+from ..training.device import choose_device
 from ..training.lora import write_merged
-from .loading import WEIGHTS, Which, build, find_checkpoint, load_run, on_device
+from ..training.randomness import preserved_generators
+from .bundle import (
+    EXPERIMENT,
+    WEIGHTS,
+    has_assets,
+    pack,
+    space_as_json,
+    space_from_json,
+    write_assets,
+    write_bundle,
+)
+from .loading import Which, build, find_checkpoint, load_run, on_device
 from .progress import Screen, say
 from .run_directory import ASSETS, resolved_file
 from .system import System
@@ -53,17 +59,9 @@ __all__ = [
     "import_hub",
     "is_hub_name",
     "load",
-    "pack",
     "read_missing_data",
-    "space_as_json",
-    "space_from_json",
 ]
 
-EXPERIMENT = "experiment.toml"
-MAX_FILE_BYTES = 1 << 26
-"""Size of a file, such as a tokenizer, up to which it is bundled if an option names it."""
-MACHINE_OPTIONS = frozenset({"device", "threads", "start_from", "start_layout"})
-"""Options of [train] that are left out of an export."""
 MISSING_DATA = frozenset({"file-not-found", "download-failed"})
 """Codes of problems with which an export is still usable, without its data."""
 
@@ -105,7 +103,7 @@ def load(
     path: str | Path,
     checkpoint: Which = "newest",
     device: str = "auto",
-    changes: Mapping[str, Any] | Iterable[str] = (),
+    overrides: Mapping[str, Any] | Iterable[str] = (),
     plugins: Sequence[str] | None = None,
 ) -> System:
     """Return a trained system in evaluation mode.
@@ -117,7 +115,7 @@ def load(
             Face hub: org/name.
         checkpoint: The checkpoint of a run.
         device: auto, cpu or cuda.
-        changes: As of `load_experiment`: options of sampling, and for an export also paths of its
+        overrides: As of `load_experiment`: options of sampling, and for an export also paths of its
             data.
         plugins: As after -p. A plugin file of a repository only runs if a copy is named here, one
             of a run or export only as it was recorded, or if it is named here.
@@ -130,16 +128,18 @@ def load(
         path = download(str(path))
         _require_named(path, plugins or ())
     path = Path(path)
-    changes = override_texts(changes)
-    if (path / WEIGHTS).is_file():
-        return _load_export(path, device, changes, plugins)
-    _, system, _ = load_run(
-        path,
-        checkpoint=checkpoint,
-        changes=changes,
-        device=device,
-        select=plugins,
-    )
+    changes = override_texts(overrides)
+    # Initial weights are drawn before those of the file replace them.
+    with preserved_generators(choose_device(device)):
+        if (path / WEIGHTS).is_file():
+            return _load_export(path, device, changes, plugins)
+        _, system, _ = load_run(
+            path,
+            checkpoint=checkpoint,
+            changes=changes,
+            device=device,
+            select=plugins,
+        )
     return system
 
 
@@ -195,7 +195,7 @@ def _missing_data(
 
 def _describe_missing(folder: Path, missing: Sequence[tuple[str, str]]) -> Problem:
     option, _ = missing[0]
-    hint = f"copy them into {folder}, or pass their path: load(..., changes=['{option}=...'])"
+    hint = f"copy them into {folder}, or pass their path: load(..., overrides=['{option}=...'])"
     lines = [f"{option} = {name}" for option, name in missing]
     return Problem("; ".join(lines), help=hint, code="file-not-found")
 
@@ -248,6 +248,8 @@ class AbsentTask:
 
     # Optional methods do nothing unless the assets have them; any other names the missing data.
     buckets = Task.buckets
+    decode = Task.decode
+    valid_positions = Task.valid_positions
     data_warnings = Task.data_warnings
     export = Task.export
     predict_values = Task.predict_values
@@ -275,17 +277,6 @@ class AbsentTask:
         )
 
 
-def space_as_json(space: Space) -> dict[str, Any]:
-    """Return a space as JSON values."""
-    return {"data": space.data, **asdict(space)}
-
-
-def space_from_json(table: Mapping[str, Any]) -> Space:
-    """Return the space of `space_as_json`; KeyError or ValueError if the table is invalid."""
-    kind = TokenSpace if table["data"] == "tokens" else FeatureSpace
-    return cast(Space, TypeAdapter(kind).validate_python(table))
-
-
 def export_run(
     run_directory: str | Path,
     to: str | Path,
@@ -311,8 +302,6 @@ def export_run(
     to = Path(to)
     experiment = resolved_file(run_directory)
     found = find_checkpoint(run_directory, checkpoint)
-    if to.exists():
-        raise Refused(f"{to} exists; nothing is overwritten", code="file-exists")
     loaded, reason, catalog = _load(experiment, select)
     space = None if loaded is None else space_as_json(loaded.experiment.task.space())
     document = Document.read(experiment)
@@ -324,51 +313,30 @@ def export_run(
     if bundle.data and reason:
         message = f"the space of a sample is unknown, so the export only loads with its data: {reason}"
         say(Screen(stderr=True), message, "yellow")
-    step = int(found.name.removeprefix("step-"))
-    try:
-        with atomic_folder(to, overwrite=False) as folder:
-            write_merged(weights_of(found), folder / WEIGHTS)
-            for name, file in bundle.files.items():
-                (folder / name).parent.mkdir(exist_ok=True)
-                shutil.copyfile(file, folder / name)
-            if loaded is not None:
-                _write_assets(run_directory, loaded, folder / ASSETS, bundle)
-            text = tomlkit.dumps(bundle.tree)
-            (folder / EXPERIMENT).write_text(text, encoding="utf-8")
-            _copy_plugins(run_directory / "plugins", folder / "plugins")
+    plugins = run_directory / "plugins"
 
-            files = sorted(path for path in folder.rglob("*") if path.is_file())
-            data = [{"option": option, "name": name} for option, name in bundle.data]
-            write_manifest(folder, files, step=step, data=data, space=space)
-            files.append(folder / MANIFEST)
-    except OSError as error:
-        message = f"{to} cannot be written: {error.strerror}"
-        raise Refused(message, code="unreadable-file") from None
-    return [to / path.relative_to(folder) for path in files]
+    def assets(folder: Path) -> None:
+        if loaded is not None:
+            _write_assets(run_directory, loaded.experiment, folder)
+
+    return write_bundle(
+        to,
+        bundle,
+        weights=partial(write_merged, weights_of(found)),
+        assets=assets,
+        asset_option=loaded.experiment.task.asset_option if loaded is not None else "",
+        plugins=sorted(path for path in plugins.rglob("*.py")),
+        step=int(found.name.removeprefix("step-")),
+        space=space,
+    )
 
 
-def _copy_plugins(source: Path, to: Path) -> None:
-    if source.is_dir():
-        shutil.copytree(source, to, ignore=shutil.ignore_patterns("__pycache__"))
-
-
-def _write_assets(
-    run_directory: Path, loaded: Loaded, folder: Path, bundle: Bundle
-) -> None:
+def _write_assets(run_directory: Path, experiment: Experiment, folder: Path) -> None:
     """Write the files that the task needs without its data, those of the run if it has them."""
-    spec = loaded.experiment.task
     if (run_directory / ASSETS).is_dir():
         shutil.copytree(run_directory / ASSETS, folder)
-    elif type(spec).restore is not TaskSpec.restore:
-        task = spec.build()
-        folder.mkdir()
-        task.save_assets(folder)
-
-    # Where an option of the task can name its assets, these replace what it names now.
-    if spec.asset_option and folder.is_dir():
-        option = f"task.{spec.asset_option}"
-        bundle.tree["task"][spec.asset_option] = ASSETS
-        bundle.data[:] = [entry for entry in bundle.data if entry[0] != option]
+    elif has_assets(experiment):
+        write_assets(experiment.task.build(), folder)
 
 
 def _load(
@@ -385,48 +353,3 @@ def _load(
     except Refused as refused:
         problem = refused.problems[0]
         return None, "; ".join(filter(None, (problem.message, problem.help))), catalog
-
-
-class Bundle(NamedTuple):
-    """Values of an experiment without machine-specific paths.
-
-    `files` are bundled, by their path in the bundle; `data` are not: their options, and paths in
-    the bundle.
-    """
-
-    tree: dict[str, Any]
-    files: dict[str, Path]
-    data: list[tuple[str, str]]
-
-
-def pack(tree: Mapping[str, Any], catalog: Catalog) -> Bundle:
-    """Return the bundle of an experiment with absolute paths: small files that are not data."""
-    train = {
-        key: value for key, value in tree["train"].items() if key not in MACHINE_OPTIONS
-    }
-    packed = copy.deepcopy({**tree, "train": train})
-    files: dict[str, Path] = {}
-    data: list[tuple[str, str]] = []
-    for (*place, key), kind in list(path_options(Experiment, packed, catalog)):
-        table = Document.value_of(packed, place)
-        path = Path(table[key])
-        if not path.name or (kind != "data" and not path.exists()):
-            continue
-        if kind != "data" and path.is_file() and path.stat().st_size <= MAX_FILE_BYTES:
-            name = _unused_name("files", path.name, files)
-            files[name] = path
-        else:
-            option = ".".join(part for part in (*place, key) if isinstance(part, str))
-            name = _unused_name("data", path.name, [used for _, used in data])
-            data.append((option, name))
-        table[key] = name
-    return Bundle(packed, files, data)
-
-
-def _unused_name(folder: str, name: str, used: Collection[str]) -> str:
-    """Return a path in the bundle, numbered if other files have the same name."""
-    path = f"{folder}/{name}"
-    numbers = count(2)
-    while path in used:
-        path = f"{folder}/{next(numbers)}-{name}"
-    return path

@@ -20,8 +20,9 @@ from dither.registry.files.limits import read_text
 
 from ..files.metrics_file import is_companion_metric, shown_baselines, with_interval
 from ..training.diffusion import Diffusion
-from .exports import EXPERIMENT, export_run, first_line, import_hub, read_missing_data
-from .loading import WEIGHTS, Which
+from .bundle import EXPERIMENT, WEIGHTS
+from .exports import export_run, first_line, import_hub, read_missing_data
+from .loading import Which
 from .run_directory import ASSETS, read_manifest
 
 __all__ = ["PROGRAM", "export_program", "export_to_hub_folder", "push"]

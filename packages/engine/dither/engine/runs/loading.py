@@ -26,12 +26,12 @@ from ..files.checksums import MANIFEST, verify
 from ..training.device import choose_device, keep_freed_memory
 from ..training.lora import load_merged, merged
 from ..training.nan_guard import all_finite
+from .bundle import WEIGHTS
 from .progress import Screen, say
 from .run_directory import read_manifest, resolved_file
 from .system import System
 
 __all__ = [
-    "WEIGHTS",
     "Which",
     "build",
     "find_checkpoint",
@@ -39,9 +39,6 @@ __all__ = [
     "on_device",
     "start_from",
 ]
-
-WEIGHTS = "weights.safetensors"
-"""Weights of an export."""
 
 Which = Literal["newest", "best"] | int
 """A checkpoint: the newest intact one, that of the best evaluation, or one of a step."""
@@ -66,6 +63,8 @@ def build(
         keep_freed_memory()
     with located(loaded.document):
         system = System.build(loaded.experiment, loaded.plugins.catalog, task)
+    system.catalog = loaded.plugins.catalog
+    system.plugin_files = tuple(loaded.plugins.files)
     return system.to(device), device
 
 

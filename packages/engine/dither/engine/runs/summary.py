@@ -33,15 +33,7 @@ def introduce(experiment: Experiment, trainer: Trainer, path: Path) -> Iterator[
     device = trainer.device
     strategy = experiment.train.strategy
 
-    components = (
-        experiment.task,
-        experiment.process,
-        experiment.model,
-        experiment.loss,
-        experiment.sampler,
-    )
-    names = [f"{component.kind} {component.name}" for component in components]
-    yield f"{experiment.name}: {', '.join(names)}"
+    yield f"{experiment.name}: {', '.join(experiment.component_names())}"
 
     counts = system.parameter_counts()
     total = sum(counts.values())

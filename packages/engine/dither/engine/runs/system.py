@@ -1,40 +1,149 @@
-"""A system with the verbs of its user: sample, evaluate, predict, log-likelihood.
+"""A system with the verbs of its user: sample, decode, evaluate, predict, log-likelihood, save.
 
 Letters: B batch, N samples, L length, M features, D width.
 """
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
+from safetensors.torch import save_model
 from torch import Tensor
 
+from dither.registry.config.errors import Problem, Refused
+from dither.registry.config.validation import dump, problems_of
 from dither.registry.contracts.protocols import Split
 from dither.registry.contracts.records import Clean, State
+from dither.registry.kinds import SamplerSpec
+from dither.registry.plugins.catalog import Catalog
+from dither.registry.plugins.manager import default_catalog
 
+from ..config.experiment import Experiment
+from ..config.options import condition_labels
 from ..sampling.session import draw
 from ..training.diffusion import Diffusion
 from ..training.evaluation import evaluate
 from ..training.likelihood import LogLikelihood, log_likelihood
-from ..training.randomness import mix_seed
+from ..training.randomness import (
+    Stream,
+    mix_seed,
+    preserved_generators,
+    seed_generators,
+)
+from .bundle import has_assets, pack, space_as_json, write_assets, write_bundle
 
-__all__ = ["System", "SystemModel"]
+__all__ = ["Labels", "System", "SystemModel"]
 
 MAX_BATCH = 256
 """Samples of a batch of an evaluation."""
 
+Labels = Mapping[str, int | str | Sequence[int | str]]
+"""Labels by condition: one for all samples, or one for each."""
+
 
 class System(Diffusion):
-    """A diffusion system as `dither.load` returns it; `System.build(experiment)` has initial weights."""
+    """A diffusion system as `dither.load` returns it; `System.build(experiment)` has initial weights.
+
+    `experiment`, `device`, `task`, `process` and `model` are attributes; `save` needs `catalog` and
+    `plugin_files` of an experiment with plugin files.
+    """
+
+    catalog: Catalog | None = None
+    plugin_files: Sequence[Path] = ()
+    _drawn: tuple[Tensor, Clean] | None = None
 
     def sample(
-        self, n: int, *, seed: int = 0, batch_size: int | None = None
+        self,
+        n: int = 1,
+        *,
+        seed: int = 0,
+        batch_size: int | None = None,
+        steps: int | None = None,
+        sampler: str | Mapping[str, Any] | SamplerSpec | None = None,
+        labels: Labels | None = None,
     ) -> Shaped[Tensor, "N L *M"]:
-        """Draw n samples, on the CPU: a function of weights, seed and batch size."""
-        return draw(self, self.like(n, seed), seed, batch_size)
+        """Draw n samples, on the CPU: a function of weights, seed, batch size and options.
+
+        Args:
+            n: Number of samples.
+            seed: Random seed.
+            batch_size: Samples drawn together.
+            steps: Steps of the sampler.
+            sampler: A sampler by name, as a table such as `{"use": "ddim", "eta": 0.5}`, or as a
+                Spec; by default that of the experiment.
+            labels: Conditions, such as `{"cell": "K562"}`, or a list with one label per sample.
+
+        Raises:
+            Refused: The sampler, its options or the labels do not exist or do not fit the model.
+        """
+        like = self.like(n, seed)
+        like = replace(like, cond=like.cond | self.label_ids(labels or {}, n))
+        system = self
+        if steps is not None or sampler is not None:
+            system = self._with_sampler(sampler, steps)
+        samples = draw(system, like, seed, batch_size)
+        self._drawn = (samples, like)
+        return samples
+
+    def _with_sampler(
+        self, sampler: str | Mapping[str, Any] | SamplerSpec | None, steps: int | None
+    ) -> System:
+        """Return this system with another sampler; Refused if it does not fit."""
+        experiment = self._experiment()
+        if sampler is not None:
+            experiment, document = experiment.changed(
+                {"sampler": sampler}, self.catalog
+            )
+        if steps is not None:
+            change = {"sampler": {"steps": steps}}
+            experiment, document = experiment.changed(change, self.catalog)
+        if misfits := list(experiment.check_sampling(self.task.space)):
+            raise Refused(problems_of(misfits, document))
+        system = copy.copy(self)
+        system.sampler = experiment.sampler.build()
+        return system
+
+    def label_ids(self, labels: Labels, n: int) -> dict[str, Int[Tensor, " N"]]:
+        """Return labels of n samples as integers by condition; Refused for unknown ones."""
+        ids = {}
+        for condition, given in labels.items():
+            of_samples = [given] * n if isinstance(given, int | str) else list(given)
+            if len(of_samples) != n:
+                message = f"{len(of_samples)} labels for {n} samples"
+                path = ("sample", "cond", condition)
+                raise Refused(Problem(message, path, code="wrong-shape"))
+            numbers = {label: self._label_id(condition, label) for label in of_samples}
+            ids[condition] = torch.tensor([numbers[label] for label in of_samples])
+        return ids
+
+    def _label_id(self, condition: str, label: int | str) -> int:
+        experiment = self._experiment()
+        sample = {"cond": {condition: label}, "guidance": None}
+        experiment, document = experiment.changed({"sample": sample}, self.catalog)
+        if misfits := list(experiment.check_sampling(self.task.space)):
+            raise Refused(problems_of(misfits, document))
+        return condition_labels(experiment.sample, self.task.space)[condition]
+
+    def decode(
+        self, samples: Shaped[Tensor, "N L *M"], like: Clean | None = None
+    ) -> Any:
+        """Return samples in the terms of their task: texts, plans as `Diagram`, a table of regions.
+
+        `like` are the templates they were drawn from: by default those of the latest `sample` if
+        `samples` are its result, else those of seed 0.
+        """
+        if like is None and self._drawn is not None and self._drawn[0] is samples:
+            like = self._drawn[1]
+        if like is None:
+            like = self.like(len(samples), 0)
+        return self.task.decode(samples, like)
 
     def evaluate(
         self, split: Split = "valid", samples: int = 1024, seed: int = 0
@@ -59,16 +168,73 @@ class System(Diffusion):
 
     def log_likelihood(
         self,
-        ids: Shaped[Tensor, "B L"],
-        known: Bool[Tensor, "B L"] | None = None,
+        ids: Any,
+        known: Any = None,
         samples: int = 64,
         seed: int = 0,
+        labels: Labels | None = None,
     ) -> LogLikelihood:
         """Return lower bounds on the log-likelihood of ids given the `known` ones, in nats, with 95 % intervals.
 
-        `samples` is the number of draws of noise for each row.
+        Args:
+            ids: Samples `B L` or one sample `L`, of integers; or a batch of the task.
+            known: Mask of given ids.
+            samples: Number of draws of noise for each row.
+            seed: Seed of these draws.
+            labels: Conditions, as of `sample`.
         """
-        return log_likelihood(self, ids, known, samples, seed)
+        ids = ids if isinstance(ids, Clean) else torch.as_tensor(ids)
+        cond = None
+        if labels:
+            x0 = ids.x0 if isinstance(ids, Clean) else ids
+            cond = self.label_ids(labels, 1 if x0.ndim == 1 else len(x0))
+        return log_likelihood(self, ids, known, samples, seed, cond=cond)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write weights and experiment into a new folder, which `dither.load` reads; return its path.
+
+        It has what `dither export` writes. Refused if the folder exists.
+        """
+        folder = Path(folder)
+        experiment = self._experiment()
+        catalog = self.catalog or default_catalog()
+        bundle = pack(dump(experiment, catalog), catalog)
+        files = self._plugin_files(experiment)
+        others = [name for name in experiment.plugins if not name.endswith(".py")]
+        bundle.tree["plugins"] = [f"plugins/{file.name}" for file in files] + others
+
+        def assets(folder: Path) -> None:
+            if has_assets(experiment):
+                write_assets(self.task, folder)
+
+        write_bundle(
+            folder,
+            bundle,
+            weights=lambda path: save_model(self.model, str(path)),
+            assets=assets,
+            asset_option=experiment.task.asset_option,
+            plugins=files,
+            space=space_as_json(self.task.space),
+        )
+        return folder
+
+    def _plugin_files(self, experiment: Experiment) -> Sequence[Path]:
+        if self.plugin_files:
+            return self.plugin_files
+        files = [Path(name) for name in experiment.plugins if name.endswith(".py")]
+        for number, file in enumerate(files):
+            if not file.is_file():
+                message = f"plugin file {file} does not exist in the working directory"
+                path = ("plugins", number)
+                raise Refused(Problem(message, path, code="file-not-found"))
+        return files
+
+    def _experiment(self) -> Experiment:
+        if self.experiment is None:
+            hint = "build it with Diffusion.build(experiment)"
+            message = "this system was built without an experiment"
+            raise Refused(Problem(message, help=hint, code="usage"))
+        return self.experiment
 
 
 class SystemModel:
@@ -76,8 +242,8 @@ class SystemModel:
 
     def __init__(self, system: Diffusion, seed: int = 0) -> None:
         self.system = system.eval()
+        self.seed = seed
         self.seeds = (mix_seed(seed, number) for number in count())
-        self.device = next(system.model.parameters()).device
         self.task = system.task
 
     def sample(self, like: Clean, seed: int | None = None) -> Shaped[Tensor, "N L *M"]:
@@ -111,10 +277,13 @@ class SystemModel:
             return self.system.call(self.system.trunk, state, t, clean).float().cpu()
 
     def _start(self, clean: Clean) -> tuple[Clean, State, Float[Tensor, " B"]]:
-        clean = clean.to(self.device)
+        device = self.system.device
+        clean = clean.to(device)
         process = self.system.process
         time = 1.0
         if process.fixed_time is not None:
             time = process.fixed_time
-        t = torch.full((len(clean.valid),), time, device=self.device)
-        return clean, process.prior(clean), t
+        t = torch.full((len(clean.valid),), time, device=device)
+        with preserved_generators(device):
+            seed_generators(device, Stream.DRAWING, self.seed)
+            return clean, process.prior(clean), t

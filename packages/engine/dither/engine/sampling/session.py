@@ -22,7 +22,7 @@ from dither.registry.spec.base import shown
 
 from ..training.device import to_device
 from ..training.diffusion import Diffusion, linear_head
-from ..training.randomness import Stream, seed_generators
+from ..training.randomness import Stream, preserved_generators, seed_generators
 from .classifier_free_guidance import guided
 
 __all__ = ["ModelCalls", "Session", "draw", "walk"]
@@ -272,7 +272,8 @@ def draw(
 ) -> Shaped[Tensor, "N L *M"] | None:
     """Draw samples, and return them on the CPU; None once `stopped` returns True.
 
-    The result is a function of the weights, `like`, the seed, the batch size and the device only.
+    The result is a function of the weights, `like`, the seed, the batch size and the device only;
+    torch's generators are restored at the end.
     Samples of a batch share one stream of random numbers; batch i has the stream of (seed, i).
 
     Args:
@@ -285,22 +286,23 @@ def draw(
         watch: Called with every state of the first batch.
         calls: Counts model calls.
     """
-    device = next(system.model.parameters()).device
+    device = system.device
     size = batch_size or _default_batch(system.process.space, like, device)
     batches = []
-    for index, start in enumerate(range(0, len(like.valid), size)):
-        seed_generators(device, Stream.DRAWING, seed, index)
-        batch = like[start : start + size]
-        x = None
-        for state in walk(system, to_device(batch, device), calls):
-            if stopped():
-                return None
-            x = state
-            if watch is not None and index == 0:
-                watch(state)
+    with preserved_generators(device):
+        for index, start in enumerate(range(0, len(like.valid), size)):
+            seed_generators(device, Stream.DRAWING, seed, index)
+            batch = like[start : start + size]
+            x = None
+            for state in walk(system, to_device(batch, device), calls):
+                if stopped():
+                    return None
+                x = state
+                if watch is not None and index == 0:
+                    watch(state)
 
-        _check_shape(system, x, batch)
-        batches.append(cast(Tensor, x).cpu())
+            _check_shape(system, x, batch)
+            batches.append(cast(Tensor, x).cpu())
     return torch.cat(batches) if batches else like.x0
 
 

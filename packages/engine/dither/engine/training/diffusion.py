@@ -57,6 +57,7 @@ class Diffusion(nn.Module):
         metrics: Computed besides those of the task.
         known: Share of training samples with random known tokens.
         training_loss: Minimised by training; `loss` by default.
+        experiment: Whose components these are; None for components of another origin.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Diffusion(nn.Module):
         metrics: Sequence[PredictionMetric | SampleMetric] = (),
         known: float = 0.0,
         training_loss: Loss | None = None,
+        experiment: Experiment | None = None,
     ) -> None:
         super().__init__()
         self.task = task
@@ -89,6 +91,7 @@ class Diffusion(nn.Module):
         self.labels = labels or {}
         self.metrics = tuple(metrics)
         self.known = known
+        self.experiment = experiment
         # FSDP gathers the weights of the head inside the model only, so that no loss can use them.
         self.sharded = False
 
@@ -140,6 +143,7 @@ class Diffusion(nn.Module):
             metrics=metrics,
             known=train.known,
             training_loss=experiment.loss.build_training(facts),
+            experiment=experiment,
         )
 
     def with_model(self, model: nn.Module) -> Self:
@@ -158,8 +162,23 @@ class Diffusion(nn.Module):
             metrics=self.metrics,
             known=self.known,
             training_loss=self._training_loss,
+            experiment=self.experiment,
         )
         return system.train(model.training)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the model."""
+        return next(self.model.parameters()).device
+
+    def __repr__(self) -> str:
+        """Return names of the components and the number of parameters, on one line."""
+        name = type(self).__name__
+        parameters = f"{sum(self.parameter_counts().values()):,} parameters"
+        if self.experiment is None:
+            return f"{name}({parameters} on {self.device})"
+        components = ", ".join(self.experiment.component_names())
+        return f"{name}({self.experiment.name}: {components}; {parameters} on {self.device})"
 
     @property
     def training_loss(self) -> Loss:

@@ -23,7 +23,7 @@ from dither.registry.spec.base import shown
 
 from .device import to_device
 from .diffusion import Diffusion
-from .randomness import Stream, seed_generators
+from .randomness import Stream, preserved_generators, seed_generators
 
 __all__ = [
     "NORMAL_95",
@@ -49,7 +49,7 @@ def evaluate(
 
     Times are stratified over the whole set and shuffled; for a process without times, all are
     equal. Times and noise are a function of seed, number of samples and batch size, so that
-    evaluations of a run differ by the weights alone.
+    evaluations of a run differ by the weights alone; torch's generators are restored at the end.
 
     Each of the first `samples` samples of the split gets `repeats` draws of noise. Once `stopped`,
     called before every batch, returns True, the result is None.
@@ -66,22 +66,21 @@ def evaluate(
     was_training = system.training
     total = weight = torch.zeros((), dtype=torch.float64)
     system.eval()
+    batches = _batches(system, count, batch_size, repeats, seed, split)
     try:
-        for rows, clean, t, noised in _batches(
-            system, count, batch_size, repeats, seed, split
-        ):
-            if stopped():
-                return None
-            prediction = system.denoise(
-                noised.state, t, clean, context=system.context(clean)
-            )
-            measured = system.loss(prediction, noised)
-            total = total + measured.total().double()
-            weight = weight + measured.weights.sum().double()
-            bound = system.bounded(clean, measured)
-            for metrics in accumulators:
-                metrics.update(clean, noised, prediction, bound)
-                intervals.update(rows, metrics, clean, bound)
+        with preserved_generators(system.device):
+            for rows, clean, t, noised in batches:
+                if stopped():
+                    return None
+                context = system.context(clean)
+                prediction = system.denoise(noised.state, t, clean, context=context)
+                measured = system.loss(prediction, noised)
+                total = total + measured.total().double()
+                weight = weight + measured.weights.sum().double()
+                bound = system.bounded(clean, measured)
+                for metrics in accumulators:
+                    metrics.update(clean, noised, prediction, bound)
+                    intervals.update(rows, metrics, clean, bound)
     finally:
         system.train(was_training)
     first, *others = (metrics.compute() for metrics in accumulators)
@@ -99,7 +98,7 @@ def _batches(
     split: Split,
 ) -> Iterator[tuple[range, Clean, Tensor, Noised]]:
     """Yield rows, samples, times and noised samples of an evaluation."""
-    device = next(system.model.parameters()).device
+    device = system.device
     process = system.process
     for repeat in range(repeats):
         seed_generators(device, Stream.EVALUATION, seed, repeat)
@@ -126,10 +125,9 @@ def has_targets(
 ) -> bool:
     """Return whether any position of an evaluation has a target; usually the first batch decides."""
     count = min(samples, system.task.size(split))
-    return any(
-        bool(noised.target_mask.any())
-        for *_, noised in _batches(system, count, batch_size, 1, seed, split)
-    )
+    batches = _batches(system, count, batch_size, 1, seed, split)
+    with preserved_generators(system.device):
+        return any(bool(noised.target_mask.any()) for *_, noised in batches)
 
 
 def merge_metrics(*tables: Mapping[str, float]) -> dict[str, float]:

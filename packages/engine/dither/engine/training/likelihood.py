@@ -6,18 +6,22 @@ Letters: B samples, K draws, L length.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
-from jaxtyping import Float64, Shaped
+from jaxtyping import Bool, Float64
 from torch import Tensor
+from torch.nn.functional import pad
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.contracts.records import Clean
+from dither.registry.contracts.spaces import TokenSpace
 
 from .diffusion import Diffusion
-from .randomness import Stream, seed_generators
+from .randomness import Stream, preserved_generators, seed_generators
 
 __all__ = ["LogLikelihood", "log_likelihood", "log_likelihood_of"]
 
@@ -40,31 +44,84 @@ class LogLikelihood:
 
 def log_likelihood(
     system: Diffusion,
-    x0: Shaped[Tensor, "B L"],
-    known: Shaped[Tensor, "B L"] | None = None,
+    x0: Any,
+    known: Any = None,
     samples: int = 64,
     seed: int = 0,
     batch_size: int = 64,
+    cond: Mapping[str, Tensor] | None = None,
 ) -> LogLikelihood:
-    """Return bounds on log p(x_0 at the other positions | known ones) of ids.
+    """Return bounds on log p(x_0 at the other positions | known ones) of samples.
 
-    Ids that are shorter than a sample are padded.
+    Args:
+        system: A trained system.
+        x0: Ids `B L`, or `L` for one sample, with the padding that samples have; a row of a single
+            field may be shorter than a sample. Or a batch of the task, with its conditions.
+        known: Mask of the given ids, in the shape of `x0`.
+        samples: Draws of noise for each row.
+        seed: Seed of these draws.
+        batch_size: Rows of a model call.
+        cond: Conditions of the rows, by name.
 
-    `system` is a Diffusion, `known` the mask of given ids, `samples` the draws of noise for each
-    row. Refused if they are longer than a sample, or the loss is not part of a bound.
+    Raises:
+        Refused: The loss is not part of a bound, or the ids are not those of a sample.
     """
-    x0 = torch.as_tensor(x0)
-    missing = system.process.space.length - x0.shape[1]
-    if missing < 0:
-        message = f"{x0.shape[1]} ids, but a sample has {system.process.space.length}"
+    if not isinstance(x0, Clean):
+        x0 = _clean_of(system, torch.as_tensor(x0), known)
+    elif known is not None:
+        x0 = replace(x0, known=_mask(known, x0.x0))
+    if cond:
+        x0 = replace(x0, cond={**x0.cond, **cond})
+    return log_likelihood_of(system, x0, samples, seed, batch_size)
+
+
+def _clean_of(system: Diffusion, ids: Tensor, known: Any) -> Clean:
+    """Return ids as a batch, with padding as the task defines it; Refused if no sample has them."""
+    space = system.process.space
+    if not isinstance(space, TokenSpace):
+        message = f"the likelihood of ids is bounded, but a sample is {space}"
         raise Refused(Problem(message, code="misfit"))
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        message = f"ids are integers, got {str(ids.dtype).removeprefix('torch.')}"
+        raise Refused(Problem(message, code="wrong-type"))
+    known = _mask(known, ids)
+    if ids.ndim == 1:
+        ids = ids[None]
+        known = known[None]
+    missing = -1
+    if ids.ndim == 2:
+        missing = space.length - ids.shape[1]
+    if missing < 0 or (missing and len(space.fields) > 1):
+        message = f"ids of shape {tuple(ids.shape)}, but a sample has {space.length}"
+        raise Refused(Problem(message, code="misfit"))
+
+    ids = ids.long().cpu()
+    valid = pad(system.task.valid_positions(ids), (0, missing))
+    ids = pad(ids, (0, missing))
+    _require_clean(space, ids, valid)
+    return Clean.of(ids, valid, pad(known.cpu(), (0, missing)))
+
+
+def _mask(known: Any, x0: Tensor) -> Bool[Tensor, "B L"]:
     if known is None:
-        known = torch.zeros(x0.shape)
-    known = torch.as_tensor(known).bool()
-    pad = torch.nn.functional.pad
-    valid = pad(torch.ones(x0.shape, dtype=torch.bool), (0, missing))
-    clean = Clean.of(pad(x0, (0, missing)), valid, pad(known, (0, missing)))
-    return log_likelihood_of(system, clean, samples, seed, batch_size)
+        return torch.zeros(x0.shape, dtype=torch.bool)
+    mask = torch.as_tensor(known).bool()
+    if mask.shape != x0.shape:
+        message = f"known has shape {tuple(mask.shape)}, the ids {tuple(x0.shape)}"
+        raise Refused(Problem(message, code="wrong-shape"))
+    return mask
+
+
+def _require_clean(space: TokenSpace, ids: Tensor, valid: Tensor) -> None:
+    """Refuse ids that clean data do not have, of which the bound would be -inf."""
+    allowed = space.clean().expand(space.length, space.vocab)
+    inside = (ids >= 0) & (ids < space.vocab)
+    possible = inside & allowed.gather(1, ids.clamp(0, space.vocab - 1).T).T
+    wrong = (valid & ~possible).nonzero()
+    if len(wrong):
+        row, position = wrong[0].tolist()
+        message = f"row {row}, position {position}: clean data have no id {ids[row, position]}"
+        raise Refused(Problem(message, code="out-of-range"))
 
 
 @torch.no_grad()
@@ -84,33 +141,46 @@ def log_likelihood_of(
         message = "the loss of this experiment is not part of a bound on the likelihood"
         hint = 'use loss "masked-ce" or "score-entropy"'
         raise Refused(Problem(message, ("loss",), help=hint, code="misfit"))
-    device = next(system.model.parameters()).device
+    if samples < 1:
+        raise Refused(f"expected at least 1 sample of noise, got {samples}")
+    with preserved_generators(system.device):
+        nats = list(_nats(system, clean, samples, seed, batch_size))
+
+    table = torch.cat([torch.zeros(0, dtype=torch.float64), *nats])
+    table = table.view(len(clean.valid), samples)
+    # One draw says nothing about the spread.
+    spread = torch.full((len(table),), math.nan, dtype=torch.float64)
+    if samples > 1 and len(table):
+        spread = table.std(1)
+    return LogLikelihood(-table.mean(1), Z95 * spread / math.sqrt(samples))
+
+
+def _nats(
+    system: Diffusion, clean: Clean, samples: int, seed: int, batch_size: int
+) -> Iterator[Float64[Tensor, " B"]]:
+    """Yield the bounds of all draws, batch by batch; those of one sample are adjacent."""
+    device = system.device
     was_training = system.training
     seed_generators(device, Stream.EVALUATION, seed, 0)
 
     # The times of a sample are stratified; batches mix samples.
     count = len(clean.valid)
+    if not count:
+        return
     times = torch.cat([system.times(samples) for _ in range(count)])
     rows = torch.arange(count).repeat_interleave(samples)
     clean = replace(clean, goal=None)
-    nats = [torch.zeros(0, dtype=torch.float64)]
     system = system.eval()
     try:
         for start in range(0, len(rows), batch_size):
             part = rows[start : start + batch_size]
             select = partial(torch.index_select, dim=0, index=part)
             batch = clean.apply(select).to(device)
-            t, noised = system.noise(batch, times[start : start + len(part)].to(device))
+            t = times[start : start + len(part)].to(device)
+            t, noised = system.noise(batch, t)
             context = system.context(batch)
             prediction = system.denoise(noised.state, t, batch, context=context)
             bound = system.bounded(batch, system.loss(prediction, noised))
-            nats.append((bound.values.double() * bound.weights.double()).sum(1).cpu())
+            yield (bound.values.double() * bound.weights.double()).sum(1).cpu()
     finally:
         system.train(was_training)
-
-    table = torch.cat(nats).view(count, samples)
-    # One draw says nothing about the spread.
-    spread = torch.full((count,), math.nan, dtype=torch.float64)
-    if samples > 1:
-        spread = table.std(1)
-    return LogLikelihood(-table.mean(1), Z95 * spread / math.sqrt(samples))

@@ -6,11 +6,14 @@ nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
 import torch
+from torch import Tensor
 
-__all__ = ["Stream", "mix_seed", "seed_generators"]
+__all__ = ["Stream", "mix_seed", "preserved_generators", "seed_generators"]
 
 MASK = (1 << 64) - 1
 
@@ -45,7 +48,33 @@ def seed_generators(device: torch.device, stream: Stream, *numbers: int) -> None
     seed = mix_seed(stream, *numbers)
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
-        index = torch.cuda.current_device() if device.index is None else device.index
-        torch.cuda.default_generators[index].manual_seed(seed)
+        _cuda_generator(device).manual_seed(seed)
     elif device.type == "mps":
         torch.mps.manual_seed(seed)
+
+
+@contextmanager
+def preserved_generators(device: torch.device) -> Iterator[None]:
+    """Restore torch's generators on the CPU and on `device` at the end of the block.
+
+    A training loop that evaluates or samples in between would otherwise draw the same noise after
+    each evaluation.
+    """
+    restored: list[tuple[Callable[[Tensor], object], Tensor]] = [
+        (torch.default_generator.set_state, torch.default_generator.get_state())
+    ]
+    if device.type == "cuda":
+        generator = _cuda_generator(device)
+        restored.append((generator.set_state, generator.get_state()))
+    elif device.type == "mps":
+        restored.append((torch.mps.set_rng_state, torch.mps.get_rng_state()))
+    try:
+        yield
+    finally:
+        for set_state, state in restored:
+            set_state(state)
+
+
+def _cuda_generator(device: torch.device) -> torch.Generator:
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return torch.cuda.default_generators[index]

@@ -26,6 +26,7 @@ from ..config.experiment import Experiment
 from ..files.resource_errors import shortage
 from .diffusion import Diffusion
 from .model_summary import parts_of
+from .randomness import preserved_generators
 
 __all__ = ["require_shapes"]
 
@@ -44,7 +45,7 @@ def require_shapes(
         Refused: Names the component that raises an exception, or returns another type or shape than
             it must.
     """
-    device = next(system.model.parameters()).device
+    device = system.device
     process = system.process
     space = process.space
     count = min(SAMPLES, system.task.size("train"))
@@ -55,7 +56,7 @@ def require_shapes(
     if not isinstance(space, TokenSpace):
         shape = (*shape, width)
 
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+    with preserved_generators(device):
         with _component(experiment.task, catalog):
             clean = system.task.batch("train", range(count)).to(device)
             _require_shape("x0", clean.x0, *shape)

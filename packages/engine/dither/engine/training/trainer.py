@@ -59,7 +59,7 @@ class Trainer:
         self.train = train
         self.seed = seed
         self.ranks = ranks
-        self.device = next(system.model.parameters()).device
+        self.device = system.device
         self.batches = Batches(system.task, train, seed, self.device)
 
         # The order matters: LoRA adds parameters, the average copies them, FSDP replaces them all.

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from jaxtyping import Float, Shaped
+import torch
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from ..config.errors import Refused
 from .records import Clean, Measured, Noised
-from .spaces import Space
+from .spaces import Field, Space, TokenSpace
 
 __all__ = [
     "Metrics",
@@ -39,11 +40,11 @@ class Picture:
     """A picture in any of these formats, under a file name without suffix."""
 
     name: str
-    png: bytes | None = None
-    svg: str | None = None
-    text: str | None = None
-    gif: bytes | None = None
-    html: str | None = None
+    png: bytes | None = field(default=None, repr=False)
+    svg: str | None = field(default=None, repr=False)
+    text: str | None = field(default=None, repr=False)
+    gif: bytes | None = field(default=None, repr=False)
+    html: str | None = field(default=None, repr=False)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         """Show the picture in a notebook."""
@@ -169,6 +170,20 @@ class Task(Protocol):
         self, samples: Shaped[Tensor, "N L *M"], like: Clean
     ) -> Iterable[Picture]:
         """Yield pictures of samples."""
+
+    def valid_positions(self, x0: Shaped[Tensor, "B L *M"]) -> Bool[Tensor, "B L"]:
+        """Return the positions of given samples that are not padding, by default from PAD ids."""
+        if not isinstance(self.space, TokenSpace):
+            return torch.ones(x0.shape[:2], dtype=torch.bool)
+
+        def pad(field: Field) -> Tensor:
+            return torch.tensor(-1 if field.pad is None else field.pad)
+
+        return x0 != self.space.table(pad)
+
+    def decode(self, samples: Shaped[Tensor, "N L *M"], like: Clean) -> Any:
+        """Return samples in the user's terms, such as texts or a table; by default the tensor."""
+        return samples
 
     def buckets(self, split: Split) -> Sequence[int] | None:
         """Return a bucket for each sample; those of one bucket have the same valid positions."""

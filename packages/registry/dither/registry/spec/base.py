@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path as FilePath
-from typing import Annotated, Any, ClassVar, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -82,6 +82,15 @@ class Options(BaseModel):
         # An experiment uses few of the registered components.
         defer_build=True,
     )
+
+    def model_copy(
+        self, *, update: Mapping[str, Any] | None = None, deep: bool = False
+    ) -> Self:
+        """Return a copy with other values, which are validated: pydantic would take unknown keys."""
+        if update:
+            values = {key: getattr(self, key) for key in type(self).model_fields}
+            type(self).model_validate({**values, **update})
+        return super().model_copy(update=update, deep=deep)
 
     @model_validator(mode="before")
     @classmethod

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused
@@ -25,7 +25,7 @@ from ..token_metrics import Accuracy
 from .arrays import Boundaries, Numbers
 from .constraints.guidance import ConstraintGuidance
 from .constraints.table import Constraints
-from .decoded_samples import decode_samples, layout_area_error
+from .decoded_samples import decode_samples, layout_area_error, read_samples
 from .export import write_samples
 from .formats.jsonl import read_plan
 from .geometry.boundary import read_boundary
@@ -135,6 +135,15 @@ class BubbleDiagrams(Task):
     def buckets(self, split: Split) -> Sequence[int]:
         """Return the number of rooms of each diagram."""
         return cast(Sequence[int], self._plans[split].rooms)
+
+    def valid_positions(self, x0: Int[Tensor, "N L"]) -> Bool[Tensor, "N L"]:
+        """Return the tokens of rooms that exist, and of pairs of them."""
+        return self._valid(x0[:, : self.rooms] != NODE_PAD)
+
+    def decode(self, samples: Int[Tensor, "N L"], like: Clean) -> list[Diagram | None]:
+        """Return each sample as a `Diagram`; None if its tokens contradict each other."""
+        diagrams = read_samples(samples.cpu().numpy(), self.rooms)
+        return [diagram for diagram, _ in diagrams]
 
     def _valid(self, real: Tensor) -> Tensor:
         pairs = torch.from_numpy(real_edges(real.numpy()))

@@ -115,6 +115,10 @@ class DnaSequences(Task):
         """Return distances of samples to held-out sequences and accuracies; see `Reference`."""
         return self._reference.sample_metrics(*_arrays(samples, like))
 
+    def decode(self, samples: Int[Tensor, "N L"], like: Clean) -> list[str]:
+        """Return each sample as a text of A, C, G and T."""
+        return as_text(samples.cpu().numpy().astype(np.uint8))
+
     def plots(self, samples: Int[Tensor, "N L"], like: Clean) -> Iterator[Picture]:
         """Yield a picture that compares samples with held-out sequences, and samples as text."""
         bases, labels = _arrays(samples, like)

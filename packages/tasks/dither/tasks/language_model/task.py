@@ -144,6 +144,10 @@ class TextTemplates:
         """Return the text of ids."""
         return self.tokenizer.decode(np.asarray(ids, np.int64))
 
+    def decode(self, samples: Int[Tensor, "N L"], like: Clean) -> list[str]:
+        """Return each sample as text, up to its end."""
+        return [self.tokenizer.decode(row) for row in self._texts(samples, like)]
+
     def sample_metrics(
         self, samples: Int[Tensor, "N L"], like: Clean
     ) -> dict[str, float]:
