@@ -10,7 +10,7 @@
 
 Other sampler, other options, checked before anything is computed:
 
-    system.sample(4, sampler="first-hitting", steps=20)
+    system.sample(4, sampler="ordered", steps=20)
     experiment = dither.load_experiment("bubble_diagram/quick").experiment
     wider = experiment.replace(model={"width": 64}, train={"steps": 500})
     dither.train(wider)
