@@ -18,7 +18,7 @@ from .options import AttentionKernel, TransformerBlock
 from .rope import Rotary
 from .tiled_attention import prefers_tiles, tiled_attention
 
-__all__ = ["Attention", "QVBiasedLinear", "attend"]
+__all__ = ["Attention", "QVBiasedLinear", "attend", "take_rows"]
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
 
@@ -64,8 +64,8 @@ class Attention(nn.Module):
         cache: KVCache | None = None,
         layer: int = 0,
         positions: Shaped[Tensor, "B L"] | None = None,
-        queries: Int[Tensor, "B N"] | None = None,
-    ) -> Float[Tensor, "B L D"] | Float[Tensor, "B N D"]:
+        rows: Int[Tensor, " N"] | None = None,
+    ) -> Float[Tensor, "B L D"] | Float[Tensor, "N D"]:
         """Attend from each position to the others.
 
         Args:
@@ -74,7 +74,7 @@ class Attention(nn.Module):
             cache: Keys and values of earlier positions.
             layer: Index of this layer in the cache.
             positions: Coordinates for RoPE; indices by default.
-            queries: Indices of the positions to attend from; all by default.
+            rows: Rows of the flattened batch whose output is returned; all by default.
         """
         qkv = (
             self.qkv(x)
@@ -91,11 +91,6 @@ class Attention(nn.Module):
         if cache is not None:
             k, v = cache.join(layer, k, v)
 
-        if queries is not None:
-            q = q.take_along_dim(queries[:, None, :, None], 2)
-            if mask is not None and mask.shape[2] > 1:
-                mask = mask.take_along_dim(queries[:, None, :, None], 2)
-
         # Grouped-query attention: several heads of queries share one of keys and values.
         if self.kv_heads != self.heads:
             k = k.repeat_interleave(self.heads // self.kv_heads, 1)
@@ -104,8 +99,16 @@ class Attention(nn.Module):
         y = attend(
             q, k, v, mask, self.weight_dropout if self.training else 0.0, self.kernel
         )
-        out: Tensor = self.dropout(self.out(y.transpose(1, 2).flatten(2)))
+        y = take_rows(y.transpose(1, 2).flatten(2), rows)
+        out: Tensor = self.dropout(self.out(y))
         return out
+
+
+def take_rows(
+    x: Float[Tensor, "B L D"], rows: Int[Tensor, " N"] | None
+) -> Float[Tensor, "B L D"] | Float[Tensor, "N D"]:
+    """Return some rows of the flattened batch; x itself if `rows` is None."""
+    return x if rows is None else x.flatten(0, 1).index_select(0, rows)
 
 
 class QVBiasedLinear(nn.Linear):

@@ -73,14 +73,21 @@ class CleanAndNoised:
         number: int,
         h: Float[Tensor, "B L D"],
         clean: Float[Tensor, "B L D"],
+        requested: Bool[Tensor, "B L"] | None = None,
         **options: Any,
     ) -> tuple[Float[Tensor, "B L D"], Float[Tensor, "B L D"]]:
         """Apply a block to the clean and then to the noised sample; return (noised, clean).
 
-        `options` are further arguments of the block.
+        `requested` is given to the last block, whose clean output is not used: True on the
+        positions of the noised sample whose output is. `options` are further arguments.
         """
         # Together in one function, so that activation checkpointing recomputes both.
         keys = _CleanKeys()
+        clean_options = dict(options)
+        if requested is not None:
+            options["requested"] = requested
+            clean_options["requested"] = torch.zeros_like(requested)
+
         clean = block(
             clean,
             self.clean_c,
@@ -88,7 +95,7 @@ class CleanAndNoised:
             cache=keys,
             layer=number,
             keep=True,
-            **options,
+            **clean_options,
         )
         h = block(
             h, self.c, mask=self.mask, cache=keys, layer=number, keep=False, **options

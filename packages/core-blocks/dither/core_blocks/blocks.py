@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from .attention import Attention
+from .attention import Attention, take_rows
 from .kv_cache import KVCache
 from .mlps import make_mlp
 from .modulation import Modulation
@@ -63,14 +63,24 @@ class AdaLNZeroBlock(nn.Module):
             positions: Coordinates for RoPE; indices by default.
             requested: Positions whose output is used; x stays as it is elsewhere. None for all.
         """
-        rows = _rows(requested)
         shift1, scale1, gate1, shift2, scale2, gate2 = self.modulation(c)
         y = modulate(self.norm1(x), shift1, scale1)
-        y = self.attention(y, mask, cache, layer, positions, rows)
-        h = _take(x, rows) + _take(gate1, rows) * y
-        y = modulate(self.norm2(h), _take(shift2, rows), _take(scale2, rows))
-        h = h + _take(gate2, rows) * self.mlp(y)
-        return _put(h, rows, x)
+
+        # Every position is a key of the others; what follows attention is needed at few.
+        rows = None
+        if requested is not None:
+            rows = requested.flatten().nonzero()[:, 0]
+            # Modulation of a sample is that of each of its rows.
+            source = rows if c.ndim == 3 else rows // x.shape[1]
+            gate1 = gate1.flatten(0, 1).index_select(0, source)
+            shift2 = shift2.flatten(0, 1).index_select(0, source)
+            scale2 = scale2.flatten(0, 1).index_select(0, source)
+            gate2 = gate2.flatten(0, 1).index_select(0, source)
+
+        h = take_rows(x, rows)
+        h = h + gate1 * self.attention(y, mask, cache, layer, positions, rows)
+        h = h + gate2 * self.mlp(modulate(self.norm2(h), shift2, scale2))
+        return _put_rows(h, rows, x)
 
 
 class PreNormBlock(nn.Module):
@@ -108,11 +118,15 @@ class PreNormBlock(nn.Module):
         requested: Bool[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "B L D"]:
         """Apply the block; `c` is ignored, the other arguments are those of `AdaLNZeroBlock`."""
-        rows = _rows(requested)
+        rows = None
+        # Paths are dropped per sample, so that rows of a batch cannot stand alone.
+        if requested is not None and not (self.training and self.drop_path.p):
+            rows = requested.flatten().nonzero()[:, 0]
+
         y = self.attention(self.norm1(x), mask, cache, layer, positions, rows)
-        h = _take(x, rows) + self.drop_path(y)
+        h = take_rows(x, rows) + self.drop_path(y)
         h = h + self.drop_path(self.mlp(self.norm2(h)))
-        return _put(h, rows, x)
+        return _put_rows(h, rows, x)
 
 
 class DropPath(nn.Module):
@@ -135,30 +149,12 @@ class DropPath(nn.Module):
         return x * scale.view(-1, *[1] * (x.ndim - 1))
 
 
-def _rows(requested: Bool[Tensor, "B L"] | None) -> Int[Tensor, "B N"] | None:
-    """Return the indices of the requested positions of each sample, filled up with others to one length."""
-    if requested is None:
-        return None
-    longest = int(requested.sum(1).max().clamp_min(1))
-    order = requested.int().argsort(dim=1, descending=True, stable=True)
-    return order[:, :longest]
-
-
-def _take(
-    v: Float[Tensor, "B #L D"], rows: Int[Tensor, "B N"] | None
-) -> Float[Tensor, "B #N D"]:
-    """Return the vectors of the rows; one vector per sample is that of all its rows."""
-    if rows is None or v.shape[1] == 1:
-        return v
-    return v.take_along_dim(rows[..., None], 1)
-
-
-def _put(
-    h: Float[Tensor, "B N D"],
-    rows: Int[Tensor, "B N"] | None,
+def _put_rows(
+    h: Float[Tensor, "*N D"],
+    rows: Int[Tensor, " N"] | None,
     x: Float[Tensor, "B L D"],
 ) -> Float[Tensor, "B L D"]:
-    """Return x with its rows replaced by h."""
+    """Return x with some rows of the flattened batch replaced by h; h itself if `rows` is None."""
     if rows is None:
         return h
-    return x.scatter(1, rows[..., None].expand_as(h), h.to(x.dtype))
+    return x.flatten(0, 1).index_copy(0, rows, h.to(x.dtype)).view_as(x)

@@ -148,7 +148,10 @@ class Denoiser(nn.Module):
         start = 0 if cache is None else cache.length
         h, extra = self.embedding(state, cond, start)
         c = functional.silu(self.condition(level, cond))
-        requested = state.requested if self.skip_unrequested else None
+        requested = None
+        # Rows can be chosen where reading the mask is free.
+        if self.skip_unrequested and _reads_are_free(valid):
+            requested = state.requested
         tokens = self._tokens(h, c, extra, valid, cond, start, requested)
         if DOCUMENT in cond and (extra or cache is not None or context is not None):
             raise ValueError(
@@ -284,7 +287,10 @@ class Denoiser(nn.Module):
         options = _block_options(tokens)
         h = tokens.h
         for layer, module in enumerate(self.blocks):
-            h, clean = self._run(both.layer, module, layer, h, clean, **options)
+            requested = tokens.requested if layer == len(self.blocks) - 1 else None
+            h, clean = self._run(
+                both.layer, module, layer, h, clean, requested, **options
+            )
         return h
 
     def _run_blocks(
@@ -322,8 +328,8 @@ class Denoiser(nn.Module):
 
     def _mask(
         self, tokens: _Tokens, cache: KVCache | None = None
-    ) -> Bool[Tensor, "B 1 #T K"]:
-        """Return which keys each token attends to: valid ones of its document.
+    ) -> Bool[Tensor, "B 1 #T K"] | None:
+        """Return which keys each token attends to, valid ones of its document; None for all.
 
         With block-causal attention these are the keys of its own block and of earlier ones, extra
         tokens included.
@@ -334,6 +340,10 @@ class Denoiser(nn.Module):
             )
 
         keys = tokens.valid if cache is None else cache.with_finished(tokens.valid)
+        # A training step of bubble_diagram/quick takes 1.0x as long with a mask that hides nothing.
+        if self.block_size is None and _reads_are_free(keys) and keys.all():
+            return None
+
         mask = keys[:, None, None, :]
         if self.block_size is not None:
             extra = tokens.extra if cache is None else tokens.extra + cache.extra

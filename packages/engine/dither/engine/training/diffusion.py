@@ -191,7 +191,10 @@ class Diffusion(nn.Module):
         """Clean -> Noised -> Prediction -> Measured; `t` and `noised` are those of `prepare` unless given."""
         if t is None or noised is None:
             clean, t, noised = self.prepare(clean, t)
-        state = noised.state
+        # The last block may skip positions without a target.
+        target = noised.target_mask
+        requested = target.flatten(2).any(2) if target.ndim > 2 else target
+        state = replace(noised.state, requested=requested)
         context = self.context(clean)
 
         head = fused_head(self)
