@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from dither.processes.samplers.confidence import Ordered
+from dither.processes.samplers.ordered import Ordered
 from dither.processes.samplers.particle_gibbs import log_step_prob
 from dither.processes.samplers.self_correction import SelfCorrect
 from dither.processes.timestep_sampling import time_of

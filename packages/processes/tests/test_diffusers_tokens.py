@@ -15,7 +15,7 @@ from diffusers.schedulers.scheduling_discrete_ddim import DiscreteDDIMScheduler
 from torch import Tensor, nn
 
 from dither.processes.samplers.blocks import Blocks
-from dither.processes.samplers.confidence import Ordered
+from dither.processes.samplers.ordered import Ordered
 from dither.processes.schedules.alpha import LogLinear
 from dither.registry.contracts.records import Clean, State
 from dither.registry.contracts.spaces import Field, TokenSpace

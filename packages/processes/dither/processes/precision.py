@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from dither.registry.contracts.protocols import Schedule
 from dither.registry.contracts.records import Noise
 
-__all__ = ["Constant", "wide", "wide_dtype", "wide_schedule"]
+__all__ = ["Constant", "one_minus_exp", "wide", "wide_dtype", "wide_schedule"]
 
 
 def wide_dtype(device: torch.device) -> torch.dtype:
@@ -26,6 +26,12 @@ def wide_dtype(device: torch.device) -> torch.dtype:
 def wide(x: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
     """Return `x` in the widest float of its device."""
     return x.to(wide_dtype(x.device))
+
+
+def one_minus_exp(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Return 1 - exp(-x): 1 - alpha of a sigma, or the probability of a jump at a rate."""
+    # expm1 keeps the digits that 1 - exp(-x) loses for small x.
+    return -(-x).expm1()
 
 
 class Constant:
@@ -39,8 +45,12 @@ class Constant:
         device = torch.device(device or "cpu")
         if device not in self._copies:
             value = self._copies[torch.device("cpu")]
-            dtype = wide_dtype(device) if value.is_floating_point() else value.dtype
-            with torch.inference_mode(False):  # the copy outlives this call
+            # Of the constants only floats depend on what the device computes with.
+            dtype = value.dtype
+            if value.is_floating_point():
+                dtype = wide_dtype(device)
+            # The copy outlives this call, and a tensor of inference mode cannot be trained on.
+            with torch.inference_mode(False):
                 self._copies[device] = value.to(device, dtype)
         return self._copies[device]
 
@@ -50,6 +60,7 @@ def wide_schedule(curve: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Schedule:
 
     def schedule(t: Tensor) -> Noise:
         sigma, rate = curve(wide(t))
+        # The model receives t in its own precision, and so the noise.
         return Noise(sigma.to(t.dtype), rate.to(t.dtype))
 
     return schedule

@@ -9,7 +9,6 @@ from .flow_matching.specs import FlowMatching, Kappa, RectifiedFlow
 from .samplers.analytic import Analytic
 from .samplers.ancestral import Ancestral
 from .samplers.blocks import Blocks
-from .samplers.confidence import Ordered
 from .samplers.constraint_smc import Guided
 from .samplers.ddim import DDIM
 from .samplers.discrete_flow import DiscreteFlow
@@ -17,6 +16,7 @@ from .samplers.dpm_solver import DPMSolver
 from .samplers.euler import Euler
 from .samplers.first_hitting import FirstHitting
 from .samplers.ode import ODE
+from .samplers.ordered import Ordered
 from .samplers.ordered_regions import OrderedRegions
 from .samplers.particle_gibbs import ParticleGibbs
 from .samplers.predictor_corrector import PredictorCorrector

@@ -53,6 +53,7 @@ class Analytic(TokenSteps):
         from ..tokens.temperature import warp_prediction
         from ..tokens.unmasking import fill, uncertain
 
+        # From p(x_0 | x_t) the same step is exact, without a detour over scores.
         if process.predict != "score" or self.warps():
             yield from sample_tokens(process, model, like, self)
             return
@@ -62,15 +63,20 @@ class Analytic(TokenSteps):
         position = torch.arange(x.shape[1], device=x.device).expand(x.shape)
         times = time_rows(self.steps, self.t_min, like)
         for t, s in pairwise(times):
+            # d = sigma(t) - sigma(s) of every position: B L
             gap = process.schedule(t).since(process.schedule(s))
             gap_sigma = wide(gap.sigma)[:, None].expand(x.shape)
+
+            # log s(y) of the N tokens that the step may replace: N V
             at = uncertain(process, x, like) & (gap_sigma > 0)
             log_score = model(State.of(x), t, at=at).log_score()[0]
+            rows_prior = prior
+            if len(prior) > 1:
+                rows_prior = prior[position[at]]
 
             # Below its rounding an entry of a score has no significant digits, and all entries may
             # be so small.
             least = torch.finfo(log_score.dtype).eps
-            rows_prior = prior if len(prior) == 1 else prior[position[at]]
             odds = step_odds(log_score, x[at], rows_prior, gap_sigma[at], least=least)
             x = x.masked_scatter(at, draw(odds))
             yield x
@@ -95,13 +101,20 @@ def step_odds(
     """
     import torch
 
-    from ..precision import wide
+    from ..precision import one_minus_exp, wide
 
-    moved = -(-gap).expm1()[:, None]
+    # 1 - e^{-d}, the probability that a token is replaced within the step
+    replaced = one_minus_exp(gap)[:, None]
+    # Scores are p_t(y) / p_t(x), so that their softmax is p_t.
     p = wide(log_score).softmax(-1)
-    odds = p - moved * prior  # cancels where the step moves little of the noise
+
+    # e^{-dQ} s; the difference cancels where the step replaces few tokens
+    odds = p - replaced * prior
     if least is not None:
         odds = torch.maximum(odds, p.mul_(least))
-    prior_prob = prior.expand(len(x), -1).gather(-1, x[:, None])
-    at_x = odds.gather(-1, x[:, None]) * (1 + (1 - moved) / (moved * prior_prob))
-    return odds.scatter_(-1, x[:, None], at_x).mul_(moved * prior_prob)
+
+    # e^{dQ}: y -> x by a draw of x from the prior, and from x itself by staying as well
+    x = x[:, None]
+    prior_prob = prior.expand(len(x), -1).gather(-1, x)
+    odds_x = odds.gather(-1, x) * (1 + (1 - replaced) / (replaced * prior_prob))
+    return odds.scatter_(-1, x, odds_x).mul_(replaced * prior_prob)

@@ -1,6 +1,11 @@
 """Ancestral sampling: draw x_s from p(x_s | x_t), step by step (DDPM, Ho et al. 2020, algorithm 2).
 
-Letters: B batch, L length, M features.
+Every sampler has the same three arguments. The process knows how noise is added and removed. The
+`Session` is the model with the weights, the guidance and the KV cache of one batch: `model(state,
+t)` runs it and returns its prediction. `like` is a `Clean` batch that serves as template: its
+shape, its padding, its conditions, and the known values, which no step changes.
+
+Letters: B batch, L length, M features, N chosen positions.
 """
 
 from __future__ import annotations
@@ -38,11 +43,16 @@ class Ancestral(TokenSteps):
     """Steps; the model is called once more, at the end."""
 
     def warn(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
-        """Yield options of steps if one call fills in all."""
+        """Warn about options of steps if one call fills in everything."""
         yield from super().warn(process, model)
-        for option in ("steps", "t_min") if process.timeless else ():
+        if not process.timeless:
+            return
+        for option in ("steps", "t_min"):
             if getattr(self, option) != type(self).model_fields[option].default:
-                message = f'{option} has no effect: under a fixed process.ratio "ancestral" takes one step'
+                message = (
+                    f"{option} has no effect: "
+                    'under a fixed process.ratio "ancestral" takes one step'
+                )
                 fix = f"remove {option}, or remove process.ratio"
                 yield Misfit(
                     message, (option,), ("process", "ratio"), fix, code="no-effect"
@@ -51,7 +61,7 @@ class Ancestral(TokenSteps):
     def sample(
         self, process: Process, model: Session, like: Clean
     ) -> Iterator[Shaped[Tensor, "B L *M"]]:
-        """Yield every state, the clean sample last; a process whose states do not depend on time takes one call."""
+        """Yield every state, the clean sample last."""
         import torch
 
         from dither.registry.contracts.protocols import TokenProcess
@@ -63,15 +73,22 @@ class Ancestral(TokenSteps):
             yield from sample_tokens(process, model, like, self)
             return
 
-        state = process.prior(like)
         schedule = process.schedule
+        # 1 = t_K > ... > t_0 = t_min, the same for every sample: K B
         times = time_rows(self.steps, self.t_min, like)
+        # If states do not depend on time, one call fills in everything.
         if process.fixed_time is not None:
             times = torch.full_like(times[:1], process.fixed_time)
+
+        # x_1 ~ prior
+        state = process.prior(like)
         for t, s in pairwise(times):
+            # x_s ~ p(x_s | x_t), with the prediction of x_0 in place of x_0
             pred = warp_prediction(model(state, t), self)
             state = process.step(state, pred, schedule(t), schedule(s), like)
             yield state.x
+
+        # Little noise is left at t_min, so that the last step goes straight to x_0.
         pred = warp_prediction(model(state, times[-1]), self)
         yield process.finish(state, pred, like)
 
@@ -84,15 +101,20 @@ def sample_tokens(
     from ..tokens.temperature import warp_prediction
     from ..tokens.unmasking import fill, uncertain
 
-    state = process.prior(like)
     schedule = process.schedule
     times = time_rows(options.steps, options.t_min, like)
+    # x_1 ~ prior: B L
+    state = process.prior(like)
     for t, s in pairwise(times):
+        # Uniform numbers are drawn first: most positions stay under any prediction.
         step = process.begin_step(state, schedule(t), schedule(s), like)
+        # p(x_0 | x_t) at the N positions that may change: 1 N V
         rows = warp_prediction(model(state, t, at=step.at), options)
+        # x_s ~ p(x_s | x_t)
         state = step.complete(rows)
         yield state.x
 
+    # The tokens that noise may have replaced by t_min are drawn from p(x_0 | x_t).
     where = uncertain(process, state.x, like)
     rows = warp_prediction(model(state, times[-1], at=where), options)
     yield fill(state.x, where, rows)

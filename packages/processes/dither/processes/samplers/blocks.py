@@ -51,7 +51,7 @@ class Blocks(SamplerSpec):
         return self.inner.traits() & {"exact-distribution"}
 
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
-        """Yield why sequences cannot be cut into blocks, or why cached sampling would not be exact."""
+        """Require a single field of tokens, and a model whose cache is exact for these blocks."""
         space = process.space
         if not isinstance(space, TokenSpace) or len(space.fields) > 1:
             yield Misfit(
@@ -59,19 +59,28 @@ class Blocks(SamplerSpec):
                 related=("task",),
             )
         elif self.stop and space.fields[0].end is None:
-            message = f'stop = true requires an id that ends a text; field "{space.fields[0].name}" has none'
+            message = (
+                "stop = true requires an id that ends a text; "
+                f'field "{space.fields[0].name}" has none'
+            )
             yield Misfit(message, ("stop",), ("task",))
         if not model.cache:
             yield Misfit(
                 'sampler "blocks" requires a model with a KV cache', related=("model",)
             )
         elif model.block_size is None and not self.approximate:
-            message = "cached sampling is exact only for block-causal attention: set model.block_size"
+            message = (
+                "cached sampling is exact only for block-causal attention: "
+                "set model.block_size"
+            )
             yield Misfit(
                 message, related=("model",), help="or set sampler.approximate = true"
             )
         if model.block_size not in (None, self.size) and not self.approximate:
-            message = f"the model was trained on blocks of block_size = {model.block_size}, not of size = {self.size}"
+            message = (
+                "the model was trained on blocks of "
+                f"block_size = {model.block_size}, not of size = {self.size}"
+            )
             yield Misfit(
                 message,
                 ("size",),
@@ -83,12 +92,18 @@ class Blocks(SamplerSpec):
         yield from below("inner", self.inner.check(process, model))
 
     def warn(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
-        """Yield if the cache differs from a full pass."""
+        """Warn about a cache that differs from a full pass."""
         if model.block_size is None:
-            message = "without model.block_size cached blocks do not see later ones: samples are approximate"
+            message = (
+                "without model.block_size cached blocks do not see later ones: "
+                "samples are approximate"
+            )
             yield Misfit(message, ("approximate",), ("model",))
         elif model.block_size != self.size:
-            message = f"the model was not trained on size = {self.size}: samples are approximate"
+            message = (
+                f"the model was not trained on size = {self.size}: "
+                "samples are approximate"
+            )
             yield Misfit(message, ("size",), ("model", "block_size"))
         yield from below("inner", self.inner.warn(process, model))
 
@@ -109,44 +124,53 @@ class Blocks(SamplerSpec):
         """
         import torch
 
-        end, (rows, length) = _end_id(process) if self.stop else None, like.valid.shape
+        end = _end_id(process) if self.stop else None
+        rows, length = like.valid.shape
         whole = process.prior(like).x
         cached = 0
         yielded = None
+        # Samples in which an end was drawn: B
         ended = torch.zeros(rows, dtype=torch.bool, device=like.valid.device)
+        # Read once, for reading waits for the device.
         complete = like.fixed.all(0).tolist()
         for start in range(0, length, self.size):
             block = slice(start, min(start + self.size, length))
             piece = like.slice_positions(block.start, block.stop)
-            done = (
-                all(complete[block])
-                if end is None
-                else bool((piece.fixed | ended[:, None]).all())
-            )
+            done = all(complete[block])
+            if end is not None:
+                done = bool((piece.fixed | ended[:, None]).all())
+
+            # Nothing to draw: known ids, and the end id in samples that have ended.
             if done:
-                whole = _with(
-                    whole, block, torch.where(piece.fixed, piece.x0, end or 0)
-                )
+                x = torch.where(piece.fixed, piece.x0, end or 0)
+                whole = _with(whole, block, x)
                 continue
+
+            # The blocks before this one are finished, and become context of all later calls.
             if cached < start:
                 model.append(whole[:, cached:start])
                 cached = start
             for x in inner(process, model, _fix_ended(piece, ended, end)):
-                yielded = whole = _with(whole, block, x)
+                whole = _with(whole, block, x)
+                yielded = whole
                 yield whole
+
+            # The rest of a block after an end id was drawn together with it.
             if end is not None:
-                after = _after_end(whole[:, block], piece.fixed, end)
-                whole = _with(
-                    whole, block, whole[:, block].masked_fill(after & ~piece.fixed, end)
-                )
-                ended = ended | ((whole[:, block] == end) & ~piece.fixed).any(1)
+                x = whole[:, block]
+                after = _after_end(x, piece.fixed, end)
+                x = x.masked_fill(after & ~piece.fixed, end)
+                whole = _with(whole, block, x)
+                ended = ended | ((x == end) & ~piece.fixed).any(1)
         if yielded is not whole:
             yield whole
 
 
 def _end_id(process: Process) -> int:
     space = process.space
-    end = space.fields[0].end if isinstance(space, TokenSpace) else None
+    end = None
+    if isinstance(space, TokenSpace):
+        end = space.fields[0].end
     if end is None:
         raise ValueError(f"stop requires an id that ends a sample: {space}")
     return end
@@ -166,6 +190,7 @@ def _after_end(
     """Return the positions after the first drawn end id."""
     import torch
 
+    # The end id itself is not after itself: the count is shifted by one.
     count = ((x == end) & ~fixed).cumsum(1)
     return torch.cat([torch.zeros_like(count[:, :1]), count[:, :-1]], 1) > 0
 

@@ -62,15 +62,19 @@ class Guided(FirstHitting):
         if like.goal is None:
             yield from super().sample(process, model, like)
             return
+
         x, masked = fully_masked(process, like, self.name)
+        # 1 - alpha at the current time, which is 1 at the start: B
         level = torch.ones(len(x), dtype=wide_dtype(x.device), device=x.device)
         particles = _Particles.of(x, self.particles)
         stage = _stages(process, self).to(x.device)
         for _ in range(int(masked.sum(1).max())):
+            # Time and position are those of first-hitting, the same for all particles of a sample.
             t, level = next_time(process.schedule, level, masked)
-            chosen = top_positions(
-                -stage.expand_as(masked), masked, masked.sum(1).clamp_max(1)
-            )
+            score = -stage.expand_as(masked)
+            chosen = top_positions(score, masked, masked.sum(1).clamp_max(1))
+
+            # One call for each of the K particles: K times B L V
             log_clean = [model(State.of(x), t).log_clean() for x in particles.x]
             particles = _step(particles, log_clean, chosen, like.goal, self)
             masked = masked & ~chosen
@@ -86,16 +90,13 @@ def _stages(process: Process, options: Guided) -> Float[Tensor, " L"]:
 
     space = process.space
     assert isinstance(space, TokenSpace), "only tokens are masked"
-    stages = [
-        float(number) * (options.order == "fields")
-        for number, _ in enumerate(space.fields)
-    ]
-    return torch.cat(
-        [
-            torch.full((f.length,), stage)
-            for f, stage in zip(space.fields, stages, strict=True)
-        ]
-    )
+    stages = []
+    for number, field in enumerate(space.fields):
+        stage = 0.0
+        if options.order == "fields":
+            stage = float(number)
+        stages.append(torch.full((field.length,), stage))
+    return torch.cat(stages)
 
 
 def _step(
@@ -112,23 +113,29 @@ def _step(
     from ..tokens.categorical import draw
     from ..tokens.temperature import warp_options
 
+    # log p(v) and log psi(x with v at l) of every id v at the chosen position: K B V
     at = chosen.long().argmax(1)
     rows = torch.arange(len(chosen), device=chosen.device)
     log_p = wide(torch.stack([log[rows, at] for log in log_clean]))
     log_psi = torch.stack([goal.log_prob(log, at) for log in log_clean])
-    total = (log_p + log_psi).logsumexp(-1)
-    before = total if particles.log_psi is None else particles.log_psi
-    hopeless = (total == -torch.inf) | (
-        before == -torch.inf
-    )  # once out of reach, always out of reach
-    log_weight = (particles.log_weight + total - before).masked_fill(
-        hopeless, -torch.inf
-    )
+
+    # z = sum over v of p(v) psi(v), and the weight z / psi of the step before: K B
+    log_z = (log_p + log_psi).logsumexp(-1)
+    log_psi_before = log_z
+    if particles.log_psi is not None:
+        log_psi_before = particles.log_psi
+    # A goal once out of reach stays out of reach; without this inf - inf would be NaN.
+    hopeless = (log_z == -torch.inf) | (log_psi_before == -torch.inf)
+    log_weight = particles.log_weight + log_z - log_psi_before
+    log_weight = log_weight.masked_fill(hopeless, -torch.inf)
     log_odds = torch.where(hopeless[..., None], log_p, log_p + log_psi)
+
+    # Resampled before the draw, so that copies of a particle get different tokens.
     log_weight, indices = _resample(log_weight)
-    x, log_odds, log_psi = (
-        _select(values, indices) for values in (particles.x, log_odds, log_psi)
-    )
+    x = _select(particles.x, indices)
+    log_odds = _select(log_odds, indices)
+    log_psi = _select(log_psi, indices)
+
     token = draw(warp_options(log_odds.log_softmax(-1), options).exp())
     log_psi = log_psi.gather(-1, token[..., None])[..., 0]
     return _Particles(torch.where(chosen, token[..., None], x), log_weight, log_psi)
@@ -176,15 +183,19 @@ def _resample(
 
     weight = particle_weights(log_weight)
     particles = len(log_weight)
+    # 1 / sum of squares is the effective number of particles.
     uneven = weight.square().sum(0) * particles * MIN_EFFECTIVE > 1
-    number = torch.arange(particles, device=weight.device)[:, None]
+
     # One uniform per sample, even steps from there (systematic resampling).
+    number = torch.arange(particles, device=weight.device)[:, None]
     position = (number + torch.rand_like(weight[:1])) / particles
+    # Inverse of the cumulative weights, K x K comparisons per sample
     ahead = (weight.cumsum(0)[None] <= position[:, None]).sum(1)
     indices = torch.where(uneven, ahead.clamp_max(particles - 1), number)
-    reset = torch.where((log_weight == -torch.inf).all(0), -torch.inf, 0.0).to(
-        log_weight
-    )
+
+    # Resampled particles have equal weights; a sample out of reach stays so.
+    out_of_reach = (log_weight == -torch.inf).all(0)
+    reset = torch.where(out_of_reach, -torch.inf, 0.0).to(log_weight)
     return torch.where(uneven, reset, log_weight), indices
 
 

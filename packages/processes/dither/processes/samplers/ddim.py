@@ -33,12 +33,16 @@ class DDIM(GaussianSampler):
     def sample(
         self, process: GaussianProcess, model: Session, like: Clean
     ) -> Iterator[Float[Tensor, "B L M"]]:
-        state = process.prior(like)
         schedule = process.schedule
         times = self.times(process, like)
+        # x_1 = eps
+        state = process.prior(like)
         for t, s in pairwise(times):
+            # eq. 12: x_s = sqrt(alpha_s) x_0 + sqrt(1 - alpha_s - spread^2) eps + spread noise
+            pred = model(state, t)
             state = process.step(
-                state, model(state, t), schedule(t), schedule(s), like, eta=self.eta
+                state, pred, schedule(t), schedule(s), like, eta=self.eta
             )
             yield state.x
+        # From the last time the predicted x_0 is taken.
         yield process.finish(state, model(state, times[-1]), like)

@@ -51,7 +51,7 @@ class DiscreteFlow(TokenSteps):
 
         from dither.registry.contracts.records import State
 
-        from ..precision import wide
+        from ..precision import one_minus_exp, wide
         from ..timestep_sampling import time_rows
         from ..tokens.temperature import warp_prediction
         from ..tokens.unmasking import fill, uncertain
@@ -61,15 +61,19 @@ class DiscreteFlow(TokenSteps):
         for t, s in pairwise(times):
             sigma = wide(process.schedule(t).sigma)[:, None]
             sigma_s = wide(process.schedule(s).sigma)[:, None]
-            log_noise = (-(-sigma).expm1()).log()
-            log_noise_s = (-(-sigma_s).expm1()).log()
+            log_noise = one_minus_exp(sigma).log()
+            log_noise_s = one_minus_exp(sigma_s).log()
 
-            # Rates integrated over the step: to x_0, and back to the prior by the corrector.
-            forward = (log_noise - log_noise_s) * (1 + self.corrector)
-            back = self.corrector * (sigma - sigma_s)
-            rate = (forward + back).expand(x.shape)
-            jumps = (torch.rand_like(rate) < -(-rate).expm1()) & ~like.fixed
-            from_prior = jumps & (torch.rand_like(rate) * rate < back)
+            # alpha' / (1 - alpha) is the derivative of -log(1 - alpha), alpha' / alpha that of
+            # -sigma: the rates to x_0, and back to the prior, integrate to differences.
+            to_x0_rate = (log_noise - log_noise_s) * (1 + self.corrector)
+            to_prior_rate = self.corrector * (sigma - sigma_s)
+            rate = (to_x0_rate + to_prior_rate).expand(x.shape)
+
+            # A token jumps with probability 1 - exp(-rate), where to in proportion to the rates.
+            jumps = (torch.rand_like(rate) < one_minus_exp(rate)) & ~like.fixed
+            from_prior = jumps & (torch.rand_like(rate) * rate < to_prior_rate)
+            # Where the prior cannot produce x_t, x_0 is x_t.
             to_clean = jumps & ~from_prior & uncertain(process, x, like)
 
             rows = warp_prediction(model(State.of(x), t, at=to_clean), self)

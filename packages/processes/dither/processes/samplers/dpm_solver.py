@@ -46,55 +46,60 @@ class DPMSolver(GaussianSampler):
         times = self.times(process, like)
         earlier: tuple[Tensor, Tensor] | None = None
         for t, s in pairwise(times):
-            now = schedule(t)
-            then = schedule(s)
+            noise_t = schedule(t)
+            noise_s = schedule(s)
             x0 = model(state, t).x0
-            now_lambda = log_snr(now)
-            h = log_snr(then) - now_lambda
+            lambda_t = log_snr(noise_t)
+            h = log_snr(noise_s) - lambda_t
+
+            # D = (1 + 1 / 2r) x_0 - 1 / 2r x_0 of the step before, r = h before / h
             line = x0
             if earlier is not None and self.order == 2:
-                gap = now_lambda - earlier[0]
-                ratio = h / torch.where(
-                    gap > 0, gap, torch.inf
-                )  # first order if no time has passed
-                line = x0 + (ratio / 2).to(x0.dtype)[:, None, None] * (x0 - earlier[1])
+                lambda_before, x0_before = earlier
+                h_before = lambda_t - lambda_before
+                # First order if no time has passed
+                inverse_r = h / torch.where(h_before > 0, h_before, torch.inf)
+                half = (inverse_r / 2).to(x0.dtype)[:, None, None]
+                line = x0 + half * (x0 - x0_before)
+
+            # On the straight line of flow matching x is that of diffusion, scaled.
             if process.linear_path:
-                before, after = (
-                    path_norm(noise, line).to(line.dtype) for noise in (now, then)
-                )
-                x = _solve(state.x * before, line, now, then, h) / after
+                norm_t = path_norm(noise_t, line).to(line.dtype)
+                norm_s = path_norm(noise_s, line).to(line.dtype)
+                x = _solve(state.x * norm_t, line, noise_t, noise_s, h) / norm_s
             else:
-                x = _solve(state.x, line, now, then, h)
+                x = _solve(state.x, line, noise_t, noise_s, h)
             state = process.replace(state, x, like)
-            earlier = now_lambda, x0
+            earlier = lambda_t, x0
             yield state.x
+        # At clean data lambda is infinite: the predicted x_0 is taken.
         yield process.finish(state, model(state, times[-1]), like)
 
 
 def log_snr(noise: Noise) -> Float[Tensor, " B"]:
     """Return lambda = log sqrt(alpha / (1 - alpha)), in float64."""
-    from ..precision import wide
+    from ..precision import one_minus_exp, wide
 
-    one_minus_alpha = -(-wide(noise.sigma)).expm1()
-    return (-wide(noise.sigma) - one_minus_alpha.log()) / 2
+    sigma = wide(noise.sigma)
+    return (-sigma - one_minus_exp(sigma).log()) / 2
 
 
 def _solve(
     x: Float[Tensor, "B L M"],
     x0: Float[Tensor, "B L M"],
-    now: Noise,
-    then: Noise,
+    noise_t: Noise,
+    noise_s: Noise,
     h: Float[Tensor, " B"],
 ) -> Float[Tensor, "B L M"]:
     """Return x at the later lambda, larger by h, for a given x_0."""
-    import torch
+    from ..precision import one_minus_exp, wide
 
-    from ..precision import wide
+    sigma_t = wide(noise_t.sigma)
+    sigma_s = wide(noise_s.sigma)
 
-    before, after = (-(-wide(noise.sigma)).expm1() for noise in (now, then))
-    keep = (after / before).sqrt()
-    add = -(-wide(then.sigma) / 2).exp() * (-h).expm1()
-    keep, add = (
-        torch.as_tensor(value, dtype=x.dtype)[:, None, None] for value in (keep, add)
-    )
+    # x_s = sqrt((1 - alpha_s) / (1 - alpha_t)) x_t + sqrt(alpha_s) (1 - e^{-h}) x_0
+    keep = (one_minus_exp(sigma_s) / one_minus_exp(sigma_t)).sqrt()
+    add = (-sigma_s / 2).exp() * one_minus_exp(h)
+    keep = keep.to(x.dtype)[:, None, None]
+    add = add.to(x.dtype)[:, None, None]
     return keep * x + add * x0

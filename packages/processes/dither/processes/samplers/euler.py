@@ -43,7 +43,7 @@ class Euler(TokenSteps):
 
         from dither.registry.contracts.records import State
 
-        from ..precision import wide
+        from ..precision import one_minus_exp, wide
         from ..timestep_sampling import time_rows
         from ..tokens.categorical import draw_log
         from ..tokens.posterior import lookup
@@ -55,26 +55,29 @@ class Euler(TokenSteps):
         predicts_scores = process.predict == "score" and not self.warps()
         times = time_rows(self.steps, self.t_min, like)
         for t, s in pairwise(times):
-            now = process.schedule(t)
-            gap = now.since(process.schedule(s))
+            noise_t = process.schedule(t)
+            gap = noise_t.since(process.schedule(s))
+            # (sigma(t) - sigma(s)) prior(x), the forward rate from any y to x over the step: B L
             prior_prob = lookup(process.prior_probs(x.device), x)
-            scale = wide(gap.sigma)[:, None] * prior_prob
-            u = torch.rand_like(scale)
-            at = ~like.fixed & (scale > 0)
+            to_x = wide(gap.sigma)[:, None] * prior_prob
+            u = torch.rand_like(to_x)
+            at = ~like.fixed & (to_x > 0)
             if not predicts_scores:
-                # p_t(x) is then at least (1 - alpha) prior(x), which bounds the rate to leave x.
-                least = -(-wide(now.sigma)[:, None]).expm1() * prior_prob
-                at &= u < -(-scale * (1 - least) / least).expm1()
+                # p_t(x) is then at least (1 - alpha) prior(x), which bounds the rate to leave x:
+                # positions whose u exceeds the bound stay without a call of the model.
+                least = one_minus_exp(wide(noise_t.sigma)[:, None]) * prior_prob
+                largest_rate = to_x * (1 - least) / least
+                at &= u < one_minus_exp(largest_rate)
 
+            # The rate to leave x, sum over y != x of to_x s(y): N
             rows = warp_prediction(model(State.of(x), t, at=at), self)
-            total_rate = scale[at] * wide(log_leaving(rows, x[at][None])[0]).exp()
-            leaves = u[at] < -(-total_rate).expm1()
+            leave_rate = to_x[at] * wide(log_leaving(rows, x[at][None])[0]).exp()
+            leaves = u[at] < one_minus_exp(leave_rate)
+
+            # Where to: y != x with odds s(y)
             jumps = at.masked_scatter(at, leaves)
-            log_odds = (
-                rows.at(leaves[None])
-                .log_score()[0]
-                .scatter(-1, x[jumps][:, None], -torch.inf)
-            )
+            log_score = rows.at(leaves[None]).log_score()[0]
+            log_odds = log_score.scatter(-1, x[jumps][:, None], -torch.inf)
             x = x.masked_scatter(jumps, draw_log(log_odds))
             yield x
 

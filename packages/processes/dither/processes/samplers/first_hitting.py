@@ -48,16 +48,21 @@ class FirstHitting(TokenSampler):
         from ..tokens.unmasking import fill, fully_masked, top_positions
 
         x, masked = fully_masked(process, like, self.name)
+        # 1 - alpha at the current time, which is 1 at the start: B
         level = torch.ones(len(x), dtype=wide_dtype(x.device), device=x.device)
         calls = int(masked.sum(1).max())
         for _ in range(calls):
             t, level = next_time(process.schedule, level, masked)
+            # Equal scores, whose ties are broken at random: one position, any with the same
+            # probability.
             score = torch.zeros_like(masked, dtype=level.dtype)
             chosen = top_positions(score, masked, masked.sum(1).clamp_max(1))
             rows = warp_prediction(model(State.of(x), t, at=chosen), self)
             x = fill(x, chosen, rows)
             masked = masked & ~chosen
             yield x
+
+        # A sample whose positions are all known is yielded once.
         if not calls:
             yield x
 
@@ -70,5 +75,6 @@ def next_time(
 
     from ..timestep_sampling import time_of
 
+    # u^(1/n) is the largest of n uniform numbers: the first of n positions to be unmasked.
     level = level * torch.rand_like(level) ** (1 / masked.sum(1).clamp_min(1))
     return time_of(schedule, level).to(torch.get_default_dtype()), level

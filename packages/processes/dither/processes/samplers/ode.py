@@ -48,7 +48,7 @@ class ODE(ProcessSampler):
     """Relative and absolute tolerance of a step of dopri5."""
 
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
-        """Yield unless the process adds Gaussian noise and the solver is installed."""
+        """Require a process that adds Gaussian noise, and an installed solver."""
         yield from super().check(process, model)
         if self.solver != "dopri5":
             yield from no_effect(
@@ -81,69 +81,76 @@ class ODE(ProcessSampler):
         from dither.registry.contracts.records import Noise
 
         from ..flow_matching.process import path_norm
-        from ..precision import wide_dtype
+        from ..precision import one_minus_exp, wide_dtype
         from ..timestep_sampling import time_of
 
+        device = like.x0.device
+        dtype = wide_dtype(device)
         state = process.prior(like)
-        linear = process.linear_path
-        moves = ~like.fixed if state.noisy is None else state.noisy
+        moves = state.noisy
+        if moves is None:
+            moves = ~like.fixed
 
         def factor(u: Tensor) -> Tensor:
-            """Return x / z."""
-            return (
-                torch.ones_like(u)
-                if linear
-                else 1 / (u.square() + (1 - u).square()).sqrt()
-            )
+            """Return x / z: 1 / sqrt(u^2 + (1 - u)^2), or 1 on the straight line of flow matching."""
+            if process.linear_path:
+                return torch.ones_like(u)
+            return 1 / (u.square() + (1 - u).square()).sqrt()
 
         def time(u: Tensor) -> Float[Tensor, " B"]:
-            t = time_of(process.schedule, u.square() / (u.square() + (1 - u).square()))
+            """Return t with sqrt(1 - alpha) / sqrt(alpha) = u / (1 - u)."""
+            one_minus_alpha = u.square() / (u.square() + (1 - u).square())
+            t = time_of(process.schedule, one_minus_alpha)
             return t.to(like.x0.dtype).expand(len(like.valid))
 
         def velocity(u: Tensor, z: Float[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
+            """Return dz/du = eps - x_0, 0 at given values."""
             u = u.to(dtype)
-            pred = model(
-                process.replace(state, z * factor(u).to(z.dtype), like), time(u)
-            )
+            x = z * factor(u).to(z.dtype)
+            pred = model(process.replace(state, x, like), time(u))
             difference: Tensor = pred.eps - pred.x0
             return difference.to(z.dtype).masked_fill(~moves, 0.0)
 
-        dtype = wide_dtype(like.x0.device)
+        # Even steps in u = b / (a + b) from t = 1 to t_min: K
         ends: Noise = process.schedule(
-            torch.linspace(1.0, self.t_min, 2, dtype=dtype, device=like.x0.device)
+            torch.linspace(1.0, self.t_min, 2, dtype=dtype, device=device)
         )
-        start, stop = (-(-ends.sigma).expm1()).sqrt() / path_norm(ends, ends.sigma)
-        share = torch.linspace(0, 1, self.steps + 1, dtype=dtype, device=like.x0.device)
-        grid = start + (stop - start) * share
-        for u, z in _solve(
-            velocity, state.x / factor(start).to(state.x.dtype), grid, self
-        ):
+        b = one_minus_exp(ends.sigma).sqrt()
+        start, stop = b / path_norm(ends, ends.sigma)
+        share = torch.linspace(0, 1, self.steps + 1, dtype=dtype, device=device)
+        us = start + (stop - start) * share
+
+        z_start = state.x / factor(start).to(state.x.dtype)
+        for u, z in _solve(velocity, z_start, us, self):
             state = process.replace(state, z * factor(u).to(z.dtype), like)
             yield state.x
+        # Under t_min = 0 the last state is clean.
         if self.t_min > 0:
-            yield process.finish(state, model(state, time(grid[-1])), like)
+            yield process.finish(state, model(state, time(us[-1])), like)
 
 
 def _solve(
     velocity: Velocity,
     z: Float[Tensor, "B L M"],
-    grid: Float[Tensor, " K"],
+    us: Float[Tensor, " K"],
     options: ODE,
 ) -> Iterator[tuple[Float[Tensor, ""], Float[Tensor, "B L M"]]]:
+    """Yield each u after the first with the solution there."""
     if options.solver == "dopri5":
         from torchdiffeq import odeint
 
         path = odeint(
             velocity,
             z,
-            grid.to(z.dtype),
+            us.to(z.dtype),
             rtol=options.tolerance,
             atol=options.tolerance,
             method="dopri5",
         )
-        yield from zip(grid[1:], path[1:], strict=True)
+        yield from zip(us[1:], path[1:], strict=True)
         return
-    for u, v in pairwise(grid):
+
+    for u, v in pairwise(us):
         h = (v - u).to(z.dtype)
         first = velocity(u, z)
         if options.solver == "euler":

@@ -30,32 +30,35 @@ __all__ = [
     "no_effect",
 ]
 
-REQUIRED = {
+REQUIREMENTS = {
     "any": "a process",
     "tokens": "a process over tokens",
     "mask": "a process that masks tokens",
     "gaussian": "a process that adds Gaussian noise",
     "hidden": "a process that masks features",
 }
-"""A description of what a sampler requires."""
+"""Requirement of a sampler -> its words in messages."""
 
 
 class ProcessSampler(SamplerSpec):
     """A sampler of some processes."""
 
     requires: ClassVar[Literal["any", "tokens", "mask", "gaussian", "hidden"]] = "any"
-    """What the process must be."""
+    """Kind of process that the sampler reverses; a key of `REQUIREMENTS`."""
     sample: ClassVar[Callable[..., Iterator[Shaped[Tensor, "B L *M"]]]]
     """Given process, model and template, yields every state, the clean sample last."""
 
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
-        """Yield unless the process is of the required sort."""
+        """Require a process that the sampler can reverse."""
         yield from super().check(process, model)
         serves = self.requires in ("any", process.prior)
         if self.requires == "tokens":
             serves = process.space.data == "tokens"
         if not serves:
-            message = f'sampler "{self.name}" requires {REQUIRED[self.requires]}, not process "{process.name}"'
+            message = (
+                f'sampler "{self.name}" requires {REQUIREMENTS[self.requires]}, '
+                f'not process "{process.name}"'
+            )
             yield Misfit(
                 message,
                 (),
@@ -103,13 +106,16 @@ class TokenSampler(ProcessSampler):
     """Keep the smallest set of likeliest ids with this probability (nucleus). Tokens only."""
 
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
-        """Yield options of ids if there are none."""
+        """Reject options of ids under a process without tokens."""
         yield from super().check(process, model)
-        for option in (
-            ("temperature", "top_k", "top_p") if process.space.data != "tokens" else ()
-        ):
+        if process.space.data == "tokens":
+            return
+        for option in ("temperature", "top_k", "top_p"):
             if getattr(self, option) != type(self).model_fields[option].default:
-                message = f'{option} applies to ids, but process "{process.name}" has no tokens'
+                message = (
+                    f'{option} applies to ids, but process "{process.name}" '
+                    "has no tokens"
+                )
                 yield Misfit(message, (option,), ("process",), code="no-effect")
 
     def warps(self) -> bool:
@@ -140,18 +146,22 @@ class GaussianSampler(ProcessSampler):
     """Time of the last call, except under trailing; from there the sample is drawn clean."""
 
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
-        """Yield unless the process adds Gaussian noise and the times fit."""
+        """Require a process that adds Gaussian noise, and times that fit the spacing."""
         yield from super().check(process, model)
         if self.spacing == "trailing":
             yield from no_effect(self, ("t_min",), 'with spacing = "trailing"')
         if self.spacing == "leading" and self.t_min * self.steps > 1 + 1e-9:
-            message = f"leading requires t_min <= 1 / steps, not t_min = {self.t_min} with steps = {self.steps}"
+            message = (
+                f"leading requires t_min <= 1 / steps, not t_min = {self.t_min} "
+                f"with steps = {self.steps}"
+            )
             yield Misfit(message, ("t_min",), help=f"set t_min = {1 / self.steps:.2g}")
 
     def times(self, process: GaussianProcess, like: Clean) -> Float[Tensor, "K B"]:
         """Return the times of the calls for each sample, in the precision of the sample."""
         from ..timestep_sampling import spaced_times
 
+        # K -> K B
         times = spaced_times(
             process.schedule, self.steps, self.spacing, self.t_min, like.valid.device
         )
@@ -164,7 +174,7 @@ def no_effect(
     where: str,
     fix: str | None = None,
 ) -> Iterable[Misfit]:
-    """Yield the options that are set although they have no effect."""
+    """Reject options that are set although they have no effect."""
     for option in options:
         if getattr(spec, option) != type(spec).model_fields[option].default:
             yield Misfit(

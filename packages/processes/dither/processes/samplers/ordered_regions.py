@@ -45,7 +45,7 @@ class OrderedRegions(ProcessSampler):
     """Draws of which the variance is taken."""
 
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
-        """Yield unless the process masks features and the options fit together."""
+        """Require a process that masks features, and options that have an effect."""
         yield from super().check(process, model)
         if self.by == "random":
             yield from no_effect(
@@ -62,23 +62,28 @@ class OrderedRegions(ProcessSampler):
 
         state = process.prior(like)
         revealed = False
-        total = process.units(state.masked).sum(1)
-        for due, share in reveal_counts(process, total, self.steps):
-            fixed = process.fixed_time
-            t = (
-                time_of(process.schedule, share)
-                if fixed is None
-                else torch.full_like(share, fixed)
-            )
+        unit_count = process.units(state.masked).sum(1)
+        for due, share in reveal_counts(process, unit_count, self.steps):
+            # The time at which training masks the share that is masked now: B
+            if process.fixed_time is None:
+                t = time_of(process.schedule, share)
+            else:
+                t = torch.full_like(share, process.fixed_time)
             pred = model(state, t.to(like.x0.dtype))
+
+            # Equal scores come in random order.
             units = process.units(state.masked)
             score = torch.zeros(units.shape, device=units.device)
             if self.by == "spread":
                 score = -_variance(process, pred, state.masked, self.draws)
-            masked = state.masked & ~process.elements(top_positions(score, units, due))
-            state = process.reveal(state, pred.draw(), masked)
+
+            # B U -> B L M
+            chosen = process.elements(top_positions(score, units, due))
+            state = process.reveal(state, pred.draw(), state.masked & ~chosen)
             revealed = True
             yield state.x
+
+        # A sample without anything to fill in is yielded once.
         if not revealed:
             yield state.x
 
@@ -92,6 +97,7 @@ def _variance(
     """Return the variance of draws, averaged over the masked elements of each unit; 0 where there are none."""
     import torch
 
+    # Draws are cheap next to a call of the model: the head alone computes them.
     variance = torch.stack([pred.draw() for _ in range(draws)]).var(0, correction=0)
     variance_sum = process.unit_sums(variance * masked)
     count = process.unit_sums(masked.to(variance.dtype))

@@ -31,7 +31,7 @@ from .constraint_smc import particle_weights
 from .options import TokenSteps, no_effect
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
     from dither.registry.contracts.protocols import Session, TokenProcess
@@ -57,7 +57,7 @@ class ParticleGibbs(TokenSteps):
     distribution."""
 
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
-        """Yield temperatures, which weights do not account for, and a model that requires a mark of known tokens."""
+        """Reject a temperature, which weights do not account for, and a model that marks known tokens."""
         yield from super().check(process, model)
         if model.reads_known:
             message = 'sampler "particle-gibbs" noises known tokens, but model.embedding.known marks them as clean'
@@ -85,59 +85,65 @@ class ParticleGibbs(TokenSteps):
         times = time_rows(self.steps, self.t_min, like)
         # Known tokens are noised like all others.
         free = replace(like, known=torch.zeros_like(known))
-        best: Tensor | None = None
+        # The sample of the last sweep; its noised path is particle 0 of the next one.
+        retained: Tensor | None = None
         for _ in range(1 + self.sweeps):
-            path = _forward_path(
-                process, like.x0 if best is None else best, times, free
-            )
+            clean = retained
+            if clean is None:
+                clean = like.x0
+            path = _forward_path(process, clean, times, free)
+
+            # All particles have the known tokens of the path: P B L
             x = torch.stack([process.prior(free).x for _ in range(self.particles)])
             x = torch.where(known, path[0], x)
-            if best is not None:
+            if retained is not None:
                 x[0] = path[0]
             log_w = torch.zeros(x.shape[:2], dtype=torch.float64, device=x.device)
 
             for i, (t, s) in enumerate(pairwise(times)):
-                now = process.schedule(t)
-                then = process.schedule(s)
+                noise_t = process.schedule(t)
+                noise_s = process.schedule(s)
                 for p, state in enumerate(map(State.of, x)):
-                    step = process.begin_step(state, now, then, free)
+                    # One call serves the step of the unknown tokens and the weight of the known.
+                    step = process.begin_step(state, noise_t, noise_s, free)
                     at = step.at | known
                     rows = model(state, t, at=at)
+                    rows_known = rows.at(known[at][None])
+                    rows_step = rows.at(step.at[at][None])
+
+                    # weight *= p(known tokens of x_s | x_t)
                     log_w[p] += log_step_prob(
                         process,
                         state,
-                        rows.at(known[at][None]),
-                        now,
-                        then,
+                        rows_known,
+                        noise_t,
+                        noise_s,
                         path[i + 1],
                         like,
                     )
-                    new = step.complete(rows.at(step.at[at][None])).x
-                    x[p] = torch.where(known, path[i + 1], new)
-                if best is not None:
+                    x[p] = torch.where(known, path[i + 1], step.complete(rows_step).x)
+                if retained is not None:
                     x[0] = path[i + 1]
-                x, log_w = _resampled(x, log_w, keep_first=best is not None)
+                x, log_w = _resampled(x, log_w, keep_first=retained is not None)
                 yield torch.where(known, like.x0, x[-1])
 
+            # The last step goes from t_min to clean tokens.
             for p, state in enumerate(map(State.of, x)):
                 where = uncertain(process, state.x, free)
                 at = where | known
                 rows = model(state, times[-1], at=at)
-                log_known = log_prob(rows.at(known[at][None]), like.x0[known])
-                log_w[p] += (
-                    torch.zeros_like(known, dtype=log_w.dtype)
-                    .masked_scatter(known, log_known.double())
-                    .sum(1)
-                )
-                x[p] = torch.where(
-                    known, like.x0, fill(state.x, where, rows.at(where[at][None]))
-                )
-            if best is not None:
-                x[0] = best
+                log_known = log_prob(rows.at(known[at][None]), like.x0[known]).double()
+                log_w[p] += _sum_of_rows(log_known, known)
+                filled = fill(state.x, where, rows.at(where[at][None]))
+                x[p] = torch.where(known, like.x0, filled)
+            if retained is not None:
+                x[0] = retained
+
+            # One particle by weight is the sample of the sweep: B L
             chosen = particle_weights(log_w).T.multinomial(1)[:, 0]
-            best = x[chosen, torch.arange(x.shape[1], device=x.device)]
-        assert best is not None
-        yield best
+            retained = x[chosen, torch.arange(x.shape[1], device=x.device)]
+        assert retained is not None
+        yield retained
 
 
 def _forward_path(
@@ -149,10 +155,10 @@ def _forward_path(
     """Draw one path of the forward process through all times, the latest (t = 1) first."""
     state = process.corrupt(replace(free, x0=x0), times[-1]).state
     path = [state.x]
+    # From t_min up to 1; x_t depends on x_s alone.
     for s, t in pairwise(times.flip(0)):
-        state = process.renoise(
-            state, process.schedule(t).since(process.schedule(s)), free
-        )
+        gap = process.schedule(t).since(process.schedule(s))
+        state = process.renoise(state, gap, free)
         path.append(state.x)
     return path[::-1]
 
@@ -161,8 +167,8 @@ def log_step_prob(
     process: TokenProcess,
     state: State,
     rows: TokenPrediction,
-    now: Noise,
-    then: Noise,
+    noise_t: Noise,
+    noise_s: Noise,
     x_s: Int[Tensor, "B L"],
     like: Clean,
 ) -> Float[Tensor, " B"]:
@@ -182,24 +188,35 @@ def log_step_prob(
     x = state.x
     known = like.known
     prior = process.prior_probs(x.device)
-    posterior = Posterior(x, now, prior, process.space.clean().to(x.device))
+
+    # m(x_t) and m(x_s), m = p(x_0 | the other positions), of the N known tokens
+    posterior = Posterior(x, noise_t, prior, process.space.clean().to(x.device))
     log_m = log_context(rows, posterior.at(known))[0].double()
-    ids = x[known]
+    ids_t = x[known]
     ids_s = x_s[known]
-    m_t = log_m.gather(-1, ids[:, None])[:, 0].exp()
+    m_t = log_m.gather(-1, ids_t[:, None])[:, 0].exp()
     m_s = log_m.gather(-1, ids_s[:, None])[:, 0].exp()
+
     prior_t = lookup(prior, x)[known]
     prior_s = lookup(prior, x_s)[known]
-    log_alpha_t = -wide(over(now.sigma, x)).expand(x.shape)[known]
-    log_alpha_s = -wide(over(then.sigma, x)).expand(x.shape)[known]
+    log_alpha_t = -wide(over(noise_t.sigma, x)).expand(x.shape)[known]
+    log_alpha_s = -wide(over(noise_s.sigma, x)).expand(x.shape)[known]
 
-    # p(x_s | x_t) = q(x_t | x_s) p_s(x_s) / p_t(x_t)
+    # q(x_t | x_s) = alpha_ts [x_t = x_s] + (1 - alpha_ts) prior(x_t)
     alpha_ts = (log_alpha_t - log_alpha_s).exp()
-    q = torch.where(ids == ids_s, alpha_ts, 0.0) + (1 - alpha_ts) * prior_t
+    q = torch.where(ids_t == ids_s, alpha_ts, 0.0) + (1 - alpha_ts) * prior_t
+    # p_t(y) = alpha_t m(y) + (1 - alpha_t) prior(y)
     p_t = log_alpha_t.exp() * m_t - log_alpha_t.expm1() * prior_t
     p_s = log_alpha_s.exp() * m_s - log_alpha_s.expm1() * prior_s
-    log_p = q.log() + p_s.log() - p_t.log()
-    return log_p.new_zeros(x.shape).masked_scatter(known, log_p).sum(1)
+    # p(x_s | x_t) = q(x_t | x_s) p_s(x_s) / p_t(x_t)
+    return _sum_of_rows(q.log() + p_s.log() - p_t.log(), known)
+
+
+def _sum_of_rows(
+    values: Float[Tensor, " N"], at: Bool[Tensor, "B L"]
+) -> Float[Tensor, " B"]:
+    """Sum the values of the chosen positions of each sample."""
+    return values.new_zeros(at.shape).masked_scatter(at, values).sum(1)
 
 
 def _resampled(
@@ -209,11 +226,13 @@ def _resampled(
     import torch
 
     weights = particle_weights(log_w)
-    poor = weights.square().sum(0).reciprocal() < len(x) / 2
+    # 1 / sum of squares is the effective number of particles.
+    uneven = weights.square().sum(0).reciprocal() < len(x) / 2
     ancestors = weights.T.multinomial(len(x), replacement=True).T
-    same = torch.arange(len(x), device=x.device)[:, None].expand_as(ancestors)
-    ancestors = torch.where(poor, ancestors, same)
+    itself = torch.arange(len(x), device=x.device)[:, None].expand_as(ancestors)
+    ancestors = torch.where(uneven, ancestors, itself)
+    # The retained path survives every resampling (conditional SMC).
     if keep_first:
         ancestors[0] = 0
     x = x[ancestors, torch.arange(x.shape[1], device=x.device)]
-    return x, torch.where(poor, 0.0, log_w)
+    return x, torch.where(uneven, 0.0, log_w)

@@ -53,17 +53,21 @@ class PredictorCorrector(TokenSteps):
         state = process.prior(like)
         times = time_rows(self.steps, self.t_min, like)
         for t, s in pairwise(times):
+            # s < r <= t
             r = s + self.reach * (t - s)
-            now = process.schedule(t)
-            up = process.schedule(r)
-            then = process.schedule(s)
+            noise_t = process.schedule(t)
+            noise_r = process.schedule(r)
+            noise_s = process.schedule(s)
 
-            step = process.begin_step(state, now, then, like)
+            # Predictor: x_s ~ p(x_s | x_t)
+            step = process.begin_step(state, noise_t, noise_s, like)
             rows = warp_prediction(model(state, t, at=step.at), self)
             state = step.complete(rows)
+
+            # Corrector: x_r ~ q(x_r | x_s), x_s ~ p(x_s | x_r)
             for _ in range(self.corrections):
-                state = process.renoise(state, up.since(then), like)
-                step = process.begin_step(state, up, then, like)
+                state = process.renoise(state, noise_r.since(noise_s), like)
+                step = process.begin_step(state, noise_r, noise_s, like)
                 rows = warp_prediction(model(state, r, at=step.at), self)
                 state = step.complete(rows)
             yield state.x

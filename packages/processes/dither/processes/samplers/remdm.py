@@ -1,9 +1,9 @@
 """Remasking (ReMDM, Wang et al. 2025, arXiv 2503.00307): unmasked tokens may be masked and drawn again.
 
-A shown token is masked again with probability sigma; a masked token is unmasked with the
-probability of eq. 6, which keeps the expected share of shown tokens on the schedule. Known tokens
-are never masked.
-Letters: B batch, L length, K times.
+An unmasked token is masked again with the probability that the paper calls sigma_t; a masked token
+is unmasked with the probability of eq. 6, which keeps the expected share of unmasked tokens on the
+schedule alpha. Known tokens are never masked.
+Letters: B batch, L length, K times, N unmasked positions.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class ReMDM(TokenSteps):
     rev = 2
     requires = "mask"
     strategy: Literal["cap", "rescale", "conf", "conf-compensated", "loop"] = "cap"
-    """How sigma, the probability to be masked again, is set. cap: at most eta. rescale: eta times
-    the largest possible.
+    """How the probability to be masked again is set. cap: at most eta. rescale: eta times the
+    largest possible.
     conf: that, distributed over the shown tokens by the softmax of minus their probability when
     drawn; as published, fewer tokens are shown than the schedule says. conf-compensated: the same,
     compensated. loop: eta between t_on and t_off, while the share alpha_on is shown."""
@@ -82,7 +82,7 @@ class ReMDM(TokenSteps):
         return self
 
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
-        """Yield unless the process masks tokens and the options fit together."""
+        """Require a process that masks tokens, and options that have an effect."""
         yield from super().check(process, model)
         if self.strategy != "loop":
             yield from no_effect(
@@ -91,20 +91,34 @@ class ReMDM(TokenSteps):
                 f'with strategy = "{self.strategy}"',
             )
         elif self.t_min >= self.t_off:
-            message = f"t_min = {self.t_min:g} leaves no step after the loop, which ends at t_off = {self.t_off:g}"
+            message = (
+                f"t_min = {self.t_min:g} leaves no step after the loop, "
+                f"which ends at t_off = {self.t_off:g}"
+            )
             yield Misfit(message, ("t_min",))
 
     def warn(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
-        """Yield strategies whose samples do not converge to the distribution of the model as steps grow."""
-        if self.strategy in ("conf", "conf-compensated"):
-            fewer = "; as published, it also shows fewer tokens than the time given to the model implies"
-            message = f'strategy "{self.strategy}" remasks unlikely tokens more often, which biases samples'
-            message += fewer if self.strategy == "conf" else ""
-            yield Misfit(
-                message,
-                ("strategy",),
-                help='use "rescale" or "cap", which converge with eta_steps',
+        """Warn about strategies whose samples do not converge to the model's distribution."""
+        if not self._by_confidence:
+            return
+        message = (
+            f'strategy "{self.strategy}" remasks unlikely tokens more often, '
+            "which biases samples"
+        )
+        if self.strategy == "conf":
+            message += (
+                "; as published, it also shows fewer tokens than the time given to "
+                "the model implies"
             )
+        yield Misfit(
+            message,
+            ("strategy",),
+            help='use "rescale" or "cap", which converge with eta_steps',
+        )
+
+    @property
+    def _by_confidence(self) -> bool:
+        return self.strategy in ("conf", "conf-compensated")
 
     def sample(
         self, process: TokenProcess, model: Session, like: Clean
@@ -118,41 +132,48 @@ class ReMDM(TokenSteps):
         from ..tokens.temperature import warp_prediction
         from ..tokens.unmasking import fill, fully_masked, log_prob
 
+        # Sampling starts with MASK wherever a token is not given.
         x, free = fully_masked(process, like, self.name)
-        blank = x
+        all_masked = x
         masked = free
+        # Probability that each unmasked token had when it was drawn
         confidence = torch.zeros(x.shape, dtype=wide_dtype(x.device), device=x.device)
+
         times = even_times(self.steps, self.t_min, x.device)
-        shown, model_times = self._plan(process.schedule, times)
-        grid = times.tolist()
-        for i, (now, then) in enumerate(pairwise(shown.tolist())):
-            if self.strategy in ("conf", "conf-compensated"):
-                p_remask, p_unmask = self._by_confidence(
-                    now, then, masked, free, confidence
+        alphas, model_times = self._plan(process.schedule, times)
+        step_times = times.tolist()
+        for i, (alpha_t, alpha_s) in enumerate(pairwise(alphas.tolist())):
+            if self._by_confidence:
+                remask_prob, to_unmask = self._confidence_probs(
+                    alpha_t, alpha_s, masked, free, confidence
                 )
             else:
-                in_loop = self.t_off <= grid[i + 1] and grid[i] <= self.t_on
-                p_remask, p_unmask = self._at_one_rate(now, then, in_loop)
-            u = torch.rand_like(confidence)
-            remask = free & ~masked & (u < p_remask)
-            unmask = masked & (u < p_unmask)
+                in_loop = self.t_off <= step_times[i + 1] and step_times[i] <= self.t_on
+                remask_prob, to_unmask = self._equal_probs(alpha_t, alpha_s, in_loop)
 
+            # A position is masked or not, so that one uniform draw serves both decisions.
+            u = torch.rand_like(confidence)
+            remask = free & ~masked & (u < remask_prob)
+            unmask = masked & (u < to_unmask)
+
+            # p(x_0 | x_t) at the N positions that are unmasked: 1 N V
             rows = model(State.of(x), model_times[i].expand(len(x)), at=unmask)
-            x = fill(torch.where(remask, blank, x), unmask, warp_prediction(rows, self))
+            x = torch.where(remask, all_masked, x)
+            x = fill(x, unmask, warp_prediction(rows, self))
             masked = (masked | remask) & ~unmask
-            if self.strategy in ("conf", "conf-compensated"):
-                confidence = confidence.masked_scatter(
-                    unmask, log_prob(rows, x[unmask]).exp()
-                )
+            if self._by_confidence:
+                drawn_prob = log_prob(rows, x[unmask]).exp()
+                confidence = confidence.masked_scatter(unmask, drawn_prob)
             yield x
 
+        # What is masked at t_min is drawn at once.
         rows = model(State.of(x), model_times[-1].expand(len(x)), at=masked)
         yield fill(x, masked, warp_prediction(rows, self))
 
     def _plan(
         self, schedule: Schedule, times: Float[Tensor, " K"]
     ) -> tuple[Float[Tensor, " K"], Float[Tensor, " K"]]:
-        """Return the share of tokens to show at each time, and the time to give to the model."""
+        """Return alpha, the share of unmasked tokens, at each time, and the time given to the model."""
         import torch
 
         from ..precision import wide
@@ -167,59 +188,73 @@ class ReMDM(TokenSteps):
         u = wide(times)
         rising = self.alpha_on * (1 - u) / (1 - self.t_on)
         ending = 1 - (1 - self.alpha_on) * u / self.t_off
-        shown = torch.where(u > self.t_off, self.alpha_on, ending)
-        shown = torch.where(u > self.t_on, rising, shown)
-        return shown, time_of(schedule, 1 - shown).to(times.dtype)
+        alpha = torch.where(u > self.t_off, self.alpha_on, ending)
+        alpha = torch.where(u > self.t_on, rising, alpha)
+        # The model gets the time at which training masks as many tokens.
+        return alpha, time_of(schedule, 1 - alpha).to(times.dtype)
 
-    def _eta(self) -> float:
+    def _step_eta(self) -> float:
         """Return the amount of remasking of a step."""
-        eta = ETA[self.strategy] if self.eta is None else self.eta
+        eta = self.eta
+        if eta is None:
+            eta = ETA[self.strategy]
         if self.eta_steps is not None:
             eta = min(1.0, eta * self.eta_steps / self.steps)
         return eta
 
-    def _at_one_rate(
-        self, now: float, then: float, in_loop: bool
+    def _equal_probs(
+        self, alpha_t: float, alpha_s: float, in_loop: bool
     ) -> tuple[Probability, Probability]:
-        """Return sigma, the probability of any shown token to be masked again, and that to be unmasked."""
-        largest = max_remask_prob(now, then)
-        sigma = min(self._eta(), largest)
+        """Return the probabilities to remask and to unmask a token, the same for every token."""
+        largest = max_remask_prob(alpha_t, alpha_s)
+        remask_prob = min(self._step_eta(), largest)
         if self.strategy == "rescale":
-            sigma = self._eta() * largest
+            remask_prob = self._step_eta() * largest
         if self.strategy == "loop" and not in_loop:
-            sigma = 0.0
-        return sigma, unmask_prob(now, then, sigma)
+            remask_prob = 0.0
+        return remask_prob, unmask_prob(alpha_t, alpha_s, remask_prob)
 
-    def _by_confidence(
+    def _confidence_probs(
         self,
-        now: float,
-        then: float,
+        alpha_t: float,
+        alpha_s: float,
         masked: Bool[Tensor, "B L"],
         free: Bool[Tensor, "B L"],
         confidence: Float[Tensor, "B L"],
     ) -> tuple[Probability, Probability]:
-        """Return the probabilities to be masked again, the higher the less likely a token, and to be unmasked."""
+        """Return the probabilities to remask, the higher the less likely a token, and to unmask."""
         import torch
 
-        seen = free & ~masked
-        share = (-confidence).masked_fill(~seen, -torch.inf).softmax(1).nan_to_num(0.0)
-        remask = self._eta() * max_remask_prob(now, then) * share
+        # The remasking of a step is distributed over the unmasked tokens; a row without any has no
+        # softmax.
+        unmasked = free & ~masked
+        share = (-confidence).masked_fill(~unmasked, -torch.inf).softmax(1)
+        share = share.nan_to_num(0.0)
+        remask_prob = self._step_eta() * max_remask_prob(alpha_t, alpha_s) * share
         if self.strategy == "conf":
-            return remask, unmask_prob(now, then, 0.0)
+            return remask_prob, unmask_prob(alpha_t, alpha_s, 0.0)
 
         # As many are unmasked as the schedule lacks after the expected remasking.
-        missing = free.sum(1) * then - torch.where(seen, 1 - remask, 0.0).sum(1)
-        unmask = (missing / masked.sum(1).clamp_min(1)).clamp(0, 1)
-        return remask, unmask[:, None]
+        left = torch.where(unmasked, 1 - remask_prob, 0.0).sum(1)
+        missing = free.sum(1) * alpha_s - left
+        to_unmask = (missing / masked.sum(1).clamp_min(1)).clamp(0, 1)
+        return remask_prob, to_unmask[:, None]
 
 
-def max_remask_prob(shown: float, later: float) -> float:
-    """Return the largest probability to remask with which `later`, the next share of shown tokens, can be reached."""
-    return min(1.0, (1 - later) / shown) if shown > 0 else 1.0
+def max_remask_prob(alpha_t: float, alpha_s: float) -> float:
+    """Return the largest probability to remask a token with which the share alpha_s is reachable.
 
-
-def unmask_prob(shown: float, later: float, sigma: float) -> float:
-    """Return the probability to unmask a token (eq. 6): the share of shown tokens goes from `shown` to `later`."""
-    if shown >= 1:
+    That is min(1, (1 - alpha_s) / alpha_t), the paper's sigma_max: beyond it too few tokens would
+    be unmasked at s, even if every masked one were.
+    """
+    if alpha_t <= 0:
         return 1.0
-    return min(1.0, max(0.0, (later - (1 - sigma) * shown) / (1 - shown)))
+    return min(1.0, (1 - alpha_s) / alpha_t)
+
+
+def unmask_prob(alpha_t: float, alpha_s: float, remask_prob: float) -> float:
+    """Return the probability to unmask a token, (alpha_s - (1 - remask) alpha_t) / (1 - alpha_t) (eq. 6)."""
+    if alpha_t >= 1:
+        return 1.0
+    unmasked_later = (alpha_s - (1 - remask_prob) * alpha_t) / (1 - alpha_t)
+    return min(1.0, max(0.0, unmasked_later))

@@ -45,10 +45,13 @@ class RePaint(GaussianSampler):
     """Noise of a step: 1 is DDPM, 0 adds none."""
 
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
-        """Yield unless the process adds Gaussian noise that preserves the variance."""
+        """Require a process that adds Gaussian noise and preserves the variance."""
         yield from super().check(process, model)
         if process.linear_path:
-            message = f'sampler "repaint" requires noise that preserves the variance, not process "{process.name}"'
+            message = (
+                'sampler "repaint" requires noise that preserves the variance, '
+                f'not process "{process.name}"'
+            )
             yield Misfit(
                 message,
                 (),
@@ -58,10 +61,13 @@ class RePaint(GaussianSampler):
             )
 
     def warn(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
-        """Yield that the model has never seen noise on known values."""
+        """Warn about a model that has never seen noise on known values."""
         yield from super().warn(process, model)
         if process.masked:
-            message = 'sampler "repaint" noises known values, which a model trained with process.mask has seen clean'
+            message = (
+                'sampler "repaint" noises known values, which a model trained with '
+                "process.mask has seen clean"
+            )
             yield Misfit(
                 message,
                 related=("process", "mask"),
@@ -78,25 +84,38 @@ class RePaint(GaussianSampler):
 
         from dither.registry.contracts.records import Noise
 
-        times = self.times(process, like)
-        rising = [process.schedule(t) for t in reversed(times)]
-        clean = Noise(
-            torch.zeros_like(rising[0].sigma), rising[0].rate
-        )  # below the first time
+        times = self.times(process, like).flip(0)
+        # The earliest time first; before it comes clean data, so that a step from times[i] goes
+        # from noises[i + 1] to noises[i].
+        noises = [process.schedule(t) for t in times]
+        noises.insert(0, Noise(torch.zeros_like(noises[0].sigma), noises[0].rate))
+
+        # Known values are noised like all others.
         free = replace(like, known=torch.zeros_like(like.known))
         state = process.prior(free)
         last = self.steps
-        for place in visits(self.steps, self.jump, self.visits):
-            if place < last:
-                pred = model(state, times[self.steps - 1 - place])
-                now = rising[place]
-                then = rising[place - 1] if place else clean
-                state = _down(process, state, pred, now, then, like, free, self.eta)
+        for index in visits(self.steps, self.jump, self.visits):
+            if index < last:
+                # x_s ~ p(x_s | x_t), with known values from q(x_s | x_0)
+                pred = model(state, times[index])
+                state = _down(
+                    process,
+                    state,
+                    pred,
+                    noises[index + 1],
+                    noises[index],
+                    like,
+                    free,
+                    self.eta,
+                )
             else:
-                gap = rising[last].since(rising[last - 1] if last else clean)
-                where = ~free.fixed if state.noisy is None else state.noisy
+                # x_t ~ q(x_t | x_s): back up to the time of the step before
+                gap = noises[last + 1].since(noises[last])
+                where = state.noisy
+                if where is None:
+                    where = ~free.fixed
                 state = process.add_noise(state.x, gap, where)[0]
-            last = place
+            last = index
             yield torch.where(like.known, like.x0, state.x)
 
 
@@ -104,8 +123,8 @@ def _down(
     process: GaussianProcess,
     state: State,
     pred: object,
-    now: Noise,
-    then: Noise,
+    noise_t: Noise,
+    noise_s: Noise,
     like: Clean,
     free: Clean,
     eta: float,
@@ -113,32 +132,31 @@ def _down(
     """Take a step, and put the known values in place, noised to the same level."""
     import torch
 
-    eps = torch.randn_like(
-        state.x
-    )  # one draw serves both: no value is known and unknown
-    new = process.step(state, pred, now, then, free, eta=eta, eps=eps)
-    a, b = (
-        share.sqrt().to(eps.dtype)
-        for share in (then.alpha(eps), then.one_minus_alpha(eps))
-    )
-    return process.replace(
-        new, torch.where(like.known, a * like.x0 + b * eps, new.x), free
-    )
+    # One draw serves both: no value is known and unknown.
+    eps = torch.randn_like(state.x)
+    new = process.step(state, pred, noise_t, noise_s, free, eta=eta, eps=eps)
+
+    # sqrt(alpha_s) x_0 + sqrt(1 - alpha_s) eps
+    a = noise_s.alpha(eps).sqrt().to(eps.dtype)
+    b = noise_s.one_minus_alpha(eps).sqrt().to(eps.dtype)
+    noised_known = a * like.x0 + b * eps
+    return process.replace(new, torch.where(like.known, noised_known, new.x), free)
 
 
 def visits(steps: int, jump: int, times: int) -> list[int]:
-    """Return the places of the grid in the order in which they are visited, 0 the earliest in time.
+    """Return the indices of the times in the order in which they are visited, 0 the earliest.
 
-    Reaching a place from above is a step from there; reaching it from below adds noise.
+    Reaching an index from above is a step from there; reaching it from below adds noise.
     """
-    left = dict.fromkeys(range(0, steps - jump, jump), times - 1)
-    place = steps
+    # From every `jump`-th index sampling jumps back up this many times.
+    jumps_left = dict.fromkeys(range(0, steps - jump, jump), times - 1)
+    index = steps
     order = list[int]()
-    while place >= 1:
-        place -= 1
-        order.append(place)
-        if left.get(place, 0) > 0:
-            left[place] -= 1
-            order += range(place + 1, place + jump + 1)
-            place += jump
+    while index >= 1:
+        index -= 1
+        order.append(index)
+        if jumps_left.get(index, 0) > 0:
+            jumps_left[index] -= 1
+            order += range(index + 1, index + jump + 1)
+            index += jump
     return order

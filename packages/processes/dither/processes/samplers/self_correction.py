@@ -50,10 +50,13 @@ class SelfCorrect(TokenSampler):
     wrong."""
 
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
-        """Yield unless the model has seen wrong tokens in training."""
+        """Require a model that has seen wrong tokens in training."""
         yield from super().check(process, model)
         if process.prior == "mask":
-            message = f'sampler "{self.name}" requires a model that has seen wrong tokens, not process "{process.name}"'
+            message = (
+                f'sampler "{self.name}" requires a model that has seen wrong tokens, '
+                f'not process "{process.name}"'
+            )
             yield Misfit(
                 message,
                 (),
@@ -92,12 +95,16 @@ class SelfCorrect(TokenSampler):
 
         for x in inner(process, model, like):
             yield x
+
         t = torch.full((len(x),), self.t, device=x.device)
         free = ~like.fixed
+        # Samples in which the last iteration replaced a token: B
         active = free.any(1)
         for _ in range(self.iterations):
             if not bool(active.any()):
                 return
+
+            # A replacement for every token: N V -> N
             where = free & active[:, None]
             log_p = warp_options(model(State.of(x), t, at=where).log_clean()[0], self)
             ids = draw_log(log_p)
@@ -105,10 +112,10 @@ class SelfCorrect(TokenSampler):
 
             # Of the tokens that would change, the likeliest replacements are accepted.
             log_p_draft = log_p.gather(-1, ids[:, None])[:, 0]
-            score = torch.zeros_like(x, dtype=log_p.dtype).masked_scatter(
-                where, log_p_draft
-            )
-            chosen = top_positions(score, where & (draft != x), active * self.tokens)
+            score = torch.zeros_like(x, dtype=log_p.dtype)
+            score = score.masked_scatter(where, log_p_draft)
+            accepted = active * self.tokens
+            chosen = top_positions(score, where & (draft != x), accepted)
             x = torch.where(chosen, draft, x)
             active = active & chosen.any(1)
             yield x

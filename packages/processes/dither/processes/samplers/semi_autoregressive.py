@@ -49,14 +49,12 @@ class SemiAutoregressive(ProcessSampler):
 
     def traits(self) -> frozenset[str]:
         """Declare samples as exact as those of the inner sampler, unless keys and values are outdated."""
-        return (
-            self.inner.traits() & {"exact-distribution"}
-            if not self.approximate
-            else frozenset()
-        )
+        if self.approximate:
+            return frozenset()
+        return self.inner.traits() & {"exact-distribution"}
 
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
-        """Yield unless the process masks tokens and the model sees whole samples."""
+        """Require a process that masks tokens, and a model that sees whole samples."""
         yield from super().check(process, model)
         if model.trained_blocks(process.space) is not None:
             message = f"a model with block_size = {model.block_size} does not see later blocks"
@@ -72,7 +70,10 @@ class SemiAutoregressive(ProcessSampler):
             and isinstance(process.space, TokenSpace)
             and len(process.space.fields) > 1
         ):
-            message = f"approximate = true requires a single field of tokens, not {process.space}"
+            message = (
+                "approximate = true requires a single field of tokens, "
+                f"not {process.space}"
+            )
             yield Misfit(message, ("approximate",), ("task",))
         if getattr(self.inner, "blockwise", False) or self.inner.name == self.name:
             yield Misfit(
@@ -82,7 +83,7 @@ class SemiAutoregressive(ProcessSampler):
         yield from below("inner", self.inner.check(process, model))
 
     def warn(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
-        """Yield if the cache differs from a full pass."""
+        """Warn about a cache that differs from a full pass."""
         if self.approximate:
             message = "keys and values are those of the start of a block: samples are approximate"
             yield Misfit(message, ("approximate",), ("model",))
@@ -105,6 +106,7 @@ class SemiAutoregressive(ProcessSampler):
         from ..tokens.unmasking import fully_masked
 
         whole, free = fully_masked(process, like, self.name)
+        # MASK at the positions to draw, -1 elsewhere: B L
         masks = whole.masked_fill(~free, -1)
         for start in range(0, whole.shape[1], self.size):
             block = torch.zeros_like(free)
@@ -112,6 +114,8 @@ class SemiAutoregressive(ProcessSampler):
             drawn = block & free
             if not drawn.any():
                 continue
+
+            # For the inner sampler all other positions are known, later blocks as MASK.
             template = replace(like, x0=whole, known=like.known | ~drawn)
             if self.approximate:
                 template = template.slice_positions(start, start + self.size)
@@ -121,6 +125,8 @@ class SemiAutoregressive(ProcessSampler):
             for x in inner(process, session, template):
                 whole = session.join(x)
                 yield whole
+
+        # A sample whose positions are all known is yielded once.
         if not free.any():
             yield whole
 
@@ -167,11 +173,15 @@ class _BlockSession:
         from ..precision import wide
         from ..timestep_sampling import time_of
 
+        # The inner sampler's time is that of the block alone; the model gets the time at which
+        # training masks the share of the whole sample that is masked now.
         whole = self.join(state.x)
         free = self.masks >= 0
         masked = (free & (whole == self.masks)).sum(1)
         share = wide(masked) / free.sum(1).clamp_min(1)
         t = time_of(self.process.schedule, share).to(torch.get_default_dtype())
+
+        # The first call of a block caches the keys and values of all positions.
         if self.refresh_due:
             self.model.refresh(whole, t, self.start)
             self.refresh_due = False

@@ -58,7 +58,7 @@ class Ordered(TokenSampler):
     varied samples. The scores are log p (confidence, drawn), p (margin), nats (entropy)."""
 
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
-        """Yield unless the process masks tokens and the options fit together."""
+        """Require a process that masks tokens, and options that have an effect."""
         yield from super().check(process, model)
         for option, by in (("threshold", "confidence"), ("entropy_bound", "entropy")):
             if getattr(self, option) is None:
@@ -89,11 +89,13 @@ class Ordered(TokenSampler):
 
         x, masked = fully_masked(process, like, self.name)
         revealed = False
+        # How many positions each call unmasks follows from the schedule, or from the prediction.
         if self.threshold is None and self.entropy_bound is None:
             calls = reveal_counts(process, masked.sum(1), self.steps)
         else:
             calls = _until_clean(masked)
         for due, share in calls:
+            # The time at which training masks the share that is masked now: B
             t = time_of(process.schedule, share).to(torch.get_default_dtype())
             if self.by == "random":
                 # No score depends on the model, so that it predicts the chosen positions only.
@@ -105,9 +107,12 @@ class Ordered(TokenSampler):
             else:
                 rows = model(State.of(x), t, at=masked)
                 x, chosen = self._unmask(x, rows, masked, due, share)
+            # In place, for `_until_clean` watches it.
             masked &= ~chosen
             revealed = True
             yield x
+
+        # A sample whose positions are all known is yielded once.
         if not revealed:
             yield x
 
@@ -127,6 +132,7 @@ class Ordered(TokenSampler):
         from ..tokens.temperature import warp_prediction
         from ..tokens.unmasking import fill, gumbel, log_prob, top_positions
 
+        # Scores of the N masked positions, whose predictions are `rows`
         drawn = x
         if self.by == "drawn":
             ids = draw_log(warp_prediction(rows, self).log_clean()[0])
@@ -134,11 +140,15 @@ class Ordered(TokenSampler):
             row_scores = log_prob(rows, ids)
         else:
             row_scores = _scores(rows.log_clean()[0].exp(), self.by).float()
+
+        # N -> B L; other positions are never chosen
         score = torch.zeros(x.shape, dtype=row_scores.dtype, device=x.device)
         score = score.masked_scatter(masked, row_scores)
+        # The noise falls to 0 as the sample is finished (LLaDA's Gumbel noise, MaskGIT's annealing).
         if self.noise:
             score = wide(score) + self.noise * share[:, None] * gumbel(score)
 
+        # At least one is always unmasked, so that sampling ends.
         if self.threshold is not None:
             due = _count_likely(score, masked, self.threshold).maximum(due)
         if self.entropy_bound is not None:
@@ -146,6 +156,7 @@ class Ordered(TokenSampler):
         chosen = top_positions(score, masked, due)
         if self.by == "drawn":
             return torch.where(chosen, drawn, x), chosen
+        # Ids are drawn at the chosen positions only: 1 N V -> 1 n V
         rows = rows.at(chosen[masked][None])
         return fill(x, chosen, warp_prediction(rows, self)), chosen
 
@@ -153,7 +164,7 @@ class Ordered(TokenSampler):
 def _until_clean(
     masked: Bool[Tensor, "B L"],
 ) -> Iterator[tuple[Int[Tensor, " B"], Float[Tensor, " B"]]]:
-    """Yield for each call that at least one position is due, and the share still masked, until none of `masked` is."""
+    """Yield one due position and the share still masked, as long as any of `masked` is True."""
     from ..precision import wide
 
     total = masked.sum(1)
@@ -173,9 +184,13 @@ def _count_certain(
     score: Float[Tensor, "B L"], masked: Bool[Tensor, "B L"], bound: float
 ) -> Int[Tensor, " B"]:
     """Return how many positions have entropies that, without the largest one, add up to at most the bound."""
-    entropy = -score.masked_fill(~masked, -math.inf).sort(1, descending=True).values
+    # Scores are minus entropies: the lowest entropies come first, positions that are not masked last.
+    falling = score.masked_fill(~masked, -math.inf).sort(1, descending=True).values
+    entropy = -falling
+    # Of the first n entropies the n-th is the largest: their sum without it is that of n - 1.
     risk = entropy.nan_to_num(posinf=0.0).cumsum(1) - entropy
     within = (risk <= bound) & entropy.isfinite()
+    # How many come before the first that is beyond the bound
     return within.long().cumprod(1).sum(1)
 
 
@@ -188,5 +203,6 @@ def _scores(p: Float[Tensor, "N V"], by: str) -> Float[Tensor, " N"]:
     if by == "margin":
         falling = p.topk(2, -1).values
         return falling[..., 0] - falling[..., 1]
+    # entr(p) = -p log p, 0 at p = 0
     entropy: Tensor = torch.special.entr(p).sum(-1)
     return -entropy
