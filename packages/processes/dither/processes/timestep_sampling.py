@@ -13,7 +13,7 @@ from torch import Tensor
 from dither.registry.contracts.protocols import Process, Schedule
 from dither.registry.contracts.records import Clean
 
-from .precision import wide, wide_dtype
+from .precision import one_minus_exp, wide, wide_dtype
 
 if TYPE_CHECKING:
     from .options import Level
@@ -29,9 +29,10 @@ __all__ = [
 ]
 
 PARTS = 64
+"""Parts into which a step of the search for a time divides its interval."""
+
 SEARCH_STEPS = 9
-"""Parts of an interval in a search step, and steps: 2^-54 of the unit interval, enough for
-float64."""
+"""Steps of the search: 64^-9 = 2^-54 of the unit interval, enough for float64."""
 
 TINY_SIGMA = 1e-6
 """Lower bound of sigma under its logarithm; clean context has sigma = 0."""
@@ -57,6 +58,7 @@ class TimestepSampling:
     def times(self, n: int, device: Any = None) -> Float[Tensor, " n"]:
         """Draw n training times between t_min and 1; each is uniform by itself if rows come in random order."""
         u = torch.rand(n, device=device)
+        # One number in each of [0, 1/n), [1/n, 2/n), ... (low-discrepancy sampler of MDLM)
         if self.stratified:
             u = (torch.arange(n, device=device) + u) / n
         return self.t_min + (1 - self.t_min) * u
@@ -79,19 +81,14 @@ def time_of(
     Each search step divides the interval by 64, with one call of the schedule: few kernels, no
     synchronisation.
     """
-    inner = (
-        torch.arange(
-            1, PARTS, dtype=one_minus_alpha.dtype, device=one_minus_alpha.device
-        )
-        / PARTS
-    )
+    target = one_minus_alpha[..., None]
+    inner = torch.arange(1, PARTS, dtype=target.dtype, device=target.device) / PARTS
     low = torch.zeros_like(one_minus_alpha)
     width = 1.0
     for _ in range(SEARCH_STEPS):
-        early = (
-            -(-schedule(low[..., None] + width * inner).sigma).expm1()
-            < one_minus_alpha[..., None]
-        )
+        # 63 times inside the interval, of which those before the searched one are counted
+        level = one_minus_exp(schedule(low[..., None] + width * inner).sigma)
+        early = level < target
         width /= PARTS
         low = low + width * early.sum(-1)
     return (low + width).clamp_max(1.0)
@@ -110,15 +107,18 @@ def as_times(t: float | Float[Tensor, "..."], like: Clean) -> Float[Tensor, "B *
     """
     samples, positions = like.valid.shape
     t = torch.as_tensor(t, device=like.valid.device)
-    t = t if t.is_floating_point() else t.float()
+    if not t.is_floating_point():
+        t = t.float()
     if t.numel() == 1:
         t = t.reshape(1).expand(samples)
     if t.shape not in ((samples,), (samples, positions)):
         raise ValueError(
-            f"t must have 1, {samples} or {samples} x {positions} elements, not shape {tuple(t.shape)}"
+            f"t must have 1, {samples} or {samples} x {positions} elements, "
+            f"not shape {tuple(t.shape)}"
         )
-    if t.device.type == "cpu" and not ((t >= 0) & (t <= 1)).all():
-        raise ValueError(f"t must be in [0, 1], not {t[~((t >= 0) & (t <= 1))][0]}")
+    inside = (t >= 0) & (t <= 1)
+    if t.device.type == "cpu" and not inside.all():
+        raise ValueError(f"t must be in [0, 1], not {t[~inside][0]}")
     return t
 
 
@@ -129,30 +129,31 @@ def even_times(steps: int, t_min: float, device: torch.device) -> Float[Tensor, 
 
 def time_rows(steps: int, t_min: float, like: Clean) -> Float[Tensor, "K B"]:
     """Return K = steps + 1 times from 1 down to t_min, for each sample."""
-    return even_times(steps, t_min, like.valid.device)[:, None].expand(
-        -1, len(like.valid)
-    )
+    # K -> K B
+    times = even_times(steps, t_min, like.valid.device)
+    return times[:, None].expand(-1, len(like.valid))
 
 
 def reveal_counts(
-    process: Process, total: Int[Tensor, " B"], steps: int
+    process: Process, units: Int[Tensor, " B"], steps: int
 ) -> Iterator[tuple[Int[Tensor, " B"], Float[Tensor, " B"]]]:
-    """Yield, for each step that reveals any of `total` units, how many it reveals and the share still masked before."""
-    targets = -(
-        -process.schedule(wide(even_times(steps, 0.0, total.device))).sigma
-    ).expm1()
-    targets[-1] = 0.0  # some schedules have noise at t = 0
-    masked = (
-        torch.cat([total[None], (total * targets[1:, None]).round().long()])
-        .cummin(0)
-        .values
-    )
+    """Yield, for each step that reveals any of the units, how many, and the share masked before."""
+    # 1 - alpha at each time, the share that is still masked: K
+    times = wide(even_times(steps, 0.0, units.device))
+    shares = one_minus_exp(process.schedule(times).sigma)
+    # Some schedules have noise at t = 0.
+    shares[-1] = 0.0
+
+    # How many of each sample are masked at each time, which rounding never lets rise: K B
+    later = (units * shares[1:, None]).round().long()
+    masked = torch.cat([units[None], later]).cummin(0).values
     counts = -masked.diff(dim=0)
-    for due, left, reveals in zip(
-        counts, masked, counts.any(1).tolist(), strict=False
-    ):  # one synchronisation
-        if reveals:
-            yield due, wide(left) / total.clamp_min(1)
+
+    # Read once, for reading waits for the device.
+    reveals = counts.any(1).tolist()
+    for due, left, any_due in zip(counts, masked, reveals, strict=False):
+        if any_due:
+            yield due, wide(left) / units.clamp_min(1)
 
 
 def spaced_times(
@@ -178,20 +179,25 @@ def spaced_times(
         device: Of the result.
     """
     dtype = wide_dtype(torch.device(device or "cpu"))
+    # K, K - 1 .. 1
     falling = torch.arange(steps, 0, -1, device=device, dtype=dtype)
     if spacing == "trailing":
         return falling / steps
     if spacing == "leading":
         return t_min + (falling - 1) / steps
-    ends = torch.linspace(1.0, t_min, 2, device=device, dtype=dtype)
+
+    # 0 .. 1, from the first time to the last
     share = (steps - falling) / max(steps - 1, 1)
+    ends = torch.linspace(1.0, t_min, 2, device=device, dtype=dtype)
     if spacing == "linspace":
         return ends[0] + share * (ends[1] - ends[0])
+
+    # log-SNR = log alpha - log(1 - alpha), whose inverse is 1 - alpha = sigmoid(-log-SNR)
     sigma = schedule(ends).sigma
-    low, high = (-sigma - (-(-sigma).expm1()).log()).clamp_min(MIN_LOG_SNR)
+    log_snr = (-sigma - one_minus_exp(sigma).log()).clamp_min(MIN_LOG_SNR)
+    low, high = log_snr
     times = time_of(schedule, (low + share * (high - low)).neg().sigmoid())
-    times[0], times[1:] = (
-        1.0,
-        times[1:].clamp(t_min, 1.0),
-    )  # 1 - alpha may be 1 before t is
+    # 1 - alpha may be 1 before t is.
+    times[0] = 1.0
+    times[1:] = times[1:].clamp(t_min, 1.0)
     return times

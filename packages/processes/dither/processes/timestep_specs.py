@@ -46,40 +46,52 @@ class ScheduledProcess(ProcessSpec):
         from .timestep_sampling import TimestepSampling
 
         schedule = self.schedule.build()
-        max_signal = MAX_SIGNAL_AT_END if max_signal is None else max_signal
+        if max_signal is None:
+            max_signal = MAX_SIGNAL_AT_END
+        # A schedule that states its end is checked before torch is imported.
         if self.schedule.sigma_end() is None:
-            sigma = self.schedule.built_sigma_end()
-            if not math.exp(-sigma) <= max_signal:
-                name = self.schedule.name
-                left = _percent(sigma)
-                message = f'schedule "{name}" ends at sigma = {sigma:.3g}: {left} of the signal'
-                fix = f"at most {max_signal:.0%} may be left for sampling to start from the prior"
-                path = ("process", "schedule")
-                raise Refused(
-                    Problem(
-                        f"{message} is left at t = 1",
-                        path,
-                        help=fix,
-                        code="signal-left-at-end",
-                    )
-                )
+            self._check_built_end(max_signal)
         return TimestepSampling(schedule, self.level, self.t_min, self.stratified)
 
-    def check_signal_at_end(self, what: str) -> Iterable[Misfit]:
-        """Yield if so much of `what` is left at t = 1 that sampling would start from the wrong state."""
+    def _check_built_end(self, max_signal: float) -> None:
+        """Raise Refused if the built schedule leaves more than `max_signal` at t = 1."""
+        sigma = self.schedule.built_sigma_end()
+        # Written so that NaN is refused, too.
+        if not math.exp(-sigma) <= max_signal:
+            message = (
+                f'schedule "{self.schedule.name}" ends at sigma = {sigma:.3g}: '
+                f"{_percent(sigma)} of the signal is left at t = 1"
+            )
+            raise Refused(
+                Problem(
+                    message,
+                    ("process", "schedule"),
+                    help=f"at most {max_signal:.0%} may be left for sampling to start "
+                    "from the prior",
+                    code="signal-left-at-end",
+                )
+            )
+
+    def check_signal_at_end(self, remains: str) -> Iterable[Misfit]:
+        """Reject a schedule that leaves so much signal at t = 1 that sampling starts from a wrong state.
+
+        `remains` says in the message what the share is of, and that it remains.
+        """
         end = self.schedule.sigma_end()
         if end is None or math.exp(-end) <= MAX_SIGNAL_AT_END:
             return
+
         options = type(self.schedule).model_fields
-        fixes = {
-            "sigma_max": "set schedule.sigma_max = 20",
-            "eps": "set schedule.eps = 1e-3",
-        }
-        fix = next(
-            (text for option, text in fixes.items() if option in options),
-            'use schedule = "log-linear"',
+        if "sigma_max" in options:
+            fix = "set schedule.sigma_max = 20"
+        elif "eps" in options:
+            fix = "set schedule.eps = 1e-3"
+        else:
+            fix = 'use schedule = "log-linear"'
+        message = (
+            f'schedule "{self.schedule.name}" ends at sigma = {end:.3g}, '
+            f"where {_percent(end)} {remains} at t = 1"
         )
-        message = f'schedule "{self.schedule.name}" ends at sigma = {end:.3g}, where {_percent(end)} {what} at t = 1'
         fix = f"{fix}; at most {MAX_SIGNAL_AT_END:.0%} may be left"
         yield Misfit(message, ("schedule",), help=fix, code="signal-left-at-end")
 

@@ -24,7 +24,7 @@ from dither.registry.contracts.records import (
 )
 from dither.registry.contracts.spaces import FeatureSpace, Space
 
-from ..precision import wide
+from ..precision import one_minus_exp, wide
 from ..timestep_sampling import TimestepSampling, as_times
 from .masks import Masks
 
@@ -56,8 +56,10 @@ class GaussianPrediction(FeaturePrediction):
     def x0(self) -> Float[Tensor, "B L M"]:
         if self.predict == "x0":
             return self.raw
+        # x_t = a x_0 + b eps, solved for x_0
         if self.predict == "eps":
             return (self.x - self.b * self.raw) / self.a
+        # velocity = a eps - b x_0, and a^2 + b^2 = 1
         return self.a * self.x - self.b * self.raw
 
     @property
@@ -66,9 +68,9 @@ class GaussianPrediction(FeaturePrediction):
         if self.predict == "eps":
             return self.raw
         if self.predict == "x0":
-            return (self.x - self.a * self.raw) / torch.where(
-                self.b > 0, self.b, torch.inf
-            )
+            # Clean values have b = 0, and no noise to explain.
+            divisor = torch.where(self.b > 0, self.b, torch.inf)
+            return (self.x - self.a * self.raw) / divisor
         return self.b * self.x + self.a * self.raw
 
 
@@ -127,6 +129,7 @@ class GaussianProcess(protocols.GaussianProcess):
         self, x: Float[Tensor, "B L M"], noise: Noise, where: Bool[Tensor, "B L M"]
     ) -> tuple[State, Float[Tensor, "B L M"]]:
         """Add noise where `where`; return the state and the noise, which is 0 elsewhere."""
+        # q(x_t | x_0) = N(a x_0, b^2)
         eps = torch.randn_like(x).masked_fill(~where, 0.0)
         a, b = self.scales(noise, x)
         return self._state(torch.where(where, a * x + b * eps, x), where), eps
@@ -138,13 +141,17 @@ class GaussianProcess(protocols.GaussianProcess):
         return scales(noise, like)
 
     def read(self, raw: Float[Tensor, "B L M"], state: State, noise: Noise) -> Any:
+        # Losses and samplers compute in float32 at least, also after a model in half precision.
         raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
         return GaussianPrediction(raw, state.x, noise, self.predict)
 
     def prior(self, like: Clean) -> State:
         """Return the state at t = 1: Gaussian noise where the mask may pick, all other values unchanged."""
-        free = ~like.fixed if self.masks is None else self.masks.maskable(like)
-        return self._state(torch.where(free, torch.randn_like(like.x0), like.x0), free)
+        free = ~like.fixed
+        if self.masks is not None:
+            free = self.masks.maskable(like)
+        eps = torch.randn_like(like.x0)
+        return self._state(torch.where(free, eps, like.x0), free)
 
     def step(
         self,
@@ -163,21 +170,29 @@ class GaussianProcess(protocols.GaussianProcess):
         noise is added. `eps` is the noise to add; by default it is drawn.
         """
         x = state.x
-        sigma, earlier, gap = (
-            wide(over(noise.sigma, x)) for noise in (now, then, now.since(then))
-        )
-        before, after, between = (-(-value).expm1() for value in (sigma, earlier, gap))
-        share = eta**2 * between / torch.where(before > 0, before, 1.0)
-        spread = (after * share).sqrt().to(x.dtype)
-        keep = (after * (1 - share)).sqrt().to(x.dtype)
-        new = (-earlier / 2).exp().to(x.dtype) * pred.x0 + keep * pred.eps
+        # 1 - alpha_t, 1 - alpha_s, and 1 - alpha_t / alpha_s, the variance added from s to t
+        sigma_s = wide(over(then.sigma, x))
+        variance_t = one_minus_exp(wide(over(now.sigma, x)))
+        variance_s = one_minus_exp(sigma_s)
+        variance_ts = one_minus_exp(wide(over(now.since(then).sigma, x)))
+
+        # spread^2 = eta^2 (1 - alpha_s) / (1 - alpha_t) (1 - alpha_t / alpha_s) (eq. 16)
+        share = eta**2 * variance_ts / torch.where(variance_t > 0, variance_t, 1.0)
+        spread = (variance_s * share).sqrt().to(x.dtype)
+        keep = (variance_s * (1 - share)).sqrt().to(x.dtype)
+
+        new = (-sigma_s / 2).exp().to(x.dtype) * pred.x0 + keep * pred.eps
         if eta > 0:
-            new = new + spread * (torch.randn_like(x) if eps is None else eps)
+            if eps is None:
+                eps = torch.randn_like(x)
+            new = new + spread * eps
         return self.replace(state, new, like)
 
     def replace(self, state: State, x: Float[Tensor, "B L M"], like: Clean) -> State:
         """Return the state with the values of `x` where it is noisy."""
-        where = ~like.fixed if state.noisy is None else state.noisy
+        where = state.noisy
+        if where is None:
+            where = ~like.fixed
         return self._state(torch.where(where, x, state.x), where)
 
     def finish(self, state: State, pred: Any, like: Clean) -> Float[Tensor, "B L M"]:
@@ -190,10 +205,12 @@ class GaussianProcess(protocols.GaussianProcess):
         """Draw the mask of values that get noise."""
         if self.masks is None:
             return ~clean.fixed
+        # The share of the units of each sample that get noise: B
         share = torch.full(
             (len(clean.valid),), self.ratio or 0.0, device=clean.valid.device
         )
-        share = torch.rand_like(share) if self.ratio is None else share
+        if self.ratio is None:
+            share = torch.rand_like(share)
         return self.masks.pick(self.masks.maskable(clean), over(wide(share), clean.x0))
 
 
@@ -202,4 +219,6 @@ def scales(
 ) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
     """Return sqrt(alpha) and sqrt(1 - alpha), exact at both ends, to broadcast over `like`."""
     sigma = wide(over(noise.sigma, like))
-    return (-sigma / 2).exp().to(like.dtype), (-(-sigma).expm1()).sqrt().to(like.dtype)
+    a = (-sigma / 2).exp()
+    b = one_minus_exp(sigma).sqrt()
+    return a.to(like.dtype), b.to(like.dtype)

@@ -26,7 +26,7 @@ from dither.registry.contracts.records import (
 )
 from dither.registry.contracts.spaces import FeatureSpace, Space
 
-from ..precision import wide
+from ..precision import one_minus_exp, wide
 from ..timestep_sampling import TimestepSampling, as_times, time_of
 from .masks import Masks
 
@@ -117,10 +117,8 @@ class MaskedRegionProcess(MaskedFeatureProcess):
         self.schedule = timesteps.schedule
         self.timesteps = timesteps
         if ratio is not None:
-            self.fixed_time = max(
-                float(time_of(timesteps.schedule, wide(torch.tensor(ratio)))),
-                timesteps.t_min,
-            )
+            time = time_of(timesteps.schedule, wide(torch.tensor(ratio)))
+            self.fixed_time = max(float(time), timesteps.t_min)
 
     def times(self, n: int, device: Any = None) -> Float[Tensor, " n"]:
         return self.timesteps.times(n, device)
@@ -132,15 +130,17 @@ class MaskedRegionProcess(MaskedFeatureProcess):
         """Mask units; fixed values do not change."""
         noise = self.schedule(as_times(t, clean))
         share = masked_share(noise, clean.x0)
-        share = share if self.ratio is None else torch.full_like(share, self.ratio)
+        if self.ratio is not None:
+            share = torch.full_like(share, self.ratio)
         masked = self.masks.pick(self.masks.maskable(clean), share)
+        # Every masked value is a target: nothing about it is left in the state.
         return Noised(
-            clean.x0,
-            masked_state(clean.x0, masked),
-            noise,
-            masked,
-            clean.valid,
-            clean.fixed,
+            x0=clean.x0,
+            state=masked_state(clean.x0, masked),
+            noise=noise,
+            target_mask=masked,
+            valid=clean.valid,
+            fixed=clean.fixed,
         )
 
     def read(
@@ -171,16 +171,19 @@ class MaskedRegionProcess(MaskedFeatureProcess):
         """Fill in a masked unit with probability (alpha_s - alpha_t) / (1 - alpha_t); none if the ratio is fixed."""
         if self.ratio is not None:
             return state
-        before = masked_share(now, state.x)
-        after = masked_share(then, state.x)
-        share = after / torch.where(before > 0, before, 1.0)
-        # The number that `corrupt` would mask then, not a rounded part of those masked now
+        # A unit masked at t is still masked at s with probability (1 - alpha_s) / (1 - alpha_t).
+        share_t = masked_share(now, state.x)
+        share_s = masked_share(then, state.x)
+        stays = share_s / torch.where(share_t > 0, share_t, 1.0)
+
+        # The number that `corrupt` would mask at s, not a rounded part of those masked now
         if self.masks.exact:
             units = self.masks.units(state.masked)
-            every = self.masks.units(self.masks.maskable(like))
-            count = (self.masks.shares(after, state.masked) * every).sum(1).round()
-            share = over((count / units.sum(1).clamp_min(1)).clamp_max(1), state.x)
-        masked = self.masks.pick(state.masked, share)
+            maskable = self.masks.units(self.masks.maskable(like))
+            shares = self.masks.shares(share_s, state.masked)
+            count = (shares * maskable).sum(1).round()
+            stays = over((count / units.sum(1).clamp_min(1)).clamp_max(1), state.x)
+        masked = self.masks.pick(state.masked, stays)
         return self.reveal(state, pred.draw(), masked)
 
     def finish(self, state: State, pred: Any, like: Clean) -> Float[Tensor, "B L M"]:
@@ -209,4 +212,4 @@ def masked_state(x0: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]) -> S
 
 def masked_share(noise: Noise, like: Float[Tensor, "B L M"]) -> Float[Tensor, "..."]:
     """1 - alpha in float64, to broadcast over `like`."""
-    return -(-wide(over(noise.sigma, like))).expm1()
+    return one_minus_exp(wide(over(noise.sigma, like)))

@@ -71,9 +71,11 @@ class Masks:
         self, among: Bool[Tensor, "B L M"], share: Float[Tensor, "..."]
     ) -> Bool[Tensor, "B L M"]:
         """Pick a share of the units of `among`: each independently, or the rounded expected number of each sample."""
-        return among & self.spread(
-            pick(self.units(among), self.shares(share, among), self.exact)
-        )
+        # B L M -> B U, where the draw is made, and back
+        units = self.units(among)
+        picked = pick(units, self.shares(share, among), self.exact)
+        # A unit may have elements that are not in `among`, such as known values.
+        return among & self.spread(picked)
 
     def units(self, elements: Bool[Tensor, "B L M"]) -> Bool[Tensor, "B U"]:
         """Return the units with any True element."""
@@ -88,21 +90,26 @@ class Masks:
         regions = values.sum(-1)
         if self.mask != "block":
             return regions
-        filled = functional.pad(regions, (0, -regions.shape[1] % self.block))
+        # The last block may be shorter; zeros do not change its sum.
+        missing = -regions.shape[1] % self.block
+        filled = functional.pad(regions, (0, missing))
         return rearrange(filled, "b (u s) -> b u s", s=self.block).sum(-1)
 
     def shares(
         self, share: Float[Tensor, "..."], like: Bool[Tensor, "B L M"]
     ) -> Float[Tensor, "B U"]:
         """Return the share of each unit from shares per sample or position; long units take the first."""
-        each = share.expand(like.shape)
+        shares = share.expand(like.shape)
         if self.mask == "element":
-            return rearrange(each, "b l m -> b (l m)")
+            return rearrange(shares, "b l m -> b (l m)")
         if self.mask == "column":
-            return each[:, 0]
-        return each[:, :: self.block if self.mask == "block" else 1, 0]
+            return shares[:, 0]
+        if self.mask == "block":
+            return shares[:, :: self.block, 0]
+        return shares[:, :, 0]
 
     def spread(self, units: Bool[Tensor, "B U"]) -> Bool[Tensor, "B L M"]:
+        """Copy the value of each unit to its elements."""
         length, width = self.shape
         if self.mask == "element":
             return rearrange(units, "b (l m) -> b l m", m=width)
@@ -120,6 +127,7 @@ def pick(
     u = torch.rand(units.shape, dtype=share.dtype, device=units.device)
     if not exact:
         return units & (u < share)
+    # The units with the smallest numbers; others than the given ones come last.
     count = (share * units).sum(1, keepdim=True).round()
     rank = u.masked_fill(~units, 2.0).argsort(1).argsort(1)
     return units & (rank < count)
@@ -131,8 +139,7 @@ def columns(space: FeatureSpace, group: str | None) -> Bool[Tensor, " M"]:
         return torch.ones(space.width, dtype=torch.bool)
     for known in space.groups:
         if known.name == group:
-            place = torch.arange(space.width)
-            return (place >= known.start) & (place < known.stop)
-    raise ValueError(
-        f'unknown group "{group}"; groups: {", ".join(known.name for known in space.groups) or "none"}'
-    )
+            column = torch.arange(space.width)
+            return (column >= known.start) & (column < known.stop)
+    names = ", ".join(known.name for known in space.groups)
+    raise ValueError(f'unknown group "{group}"; groups: {names or "none"}')

@@ -35,7 +35,7 @@ class _MaskedProcess(ScheduledProcess):
     """Regions of a block."""
 
     def check(self, space: Space) -> Iterable[Misfit]:
-        """Yield options of the mask that contradict each other or the space."""
+        """Reject options of the mask that contradict each other or the space."""
         yield from super().check(space)
         if self.mask in (None, "region") and self.group is not None:
             where = "without a mask" if self.mask is None else 'with mask = "region"'
@@ -100,7 +100,7 @@ class _MaskedProcess(ScheduledProcess):
 
 
 def _check_tss(space: FeatureSpace) -> Iterable[Misfit]:
-    """Yield that a mask of transcription start sites does not know where they are."""
+    """Reject a mask of transcription start sites in data without them."""
     # Labels have a size; a mask needs a number at every position.
     conditions = [
         condition.name for condition in space.conditions if condition.size is None
@@ -137,20 +137,27 @@ class Gaussian(_MaskedProcess):
     1."""
 
     def check(self, space: Space) -> Iterable[Misfit]:
-        """Yield why the process cannot act on the space, or would not end in noise."""
+        """Require features, mask options that have an effect, and a schedule that ends in noise."""
         yield from super().check(space)
-        for option in ("ratio", "exact") if self.mask is None else ():
+        if self.mask is None:
+            yield from self._check_without_mask()
+        yield from self.check_signal_at_end("of the variance would still be signal")
+        end = self.schedule.sigma_end()
+        if self.predict == "eps" and end is not None and end > MAX_SIGMA_FOR_EPS:
+            message = (
+                'predict = "eps" divides by exp(-sigma / 2), and the schedule ends at '
+                f"sigma = {end:.3g}"
+            )
+            fix = f'end at sigma = {MAX_SIGMA_FOR_EPS}, or set predict = "velocity"'
+            yield Misfit(message, ("schedule",), help=fix)
+
+    def _check_without_mask(self) -> Iterable[Misfit]:
+        for option in ("ratio", "exact"):
             if getattr(self, option) != type(self).model_fields[option].default:
                 message = f"{option} has no effect without a mask"
                 yield Misfit(
                     message, (option,), help='set mask = "region"', code="no-effect"
                 )
-        yield from self.check_signal_at_end("of the variance would still be signal")
-        end = self.schedule.sigma_end()
-        if self.predict == "eps" and end is not None and end > MAX_SIGMA_FOR_EPS:
-            message = f'predict = "eps" divides by exp(-sigma / 2), and the schedule ends at sigma = {end:.3g}'
-            fix = f'end at sigma = {MAX_SIGMA_FOR_EPS}, or set predict = "velocity"'
-            yield Misfit(message, ("schedule",), help=fix)
 
     def facts(self, space: Space) -> ProcessFacts:
         return ProcessFacts(
@@ -162,10 +169,13 @@ class Gaussian(_MaskedProcess):
         )
 
     def warn(self, space: Space) -> Iterable[Misfit]:
-        """Yield that the columns have different scales, which noise of one variance treats unevenly."""
+        """Warn about columns of different scales, which noise of one variance treats unevenly."""
         yield from super().warn(space)
         if isinstance(space, FeatureSpace) and space.standardised is False:
-            message = "Gaussian noise requires columns of mean 0 and standard deviation 1; these are not standardised"
+            message = (
+                "Gaussian noise requires columns of mean 0 and standard deviation 1; "
+                "these are not standardised"
+            )
             yield Misfit(message, related=("task",), help="set task.standardise = true")
 
     def build(self, space: Space) -> Process:
@@ -194,8 +204,9 @@ class MaskedRegion(_MaskedProcess):
     alpha."""
 
     def check(self, space: Space) -> Iterable[Misfit]:
-        """Yield why the process cannot act on the space, or its options contradict each other."""
+        """Require features, mask options that agree, and a schedule that masks nearly everything."""
         yield from super().check(space)
+        # With a fixed ratio the schedule decides about no mask.
         if self.ratio is None:
             yield from self.check_signal_at_end("would not be masked")
 
@@ -207,7 +218,9 @@ class MaskedRegion(_MaskedProcess):
     def build(self, space: Space) -> Process:
         from .masked_features import MaskedRegionProcess
 
-        timesteps = self.timesteps(None if self.ratio is None else 1.0)
+        # With a fixed ratio the schedule may leave any signal.
+        max_signal = None if self.ratio is None else 1.0
+        timesteps = self.timesteps(max_signal)
         return MaskedRegionProcess(
             self.features(space), timesteps, *self.mask_options()
         )

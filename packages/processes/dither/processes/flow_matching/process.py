@@ -23,7 +23,7 @@ from dither.registry.contracts.records import (
 )
 
 from ..features.gaussian import GaussianProcess
-from ..precision import wide
+from ..precision import one_minus_exp, wide
 
 __all__ = ["FlowMatchingProcess", "FlowPrediction", "path_norm"]
 
@@ -45,15 +45,18 @@ class FlowPrediction(FeaturePrediction):
 
     @property
     def x0(self) -> Float[Tensor, "B L M"]:
-        return self.raw if self._is_x0 else self.x - self.u * self.raw
+        if self._is_x0:
+            return self.raw
+        # x_t = x_0 + u (eps - x_0)
+        return self.x - self.u * self.raw
 
     @property
     def eps(self) -> Float[Tensor, "B L M"]:
         """The noise that explains x_t, given `x0`; 0 for clean values whose x_0 is predicted."""
         if self._is_x0:
-            return (self.x - (1 - self.u) * self.raw) / torch.where(
-                self.u > 0, self.u, torch.inf
-            )
+            # Clean values have u = 0, and no noise to explain.
+            divisor = torch.where(self.u > 0, self.u, torch.inf)
+            return (self.x - (1 - self.u) * self.raw) / divisor
         return self.x + (1 - self.u) * self.raw
 
 
@@ -72,9 +75,10 @@ class FlowMatchingProcess(GaussianProcess):
         self, noise: Noise, like: Float[Tensor, "B L M"]
     ) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
         """Return 1 - u and u."""
-        sigma = over(noise.sigma, like)
-        a = (-wide(sigma) / 2).exp()
-        b = (-(-wide(sigma)).expm1()).sqrt()
+        sigma = wide(over(noise.sigma, like))
+        # Factors of x_0 and eps under diffusion, scaled so that they add up to 1
+        a = (-sigma / 2).exp()
+        b = one_minus_exp(sigma).sqrt()
         return (a / (a + b)).to(like.dtype), (b / (a + b)).to(like.dtype)
 
     def read(
@@ -97,6 +101,7 @@ class FlowMatchingProcess(GaussianProcess):
         eps: Any = None,
     ) -> State:
         """Draw x_s given x_t, as `GaussianProcess.step` on the same noise; with eta = 0 it is an Euler step in u."""
+        # The parent steps in the coordinates of diffusion, from x_0 and eps alone.
         new = super().step(state, pred, now, then, like, eta=eta, eps=eps).x
         return self.replace(state, new / path_norm(then, new).to(new.dtype), like)
 
@@ -104,4 +109,4 @@ class FlowMatchingProcess(GaussianProcess):
 def path_norm(noise: Noise, like: Float[Tensor, "B L M"]) -> Float[Tensor, "..."]:
     """Return sqrt(alpha) + sqrt(1 - alpha), the ratio of x_t under diffusion to x_t on the straight line."""
     sigma = wide(over(noise.sigma, like))
-    return (-sigma / 2).exp() + (-(-sigma).expm1()).sqrt()
+    return (-sigma / 2).exp() + one_minus_exp(sigma).sqrt()

@@ -36,6 +36,7 @@ class FlowMatching(Gaussian):
     """Meaning of the raw output: the velocity eps - x_0, or x_0."""
 
     def facts(self, space: Space) -> ProcessFacts:
+        # Losses distinguish eps - x_0 from the velocity of diffusion.
         predict = "flow-velocity" if self.predict == "velocity" else self.predict
         facts = super().facts(space)
         return ProcessFacts(
@@ -74,12 +75,13 @@ class RectifiedFlow(ScheduleSpec):
         from ..precision import wide_schedule
 
         def curve(t: Tensor) -> tuple[Tensor, Tensor]:
+            # sigma = -log alpha = log(1 + ratio^2) with the ratio shift t / (1 - t)
             left = (1 - t).clamp_min(TINY)
             shift = self.shift
+            sigma = (shift * t / left).square().log1p()
+            # d sigma / dt = 2 shift^2 t / ((1 - t) ((1 - t)^2 + (shift t)^2))
             squares = left.square() + (shift * t).square()
-            return (shift * t / left).square().log1p(), 2 * shift**2 * t / (
-                left * squares
-            )
+            return sigma, 2 * shift**2 * t / (left * squares)
 
         return wide_schedule(curve)
 
@@ -92,4 +94,5 @@ class Kappa(AlphaSchedule):
     """1 is log-linear; above, tokens are replaced early."""
 
     def curve(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        return 1 - (1 - t) ** self.power, self.power * (1 - t) ** (self.power - 1)
+        value = 1 - (1 - t) ** self.power
+        return value, self.power * (1 - t) ** (self.power - 1)

@@ -50,11 +50,12 @@ class AlphaSchedule(ScheduleSpec):
         from ..precision import wide_schedule
 
         def sigma_and_rate(t: Tensor) -> tuple[Tensor, Tensor]:
-            share, derivative = self.curve(t)
-            alpha = 1 - (1 - self.eps) * share
-            return (-(1 - self.eps) * share).log1p().neg(), (
-                1 - self.eps
-            ) * derivative / alpha
+            value, derivative = self.curve(t)
+            # sigma = -log alpha; log1p keeps the digits of small sigma.
+            alpha = 1 - (1 - self.eps) * value
+            sigma = -(-(1 - self.eps) * value).log1p()
+            # d sigma / dt = -alpha' / alpha
+            return sigma, (1 - self.eps) * derivative / alpha
 
         return wide_schedule(sigma_and_rate)
 
@@ -85,9 +86,9 @@ class Cosine(AlphaSchedule):
     name = "cosine"
 
     def curve(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        return 2 * (math.pi / 4 * t).sin().square(), math.pi / 2 * (
-            math.pi / 2 * t
-        ).sin()
+        # 1 - cos(pi t / 2), without cancelling near t = 0
+        value = 2 * (math.pi / 4 * t).sin().square()
+        return value, math.pi / 2 * (math.pi / 2 * t).sin()
 
 
 class CosineSquared(AlphaSchedule):
@@ -96,7 +97,9 @@ class CosineSquared(AlphaSchedule):
     name = "cosine-squared"
 
     def curve(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        return (math.pi / 2 * t).sin().square(), math.pi / 2 * (math.pi * t).sin()
+        # 1 - cos(pi t / 2)^2
+        value = (math.pi / 2 * t).sin().square()
+        return value, math.pi / 2 * (math.pi * t).sin()
 
 
 class SigmoidAlpha(AlphaSchedule):
@@ -118,6 +121,7 @@ class SigmoidAlpha(AlphaSchedule):
     def _rises(self) -> Self:
         if not self.start < self.end:
             raise ValueError(f"start = {self.start:g} must be below end = {self.end:g}")
+        # tanh(u / 2) is 2 sigmoid(u) - 1, and cannot overflow.
         low, high = (math.tanh(u / self.tau / 2) for u in (self.start, self.end))
         if high - low < FLAT:
             raise ValueError(
@@ -129,10 +133,16 @@ class SigmoidAlpha(AlphaSchedule):
         start = self.start
         end = self.end
         tau = self.tau
-        low, high = (
-            1 / (1 + math.exp(min(-u / tau, 700))) for u in (start, end)
-        )  # exp overflows beyond
+        low = _sigmoid(start / tau)
+        high = _sigmoid(end / tau)
+
+        # The stretch from start to end, scaled to run from 0 to 1
         value = ((start + (end - start) * t) / tau).sigmoid()
-        return (value - low) / (high - low), value * (1 - value) * (
-            end - start
-        ) / tau / (high - low)
+        # sigmoid' = sigmoid (1 - sigmoid)
+        derivative = value * (1 - value) * (end - start) / tau / (high - low)
+        return (value - low) / (high - low), derivative
+
+
+def _sigmoid(u: float) -> float:
+    # exp overflows beyond 709.
+    return 1 / (1 + math.exp(min(-u, 700)))

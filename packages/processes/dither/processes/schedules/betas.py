@@ -104,10 +104,8 @@ class ScaledLinearBeta(Betas):
     """The last beta."""
 
     def betas(self) -> Sequence[float]:
-        return [
-            root * root
-            for root in linear(math.sqrt(self.first), math.sqrt(self.last), self.steps)
-        ]
+        roots = linear(math.sqrt(self.first), math.sqrt(self.last), self.steps)
+        return [root * root for root in roots]
 
 
 class SigmoidBeta(Betas):
@@ -120,12 +118,9 @@ class SigmoidBeta(Betas):
     """Upper limit of the last beta."""
 
     def betas(self) -> Sequence[float]:
-        first = self.first
-        last = self.last
-        return [
-            first + (last - first) / (1 + math.exp(-u))
-            for u in linear(-REACH, REACH, self.steps)
-        ]
+        rise = self.last - self.first
+        us = linear(-REACH, REACH, self.steps)
+        return [self.first + rise / (1 + math.exp(-u)) for u in us]
 
 
 class CosineBeta(Betas):
@@ -136,11 +131,11 @@ class CosineBeta(Betas):
     """Largest beta."""
 
     def betas(self) -> Sequence[float]:
-        places = (
-            (i / self.steps + OFFSET) / (1 + OFFSET) * math.pi / 2
-            for i in range(self.steps + 1)
-        )
-        alphas = [math.cos(place) ** 2 for place in places]
+        alphas = []
+        for i in range(self.steps + 1):
+            angle = (i / self.steps + OFFSET) / (1 + OFFSET) * math.pi / 2
+            alphas.append(math.cos(angle) ** 2)
+        # At the end alpha is 0, and the last beta would be 1.
         return [min(1 - later / alpha, self.most) for alpha, later in pairwise(alphas)]
 
 
@@ -150,13 +145,17 @@ def sigmas(betas: Sequence[float], zero_snr: bool = False) -> list[float]:
     With `zero_snr` sqrt(alpha) is shifted and scaled, so that nothing is left after the last step
     and the first one does not change (Lin et al. 2023, algorithm 1); it requires at least 2 steps.
     """
+    # sigma = -log alpha, and alpha is the product of all 1 - beta.
     sums = list(accumulate(-math.log1p(-beta) for beta in betas))
     if not zero_snr or sums[-1] > MAX_SIGMA:
         return sums
-    kept = [math.exp(-sigma / 2) for sigma in sums]
-    scale = kept[0] / (kept[0] - kept[-1])
-    moved = [-2 * math.log(scale * (root - kept[-1])) for root in kept[:-1]]
-    return [*moved, max(MAX_SIGMA, moved[-1] + 1)]
+
+    # sqrt(alpha) -> (sqrt(alpha) - its last value) * scale, which keeps the first value
+    roots = [math.exp(-sigma / 2) for sigma in sums]
+    scale = roots[0] / (roots[0] - roots[-1])
+    rescaled = [-2 * math.log(scale * (root - roots[-1])) for root in roots[:-1]]
+    # The last sigma would be infinite.
+    return [*rescaled, max(MAX_SIGMA, rescaled[-1] + 1)]
 
 
 def tabulated(sigmas: Sequence[float]) -> Schedule:
@@ -170,6 +169,7 @@ def tabulated(sigmas: Sequence[float]) -> Schedule:
 
     def curve(t: Tensor) -> tuple[Tensor, Tensor]:
         position = steps * t.clamp(0, 1)
+        # The step that t falls into; its slope is the rate.
         i = position.detach().long().clamp(max=steps - 1)
         before = sums.on(t.device)
         increment = before.diff()[i]
