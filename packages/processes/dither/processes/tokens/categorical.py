@@ -33,7 +33,7 @@ def draw(weights: Float[Tensor, "*N V"]) -> Int[Tensor, "*N"]:
 
     ValueError if a row has no positive weight, or a non-finite one.
     """
-    return _drawn(weights, logarithms=False)
+    return _draw_rows(weights, logarithms=False)
 
 
 def draw_log(log_weights: Float[Tensor, "*N V"]) -> Int[Tensor, "*N"]:
@@ -41,7 +41,7 @@ def draw_log(log_weights: Float[Tensor, "*N V"]) -> Int[Tensor, "*N"]:
 
     ValueError if a row is -inf throughout, or has another non-finite number.
     """
-    return _drawn(log_weights, logarithms=True)
+    return _draw_rows(log_weights, logarithms=True)
 
 
 def draw_along(
@@ -49,39 +49,45 @@ def draw_along(
 ) -> Int[Tensor, "B L"]:
     """Draw one id per position from tables of cumulative probabilities, one row per position or one for all."""
     u = torch.rand(batch, length, dtype=cumulative.dtype, device=cumulative.device)
+    # The search takes all draws of a row of the table at once.
     if len(cumulative) == 1:
-        return rearrange(
-            _search(cumulative, rearrange(u, "b l -> 1 (b l)")),
-            "1 (b l) -> b l",
-            b=batch,
-        )
+        ids = _search(cumulative, rearrange(u, "b l -> 1 (b l)"))
+        return rearrange(ids, "1 (b l) -> b l", b=batch)
     return rearrange(_search(cumulative, rearrange(u, "b l -> l b")), "l b -> b l")
 
 
-def _drawn(values: Float[Tensor, "*N V"], *, logarithms: bool) -> Int[Tensor, "*N"]:
+def _draw_rows(values: Float[Tensor, "*N V"], *, logarithms: bool) -> Int[Tensor, "*N"]:
     rows = values.detach().reshape(-1, values.shape[-1])
     vocab = rows.shape[1]
     dtype = wide_dtype(rows.device)
+
+    # All random numbers first, so that results do not depend on the size of a piece.
     u = torch.rand(len(rows), 1, dtype=dtype, device=rows.device)
     size = max(1, CHUNK // vocab)
-    drawn = [u[:0].long()]
-    for i in range(0, len(rows), size):
-        weights = rows[i : i + size]
+    pieces = [u[:0].long()]
+    for start in range(0, len(rows), size):
+        piece = slice(start, start + size)
+        weights = rows[piece]
         if logarithms:
             weights = weights.softmax(-1)
         if vocab > TWO_LEVEL_MIN:
-            drawn.append(_pick_in_two(weights, u[i : i + size]))
+            ids = _pick_in_two(weights, u[piece])
         else:
-            drawn.append(_pick(weights.cumsum(-1, dtype=dtype), u[i : i + size]))
-    return torch.cat(drawn).reshape(values.shape[:-1])
+            ids = _pick(weights.cumsum(-1, dtype=dtype), u[piece])
+        pieces.append(ids)
+    return torch.cat(pieces).reshape(values.shape[:-1])
 
 
 def _pick(
     cumulative: Float[Tensor, "N V"], u: Float[Tensor, "N K"]
 ) -> Int[Tensor, "N K"]:
-    """Return the first id whose cumulative weight exceeds u times the total; ValueError if there is none."""
-    total = cumulative[:, -1:]
-    if not bool(((total >= torch.finfo(total.dtype).tiny) & total.isfinite()).all()):
+    """Return the first id whose cumulative weight exceeds u times the sum; ValueError if there is none."""
+    weight_sum = cumulative[:, -1:]
+    # Of a denormal number u times the sum may round up to the sum itself.
+    drawable = (
+        weight_sum >= torch.finfo(weight_sum.dtype).tiny
+    ) & weight_sum.isfinite()
+    if not bool(drawable.all()):
         raise ValueError("cannot draw: a row of weights is all 0 or non-finite")
     return _search(cumulative, u)
 
@@ -89,7 +95,7 @@ def _pick(
 def _search(
     cumulative: Float[Tensor, "N V"], u: Float[Tensor, "N K"]
 ) -> Int[Tensor, "N K"]:
-    # u < 1, and of a normal number u times the total is below the total: some cumulative weight
+    # u < 1, and of a normal number u times the sum is below the sum: some cumulative weight
     # exceeds it.
     targets = (u * cumulative[:, -1:]).contiguous()
     return torch.searchsorted(cumulative.contiguous(), targets, right=True)
@@ -97,11 +103,11 @@ def _search(
 
 def block_sums(weights: Float[Tensor, "*N V"]) -> Float[Tensor, "*N S"]:
     """Return the sums of blocks of `BLOCK` ids and of the rest; faster than a sum of float32 numbers in float64."""
-    whole = weights.shape[-1] // BLOCK * BLOCK
-    sums = (
-        weights[..., :whole].reshape(*weights.shape[:-1], whole // BLOCK, BLOCK).sum(-1)
-    )
-    return torch.cat([sums, weights[..., whole:].sum(-1, keepdim=True)], -1)
+    # V = S BLOCK + rest; the rest is the last block, empty or not.
+    blocks = weights.shape[-1] // BLOCK
+    whole, rest = weights.tensor_split([blocks * BLOCK], -1)
+    sums = whole.reshape(*weights.shape[:-1], blocks, BLOCK).sum(-1)
+    return torch.cat([sums, rest.sum(-1, keepdim=True)], -1)
 
 
 def _pick_in_two(
@@ -109,13 +115,18 @@ def _pick_in_two(
 ) -> Int[Tensor, "N 1"]:
     """Return the result of `_pick` up to rounding: the block first, then the id inside it."""
     vocab = weights.shape[1]
-    blocks = block_sums(weights)
-    ahead = wide(blocks).cumsum(1)
-    block = _pick(ahead, u)
+    # N V -> N S: the block, by the sums of blocks
+    sums = wide(block_sums(weights))
+    cumulative = sums.cumsum(1)
+    block = _pick(cumulative, u)
+
+    # The weights inside the block; the last one may be shorter: N BLOCK
     ids = block * BLOCK + torch.arange(BLOCK, device=block.device)
     inside = weights.gather(1, ids.clamp_max(vocab - 1)).masked_fill_(ids >= vocab, 0.0)
+
     # The rest of u inside the block is uniform in [0, 1) again.
-    block_weight = wide(blocks).gather(1, block)
-    rest = (u * ahead[:, -1:] - (ahead.gather(1, block) - block_weight)) / block_weight
+    block_weight = sums.gather(1, block)
+    weight_before = cumulative.gather(1, block) - block_weight
+    rest = (u * cumulative[:, -1:] - weight_before) / block_weight
     below_one = 1 - torch.finfo(rest.dtype).eps
     return block * BLOCK + _pick(wide(inside).cumsum(1), rest.clamp(0.0, below_one))

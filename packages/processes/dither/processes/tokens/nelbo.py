@@ -7,9 +7,8 @@ Estimators of the bound. All have the same mean, the bound; they differ in varia
 - time         t even in [t_min, 1], every token masked independently with probability m.
 - importance   log m even, so that w is the same at every t (MDLM, Sahoo et al. 2024, appendix).
 - mask-count   m even, one token always masked and the others with probability m: the number k of N
-masked tokens
-               is then uniform in 1 .. N, with weight N / k. At any m, w E[sum CE] = m' E[(N / k)
-               sum CE] exactly, also for a model that is given the time.
+               masked tokens is then uniform in 1 .. N, with weight N / k. At any m, w E[sum CE] =
+               m' E[(N / k) sum CE] exactly, also for a model that is given the time.
 - exact        drawn as time; the bound itself is a sum over all masks (`exact_nelbo`).
 
 Importance weights go into the rate, which token losses multiply with.
@@ -31,7 +30,7 @@ from dither.registry.contracts.records import Clean, Measured, Noise, State
 from dither.registry.contracts.spaces import TokenSpace
 
 from ..options import MAX_POSITIONS
-from ..precision import wide, wide_dtype
+from ..precision import one_minus_exp, wide, wide_dtype
 from ..timestep_sampling import TimestepSampling, time_of
 from .posterior import lookup
 
@@ -71,20 +70,23 @@ def nelbo(
         reduced. The parts "prior" and "reconstruction" are the two ends; the rest is the diffusion
         part.
     """
-    n = len(clean.x0)
-    device = clean.x0.device
-    t = torch.full((n,), t_min, device=device)
+    free = ~clean.fixed
+    # The diffusion part: the mean over t in [t_min, 1] times the length of that range
+    diffusion = (1 - t_min) * measured.values * measured.weights
+
+    # The reconstruction: -log p(x_0 | x_t) at t_min, where x_t does not determine x_0
+    t = torch.full((len(clean.x0),), t_min, device=clean.x0.device)
     noised = process.corrupt(clean, t)
-    nats = (1 - t_min) * measured.values * measured.weights
-    missing = _cross_entropy(denoise(noised.state, t), clean).where(
-        noised.target_mask, 0.0
-    )
-    ends = {"prior": _prior_kl(process, clean, denoise), "reconstruction": missing}
+    reconstruction = _cross_entropy(denoise(noised.state, t), clean)
+    reconstruction = reconstruction.where(noised.target_mask & free, 0.0)
+
+    prior = _prior_kl(process, clean, denoise).where(free, 0.0)
     ends = {
-        name: part.to(nats.dtype).where(~clean.fixed, 0.0)
-        for name, part in ends.items()
+        "prior": prior.to(diffusion.dtype),
+        "reconstruction": reconstruction.to(diffusion.dtype),
     }
-    return Measured(sum(ends.values(), nats), (~clean.fixed).to(nats.dtype), parts=ends)
+    nats = diffusion + ends["prior"] + ends["reconstruction"]
+    return Measured(nats, free.to(diffusion.dtype), parts=ends)
 
 
 def _cross_entropy(pred: Any, clean: Clean) -> Float[Tensor, "B L"]:
@@ -106,23 +108,26 @@ def _prior_kl(
     device = clean.x0.device
     end = torch.ones(n, device=device)
     alpha = (-process.schedule(end).sigma.double()).exp()[:, None]
+
+    # q(x_1 = x_0 | x_0) = alpha + (1 - alpha) prior(x_0); every other id has 1 - alpha times its
+    # probability under the prior, so that the KL is a sum of two terms.
     prior_prob = lookup(process.prior_probs(device), clean.x0).double()
     possible = prior_prob > 0
     safe = torch.where(possible, prior_prob, 1.0)
     stays = alpha + (1 - alpha) * safe
-    gap: Tensor = stays * (stays / safe).log() + torch.special.xlog1py(
-        (1 - alpha) * (1 - safe), -alpha
-    )
+    moves = (1 - alpha) * (1 - safe)
+    kl: Tensor = stays * (stays / safe).log() + torch.special.xlog1py(moves, -alpha)
+
+    # The model is called only if some clean id has no probability under the prior.
     assert isinstance(process.space, TokenSpace)
     if bool(((process.prior_probs() > 0) | ~process.space.clean()).all()):
-        return gap
-    missing: Tensor = alpha * _cross_entropy(denoise(process.prior(clean), end), clean)
-    return torch.where(possible, gap, missing)
+        return kl
+    cross_entropy = _cross_entropy(denoise(process.prior(clean), end), clean)
+    return torch.where(possible, kl, alpha * cross_entropy)
 
 
 NODES = 8
-"""Levels of noise per mask: exact for a model that does not look at t, and close for one that looks
-at it smoothly."""
+"""Noise levels per mask: exact for a model that ignores t, close for one that is smooth in t."""
 
 
 @torch.no_grad()
@@ -146,34 +151,35 @@ def exact_nelbo(process: TokenProcess, clean: Clean, denoise: Denoise) -> Measur
             f"every mask of {length} positions: at most {MAX_POSITIONS} can be enumerated"
         )
     free = ~clean.fixed
-    total = torch.zeros(clean.x0.shape, dtype=wide_dtype(device), device=device)
-    blank = process.prior(clean).x
     count = wide(free.sum(1))
-    noise_share, weight = (part.to(device, total.dtype) for part in _nodes())
-    times = time_of(process.schedule, noise_share).to(torch.get_default_dtype())
+    nats = torch.zeros(clean.x0.shape, dtype=wide_dtype(device), device=device)
+    all_masked = process.prior(clean).x
+
+    # The integral over m = 1 - alpha of m^(k-1) (1 - m)^(N-k) CE, one term for each set of k of N
+    # positions: w(t) dt = dm / m, times the probability of the set
+    levels, node_weights = (nodes.to(device, nats.dtype) for nodes in _nodes())
+    times = time_of(process.schedule, levels).to(torch.get_default_dtype())
     for masked in _masks(free):
-        x = torch.where(masked, blank, clean.x0)
+        x = torch.where(masked, all_masked, clean.x0)
         k = wide(masked.sum(1))
-        for m, t, part in zip(noise_share, times, weight, strict=True):
-            log_p = (
-                denoise(State.of(x), t.expand(len(x)))
-                .log_clean()
-                .gather(-1, clean.x0[..., None])[..., 0]
-            )
-            probability = part * m ** (k - 1) * (1 - m) ** (count - k)
-            total -= (
-                torch.where(masked, wide(log_p), 0.0)
-                * torch.where(k > 0, probability, 0.0)[:, None]
-            )
-    return Measured(total, free.to(total.dtype))
+        for m, t, node_weight in zip(levels, times, node_weights, strict=True):
+            log_clean = denoise(State.of(x), t.expand(len(x))).log_clean()
+            log_p = wide(log_clean.gather(-1, clean.x0[..., None])[..., 0])
+            probability = node_weight * m ** (k - 1) * (1 - m) ** (count - k)
+            # A row whose set comes again as an empty one counts once.
+            probability = torch.where(k > 0, probability, 0.0)
+            nats -= torch.where(masked, log_p, 0.0) * probability[:, None]
+    return Measured(nats, free.to(nats.dtype))
 
 
 def _nodes() -> tuple[Float[Tensor, " Q"], Float[Tensor, " Q"]]:
     """Return places and weights of Gauss and Legendre on [0, 1], from the eigenvectors of the Jacobi matrix."""
+    # Golub and Welsch 1969: nodes are the eigenvalues, weights the squared first components.
     n = torch.arange(1, NODES, dtype=torch.float64)
     off_diagonal = (n / (4 * n.square() - 1).sqrt()).diag(1)
-    place, vectors = torch.linalg.eigh(off_diagonal + off_diagonal.T)
-    return (1 + place) / 2, vectors[0].square()
+    nodes, vectors = torch.linalg.eigh(off_diagonal + off_diagonal.T)
+    # From [-1, 1] to [0, 1]
+    return (1 + nodes) / 2, vectors[0].square()
 
 
 def _masks(free: Bool[Tensor, "B L"]) -> Iterator[Bool[Tensor, "B L"]]:
@@ -181,6 +187,7 @@ def _masks(free: Bool[Tensor, "B L"]) -> Iterator[Bool[Tensor, "B L"]]:
     length = free.shape[1]
     bits = torch.arange(length, device=free.device)
     for number in range(1, 2**length):
+        # The binary digits of the number are the mask.
         masked = ((number >> bits) & 1).bool().expand(free.shape)
         inside = (masked & ~free).any(1, keepdim=True).logical_not()
         if inside.any():
@@ -200,36 +207,38 @@ def place_times(
     """
     if estimator not in ("importance", "mask-count"):
         return t, timesteps.schedule(t)
+    # m = 1 - alpha between its values at t_min and at 1, as a function of u uniform in [0, 1]
     u = ((wide(t) - timesteps.t_min) / (1 - timesteps.t_min)).clamp(0, 1)
     ends = torch.linspace(timesteps.t_min, 1.0, 2, dtype=u.dtype, device=u.device)
-    low, high = _one_minus_alpha(timesteps, ends)
+    low, high = one_minus_exp(timesteps.schedule(ends).sigma)
     if estimator == "importance":
-        level = low * (high / low) ** u
-        derivative = level * (high / low).log()
+        m = low * (high / low) ** u
+        dm_du = m * (high / low).log()
     else:
-        level = low + (high - low) * u
-        derivative = (high - low).expand(u.shape)
-    # d sigma = dm / (1 - m); `derivative` is dm / du, and u runs over 1 while even times run over 1
-    # - t_min.
-    rate = derivative / (1 - level) / (1 - timesteps.t_min)
-    return time_of(timesteps.schedule, level).to(t.dtype), Noise(
-        (-torch.log1p(-level)).to(t.dtype), rate.to(t.dtype)
-    )
+        m = low + (high - low) * u
+        dm_du = (high - low).expand(u.shape)
 
-
-def _one_minus_alpha(
-    timesteps: TimestepSampling, t: Float[Tensor, " K"]
-) -> Float[Tensor, " K"]:
-    return -(-timesteps.schedule(t).sigma).expm1()
+    # sigma = -log(1 - m), so that d sigma = dm / (1 - m); u runs over 1 while even times run over
+    # 1 - t_min.
+    sigma = -torch.log1p(-m)
+    rate = dm_du / (1 - m) / (1 - timesteps.t_min)
+    times = time_of(timesteps.schedule, m).to(t.dtype)
+    return times, Noise(sigma.to(t.dtype), rate.to(t.dtype))
 
 
 def mask_at_least_one(
     moved: Bool[Tensor, "B L"], free: Bool[Tensor, "B L"], noise: Noise
 ) -> tuple[Bool[Tensor, "B L"], Noise]:
     """Mask one more free position of each row, chosen uniformly, with weight N / k in place of 1 / (1 - alpha)."""
-    count = free.sum(1)
-    first = torch.rand_like(wide(free)).masked_fill(~free, -1.0).argmax(1, keepdim=True)
-    moved = moved | (torch.zeros_like(moved).scatter_(1, first, True) & free)
-    level = -(-wide(noise.sigma)).expm1()
-    weight = count * level / moved.sum(1).clamp_min(1)
-    return moved, Noise(noise.sigma, (wide(noise.rate) * weight).to(noise.rate.dtype))
+    # One of the free positions, each with the same probability
+    score = torch.rand_like(wide(free)).masked_fill(~free, -1.0)
+    chosen = score.argmax(1, keepdim=True)
+    # In a row without free positions the argmax is at a fixed one.
+    chosen_mask = torch.zeros_like(moved).scatter_(1, chosen, True) & free
+    moved = moved | chosen_mask
+
+    # The loss divides by m = 1 - alpha, so that the rate is multiplied by m N / k.
+    m = one_minus_exp(wide(noise.sigma))
+    weight = free.sum(1) * m / moved.sum(1).clamp_min(1)
+    rate = wide(noise.rate) * weight
+    return moved, Noise(noise.sigma, rate.to(noise.rate.dtype))

@@ -4,8 +4,7 @@
 
 - context    m(x_0) = p(x_0 | the other positions), without this position.
 - posterior  p(x_0 | x_t), proportional to m(x_0) q(x_t | x_0).
-- score      s(y) = p_t(y) / p_t(x_t) = (alpha m(y) + (1 - alpha) prior(y)) / (alpha m(x_t) + (1 -
-alpha) prior(x_t)).
+- score      s(y) = p_t(y) / p_t(x_t), p_t(y) = alpha m(y) + (1 - alpha) prior(y).
 
 q(x_t | x_0) is the same for every x_0 but x_t itself, so posterior and context differ at one id, by
 `gain`. Scores sum to 1 / p_t(x_t), so that their softmax is p_t, and m = (p_t - (1 - alpha) prior)
@@ -31,7 +30,6 @@ __all__ = ["Posterior", "lookup", "noise_at"]
 
 LARGE_VOCAB = 4096
 """Number of ids above which `context_of_score` computes in the precision of the score."""
-
 
 PIECE = 1 << 20
 """Numbers of a piece of rows that `context_of_score` converts at a time."""
@@ -89,20 +87,20 @@ class Posterior:
     @cached_property
     def gain(self) -> Float[Tensor, "B L"]:
         """The logarithm of q(x_t | x_0 = x_t) over that of any other x_0; 0 where x_0 is determined."""
+        # log(1 + alpha / ((1 - alpha) prior(x_t)))
         log_replaced = self.log_one_minus_alpha + self._prior_prob.log()
-        gain = torch.logaddexp(
-            torch.zeros_like(log_replaced), self.log_alpha - log_replaced
-        )
+        log_odds = self.log_alpha - log_replaced
+        gain = torch.logaddexp(torch.zeros_like(log_odds), log_odds)
         return gain.masked_fill(self.determined, 0.0)
 
     def at(self, where: Bool[Tensor, "B L"]) -> Posterior:
         """Return the chosen positions, in order, as one sample `1 N`."""
         prior = self.prior
         clean = self.clean
+        # A table with a row per position becomes one with a row per chosen position.
         if len(prior) > 1:
-            position = torch.arange(where.shape[1], device=where.device).expand(
-                where.shape
-            )[where]
+            position = torch.arange(where.shape[1], device=where.device)
+            position = position.expand(where.shape)[where]
             prior = prior[position]
             clean = clean[position]
         noise = noise_at(self.noise, where)
@@ -114,15 +112,14 @@ class Posterior:
 
     def restrict(self, raw: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
         """Return logits of the possible clean ids, -inf for others; where x_0 is determined, 0 for x alone."""
+        determined = self.determined[..., None]
+        possible = self.clean & ~determined
+        restricted = raw.masked_fill(~possible, -torch.inf)
+
         # The logit of a certain x is set, for raw output may hold -inf there (PAD).
-        certain = self.x[..., None]
-        restricted = raw.masked_fill(
-            ~(self.clean & ~self.determined[..., None]), -torch.inf
-        )
-        logit = restricted.gather(-1, certain).masked_fill(
-            self.determined[..., None], 0.0
-        )
-        return restricted.scatter(-1, certain, logit)
+        x = self.x[..., None]
+        logit_x = restricted.gather(-1, x).masked_fill(determined, 0.0)
+        return restricted.scatter(-1, x, logit_x)
 
     def posterior(self, log_context: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
         """Context -> posterior."""
@@ -135,24 +132,24 @@ class Posterior:
     def _shift(
         self, log: Float[Tensor, "B L V"], by: Float[Tensor, "B L"]
     ) -> Float[Tensor, "B L V"]:
-        return log.scatter_add(
-            -1, self.x[..., None], by[..., None].to(log.dtype)
-        ).log_softmax(-1)
+        # q(x_t | x_0) differs at x_0 = x_t alone.
+        by = by[..., None].to(log.dtype)
+        return log.scatter_add(-1, self.x[..., None], by).log_softmax(-1)
 
     def score(self, log_context: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
         """Context -> score; 0 at x."""
-        odds = self.log_alpha - self.log_one_minus_alpha.clamp_min(
-            -80.0
-        )  # finite at sigma = 0, where all other scores are 0
-        log_m = log_context + odds[..., None].to(log_context.dtype)
+        # log(alpha m / (1 - alpha)); the clamp keeps it finite at sigma = 0, where all other
+        # scores are 0.
+        log_odds = self.log_alpha - self.log_one_minus_alpha.clamp_min(-80.0)
+        log_m = log_context + log_odds[..., None].to(log_context.dtype)
+
+        # log p_t(y) / (1 - alpha) = log(alpha m / (1 - alpha) + prior), with gradients that stay
+        # finite where m = 0
         reached = self.prior > 0
         log_prior = torch.where(reached, self.prior, 1.0).log().to(log_m.dtype)
-        # log(m + prior), with gradients that stay finite where m = 0; relative to 1 - alpha, as m
-        # is here.
-        mixed = torch.where(
-            reached, log_prior + softplus(log_m - log_prior, threshold=40.0), log_m
-        )
-        return mixed - mixed.gather(-1, self.x[..., None])
+        log_sum = log_prior + softplus(log_m - log_prior, threshold=40.0)
+        log_p_t = torch.where(reached, log_sum, log_m)
+        return log_p_t - log_p_t.gather(-1, self.x[..., None])
 
     def context_of_score(
         self, log_score: Float[Tensor, "B L V"]
@@ -184,18 +181,22 @@ class Posterior:
     def _context_of_score(
         self, log_score: Float[Tensor, "B L V"], rounding: float
     ) -> Float[Tensor, "B L V"]:
+        # Scores of impossible ids may be -inf, and -inf + inf would be NaN.
         finite = log_score
         if not bool(self.clean.all()):
             finite = log_score.masked_fill(~self.clean, 0.0)
-        peak = self.prior.amax(-1, keepdim=True).log()
-        row = _log_sum(log_score) + self.log_one_minus_alpha[..., None] + peak
-        column = self.prior.log() - peak
 
-        # The log of (1 - alpha) prior / p_t, and of 1 minus that.
-        log_share = column.to(log_score.dtype) - finite + row.to(log_score.dtype)
-        log_m = self.restrict(
-            log_score + (-log_share.clamp_max(-rounding).expm1()).log()
-        )
+        # log p_t(y) = log s(y) - log sum s, so that the log of (1 - alpha) prior / p_t is a sum of
+        # a term per position and a term per id; `peak` moves the larger part to the first.
+        peak = self.prior.amax(-1, keepdim=True).log()
+        per_position = _log_sum(log_score) + self.log_one_minus_alpha[..., None] + peak
+        per_id = self.prior.log() - peak
+        dtype = log_score.dtype
+        log_share = per_id.to(dtype) - finite + per_position.to(dtype)
+
+        # m is proportional to p_t (1 - share).
+        log_rest = (-log_share.clamp_max(-rounding).expm1()).log()
+        log_m = self.restrict(log_score + log_rest)
         # Not log_softmax, which is off by up to 4e-5 where many numbers are equal.
         return log_m - _log_sum(log_m).to(log_m.dtype)
 

@@ -43,6 +43,7 @@ class CategoricalPrediction(TokenPrediction):
     def log_clean(self) -> Float[Tensor, "B L V"]:
         if self.predict == "posterior":
             return self.log
+        # score -> context -> posterior
         return self.posterior.posterior(self.log_context())
 
     def log_context(self) -> Float[Tensor, "B L V"]:
@@ -82,15 +83,18 @@ def log_context(pred: TokenPrediction, posterior: Posterior) -> Float[Tensor, "B
 
 def log_leaving(pred: TokenPrediction, x: Int[Tensor, "B L"]) -> Float[Tensor, "B L"]:
     """Return the log of the sum of all scores except that of x_t, (1 - p_t(x_t)) / p_t(x_t)."""
+    ids = x[..., None]
     if not isinstance(pred, CategoricalPrediction) or pred.predict == "score":
-        return pred.log_score().scatter(-1, x[..., None], -torch.inf).logsumexp(-1)
+        return pred.log_score().scatter(-1, ids, -torch.inf).logsumexp(-1)
 
-    # From probabilities it needs one id per position instead of the scores of all.
+    # From probabilities it needs one id per position instead of the scores of all: B L
     posterior = pred.posterior
-    m = wide(pred.log_context().gather(-1, x[..., None])[..., 0])
+    log_m = wide(pred.log_context().gather(-1, ids)[..., 0])
     alpha = posterior.log_alpha.exp()
-    from_prior = posterior.log_one_minus_alpha.exp()
+    one_minus_alpha = posterior.log_one_minus_alpha.exp()
     prior_prob = lookup(posterior.prior, x)
-    leaves = -alpha * m.expm1() + from_prior * (1 - prior_prob)
-    stays = alpha * m.exp() + from_prior * prior_prob
+
+    # p_t(x) = alpha m(x) + (1 - alpha) prior(x), and 1 - p_t(x) without cancelling
+    stays = alpha * log_m.exp() + one_minus_alpha * prior_prob
+    leaves = -alpha * log_m.expm1() + one_minus_alpha * (1 - prior_prob)
     return leaves.log() - stays.log()

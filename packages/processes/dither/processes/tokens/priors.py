@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from dither.registry.contracts.spaces import Field, TokenSpace
 
@@ -21,10 +22,9 @@ def mask_prior(space: TokenSpace) -> Float[Tensor, "rows V"]:
             raise ValueError(
                 f'field "{field.name}" has no MASK id; use space.with_mask()'
             )
-        return torch.nn.functional.one_hot(
-            torch.tensor(field.mask), space.vocab
-        ).double()
+        return one_hot(torch.tensor(field.mask), space.vocab).double()
 
+    # One row per position, or one for all if there is one field
     return space.table(row)
 
 
@@ -42,14 +42,22 @@ def frequency_prior(
     """
 
     def row(field: Field) -> Tensor:
-        ids = [i for i in range(field.size) if i not in (field.mask, field.pad)]
-        odds = frequencies.get(field.name, [1.0] * len(ids))
-        if len(odds) != len(ids) or not sum(odds) > 0:
+        # Noise never makes PAD, and MASK only under `mask_prior`.
+        special = (field.mask, field.pad)
+        clean_ids = [i for i in range(field.size) if i not in special]
+
+        odds = frequencies.get(field.name)
+        if odds is None:
+            odds = [1.0] * len(clean_ids)
+        if len(odds) != len(clean_ids) or not sum(odds) > 0:
             raise ValueError(
-                f'field "{field.name}" needs {len(ids)} frequencies with a positive sum, not {list(odds)}'
+                f'field "{field.name}" needs {len(clean_ids)} frequencies '
+                f"with a positive sum, not {list(odds)}"
             )
-        table = torch.zeros(space.vocab, dtype=torch.float64)
-        table[ids] = torch.tensor(odds, dtype=torch.float64)
-        return table / table.sum()
+
+        # 0 for special ids, and for those of other fields with more ids
+        prior = torch.zeros(space.vocab, dtype=torch.float64)
+        prior[clean_ids] = torch.tensor(odds, dtype=torch.float64)
+        return prior / prior.sum()
 
     return space.table(row)

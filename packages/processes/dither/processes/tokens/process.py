@@ -29,7 +29,7 @@ from dither.registry.contracts.records import (
 )
 from dither.registry.contracts.spaces import Space, TokenSpace
 
-from ..precision import Constant, wide, wide_dtype
+from ..precision import Constant, one_minus_exp, wide, wide_dtype
 from ..timestep_sampling import TimestepSampling, as_times
 from .categorical import draw_along, draw_log
 from .nelbo import (
@@ -102,7 +102,8 @@ class TokenProcess(protocols.TokenProcess):
         """Draw x_t given x_0; fixed values do not change."""
         noise = self.schedule(as_times(t, clean))
         fixed = clean.fixed
-        return self._noised(clean, noise, fixed, self._moves(clean.x0, noise) & ~fixed)
+        moved = self._moves(clean.x0, noise) & ~fixed
+        return self._noised(clean, noise, fixed, moved)
 
     def estimate(
         self, clean: Clean, t: Float[Tensor, " B"]
@@ -121,19 +122,21 @@ class TokenProcess(protocols.TokenProcess):
 
     def renoise(self, state: State, gap: Noise, like: Clean) -> State:
         """Draw x_t given x_s, for t > s, with the noise between the two times; fixed values do not change."""
+        # q(x_t | x_s) is q(x_t | x_0) with the noise between the two times.
         moved = self._moves(state.x, gap) & ~like.fixed
         return State.of(torch.where(moved, self._draw_prior(state.x), state.x))
 
     def read(
         self, raw: Float[Tensor, "B L V"], state: State, noise: Noise
     ) -> CategoricalPrediction:
+        # Losses and samplers compute in float32 at least, also after a model in half precision.
         raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
         posterior = self.posterior(state, noise)
         if self.predict != "score":
-            return CategoricalPrediction(
-                posterior.normalize(raw), self.predict, posterior
-            )
+            log = posterior.normalize(raw)
+            return CategoricalPrediction(log, self.predict, posterior)
 
+        # Ids that no sample reaches have score 0, and s(x_t) = 1 by definition.
         scores = raw
         if not self._reaches_all:
             scores = raw.masked_fill(~self.reached.on(raw.device), -torch.inf)
@@ -173,26 +176,32 @@ class TokenProcess(protocols.TokenProcess):
         prior_prob = lookup(self.prior_probs(x.device), x)
         log_alpha_ts = -wide(over(now.since(then).sigma, x))
         log_alpha_s = -wide(over(then.sigma, x))
+
+        # The weight to stay is at least that for m(x) = 0; the weight to move does not depend on m.
         least_stay = -log_alpha_ts.exp() * log_alpha_s.expm1() * prior_prob
         move = -log_alpha_ts.expm1() * prior_prob
 
         # x stays if u (stay + move) < stay. Where that holds even for m(x) = 0, the model is not
         # needed.
         u = _uniform(x)
-        from_model = _uniform(x) < log_alpha_s.exp()
         surplus = u * (least_stay + move) - least_stay
         may_move = ~like.fixed & ~posterior.determined & (surplus >= 0)
+
+        # A token that moves is drawn from m with probability alpha_s, else from the prior.
+        from_model = _uniform(x) < log_alpha_s.exp()
         new = torch.where(may_move & ~from_model, self._draw_prior(x), x)
 
         # An id that clean data cannot hold has m(x) = 0: it moves, and only a draw from m needs the
         # model.
         at = may_move & (from_model | lookup(self.clean.on(x.device), x))
+
+        # x moves if m(x) is at most surplus / (alpha_t (1 - u)).
         tiny = torch.finfo(u.dtype).tiny
-        largest_m = surplus / ((log_alpha_ts + log_alpha_s).exp() * (1 - u)).clamp_min(
-            tiny
-        )
+        factor = (log_alpha_ts + log_alpha_s).exp() * (1 - u)
+        largest_m = surplus / factor.clamp_min(tiny)
 
         def complete(rows: TokenPrediction) -> State:
+            # log m of the N positions of `at`: N V
             log_m = log_context(rows, posterior.at(at))[0]
             m = wide(log_m.gather(-1, x[at][:, None])[:, 0]).exp()
             moves = m <= largest_m[at]
@@ -217,7 +226,8 @@ class TokenProcess(protocols.TokenProcess):
         return nelbo(self, self.timesteps.t_min, clean, measured, denoise)
 
     def _moves(self, x: Int[Tensor, "B L"], noise: Noise) -> Bool[Tensor, "B L"]:
-        return _uniform(x) < -(-wide(over(noise.sigma, x))).expm1()
+        """Draw which tokens are replaced: each with probability 1 - alpha."""
+        return _uniform(x) < one_minus_exp(wide(over(noise.sigma, x)))
 
     def _noised(
         self,
@@ -228,6 +238,7 @@ class TokenProcess(protocols.TokenProcess):
     ) -> Noised:
         x0 = clean.x0
         x = torch.where(moved, self._draw_prior(x0), x0)
+        # Where the prior cannot produce x_t, x_0 is x_t and nothing is to predict.
         prior = self.prior_probs(x.device)
         target_mask = ~fixed & (lookup(prior, x) > 0)
         return Noised(x0, State.of(x), noise, target_mask, clean.valid, fixed, prior)

@@ -43,7 +43,7 @@ class _Tokens(ScheduledProcess):
     left_at_end: ClassVar[str] = "of the tokens would still be clean"
 
     def check(self, space: Space) -> Iterable[Misfit]:
-        """Yield why the process cannot act on the space, or would not replace enough."""
+        """Require tokens with a clean id in every field, and a schedule that replaces nearly all."""
         yield from super().check(space)
         if self.prior != "uniform":
             yield from self.check_signal_at_end(self.left_at_end)
@@ -99,13 +99,16 @@ class Absorbing(_Tokens):
     positions."""
 
     def check(self, space: Space) -> Iterable[Misfit]:
-        """Yield why the process cannot act on the space, or would not mask enough."""
+        """Require tokens, a schedule that masks nearly all, and an estimator that fits both."""
         yield from super().check(space)
         if self.estimator == "importance" and self.t_min == 0:
             message = 'estimator "importance" draws log(1 - alpha), which is -inf at t_min = 0'
             yield Misfit(message, ("estimator",), help="set t_min = 1e-3")
         if self.estimator == "exact" and space.length > MAX_POSITIONS:
-            message = f'estimator "exact" enumerates masks of at most {MAX_POSITIONS} positions, not of {space.length}'
+            message = (
+                f'estimator "exact" enumerates masks of at most {MAX_POSITIONS} '
+                f"positions, not of {space.length}"
+            )
             yield Misfit(
                 message, ("estimator",), ("task",), 'use estimator "mask-count"'
             )
@@ -128,14 +131,17 @@ class Uniform(_Tokens):
     p_t(y) / p_t(x_t)."""
 
     def warn(self, space: Space) -> Iterable[Misfit]:
-        """Yield if much signal is left at t = 1, and its cost; it is allowed because SEDD's default does so."""
+        """Warn about the cost of signal left at t = 1, which is allowed because SEDD's default has it."""
         for misfit in self.check_signal_at_end("of the tokens would still be clean"):
             fields = self.tokens(space).fields
             sigma = self.schedule.sigma_end() or 0.0
             costs = [f.length * prior_kl(_count_clean(f), sigma) for f in fields]
             nats = sum(costs) / space.length
-            cost = f"{misfit.message}: {nats:.3g} nats per token, KL(q(x_1|x_0) || uniform), are added to any bound"
-            yield replace(misfit, message=cost)
+            message = (
+                f"{misfit.message}: {nats:.3g} nats per token, "
+                "KL(q(x_1|x_0) || uniform), are added to any bound"
+            )
+            yield replace(misfit, message=message)
 
     def table(self, space: TokenSpace) -> Float[Tensor, "rows V"]:
         from .priors import even_prior
@@ -151,9 +157,11 @@ def prior_kl(ids: int, sigma: float) -> float:
     """
     level = -math.expm1(-sigma)
     stays = math.exp(-sigma) + level / ids
-    return stays * math.log(ids * stays) + (
-        (1 - stays) * math.log(level) if level else 0.0
-    )
+    nats = stays * math.log(ids * stays)
+    # Without noise no token moves.
+    if level:
+        nats += (1 - stays) * math.log(level)
+    return nats
 
 
 class Marginal(_Tokens):
@@ -166,7 +174,7 @@ class Marginal(_Tokens):
     uniform."""
 
     def check(self, space: Space) -> Iterable[Misfit]:
-        """Yield why the process cannot act on the space, or its frequencies do not fit it."""
+        """Require tokens, a schedule that replaces nearly all, and one frequency per clean id."""
         yield from super().check(space)
         if not isinstance(space, TokenSpace):
             return
@@ -178,7 +186,10 @@ class Marginal(_Tokens):
                 message = f'unknown field "{name}"; fields: {", ".join(counts)}'
                 yield Misfit(message, path, ("task",), hint, code="unknown-value")
             elif len(odds) != counts[name] or not sum(odds) > 0:
-                message = f"expected {counts[name]} frequencies with a positive sum, got {odds}"
+                message = (
+                    f"expected {counts[name]} frequencies with a positive sum, "
+                    f"got {odds}"
+                )
                 yield Misfit(message, path, ("task",))
 
     def table(self, space: TokenSpace) -> Float[Tensor, "rows V"]:

@@ -60,15 +60,23 @@ def warp_log_probs(
         top_k: Number of likeliest ids to keep; None for all.
         top_p: Keep the smallest set of likeliest ids with at least this probability.
     """
-    count = 1 if temperature == 0 else top_k
-    if temperature > 0:
+    count = top_k
+    if temperature == 0:
+        count = 1
+    else:
         log_p = (log_p / temperature).log_softmax(-1)
     if count is None and top_p == 1:
         return log_p
+
+    # The K likeliest ids in descending order: *B K
     falling, ids = _sorted_log_probs(log_p, count, top_p)
-    p = wide(falling).exp() if count is None else wide(falling).softmax(-1)
-    # The first id always stays: the probability before it is 0.
-    falling = falling.masked_fill(p.cumsum(-1) - p >= top_p, -torch.inf).log_softmax(-1)
+    # top-p is a share of the probability that top-k leaves.
+    p = wide(falling)
+    p = p.exp() if count is None else p.softmax(-1)
+
+    # An id stays if the probability before it is below top_p, so that the first always stays.
+    before = p.cumsum(-1) - p
+    falling = falling.masked_fill(before >= top_p, -torch.inf).log_softmax(-1)
     return torch.full_like(log_p, -torch.inf).scatter_(-1, ids, falling)
 
 
@@ -81,16 +89,16 @@ def _sorted_log_probs(
     enough.
     """
     vocab = log_p.shape[-1]
-    count = vocab if vocab <= FEW and top_k is None else min(top_k or FEW, vocab)
     if vocab <= FEW:
         falling, ids = log_p.sort(dim=-1, descending=True, stable=True)
-        return falling[..., :count], ids[..., :count]
+        return falling[..., :top_k], ids[..., :top_k]
+
+    count = min(top_k or FEW, vocab)
     falling, ids = log_p.topk(count, -1)
-    while (
-        top_k is None
-        and count < vocab
-        and bool((wide(falling).exp().sum(-1) < top_p).any())
-    ):
+    if top_k is not None:
+        return falling, ids
+    # Reading whether the probability suffices waits for the device, so that there are few rounds.
+    while count < vocab and bool((wide(falling).exp().sum(-1) < top_p).any()):
         count = min(8 * count, vocab)
         falling, ids = log_p.topk(count, -1)
     return falling, ids

@@ -52,18 +52,22 @@ def top_positions(
     score: Float[Tensor, "B L"], among: Bool[Tensor, "B L"], count: Int[Tensor, " B"]
 ) -> Bool[Tensor, "B L"]:
     """Return the `count` positions of highest score in each row, among those in `among`; ties are broken at random."""
-    score = score.clamp_min(torch.finfo(score.dtype).min).masked_fill(
-        ~among, -torch.inf
-    )
+    # Scores of -inf, such as log 0, still come before positions that are not in `among`.
+    score = score.clamp_min(torch.finfo(score.dtype).min)
+    score = score.masked_fill(~among, -torch.inf)
+
+    # A stable sort of shuffled positions leaves ties in random order.
     shuffled = torch.rand(score.shape, device=score.device).argsort(1)
-    falling = shuffled.gather(
-        1, score.gather(1, shuffled).argsort(dim=1, descending=True, stable=True)
-    )
-    first = torch.arange(score.shape[1], device=score.device) < count[:, None]
-    return torch.zeros_like(among).scatter_(1, falling, first) & among
+    order = score.gather(1, shuffled).argsort(dim=1, descending=True, stable=True)
+    falling = shuffled.gather(1, order)
+
+    # The first `count` of each row, put back to their positions
+    chosen = torch.arange(score.shape[1], device=score.device) < count[:, None]
+    return torch.zeros_like(among).scatter_(1, falling, chosen) & among
 
 
 def gumbel(like: Tensor) -> Float[Tensor, "..."]:
     """Draw from the standard Gumbel distribution in float64; float32 would cut its tail."""
+    # Inverse of the cumulative distribution exp(-exp(-x))
     u = torch.rand(like.shape, dtype=wide_dtype(like.device), device=like.device)
     return -(-u.log()).log()
