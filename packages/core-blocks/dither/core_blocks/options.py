@@ -95,7 +95,7 @@ class TransformerBlock(BlockSpec):
         return frozenset(traits)
 
     def check(self, width: int, cond: int) -> Iterator[Misfit]:
-        """Yield incompatibilities of heads and hidden width with the width."""
+        """Require a width that the heads divide, and a hidden layer that is not empty."""
         yield from self._check_heads(width)
         if self.kv_heads is not None and self.heads % self.kv_heads:
             message = (

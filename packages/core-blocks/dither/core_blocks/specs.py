@@ -126,7 +126,7 @@ class DenoiserModel(ModelSpec):
     """Activation checkpointing per block: less memory for a third more time."""
 
     def check(self, space: Space) -> Iterator[Misfit]:
-        """Yield incompatibilities of the components with the space, the widths and each other."""
+        """Reject components that are incompatible with the space, the widths and each other."""
         yield from super().check(space)
         yield from self._check_blocks(space)
         condition = self.condition.with_space(space)

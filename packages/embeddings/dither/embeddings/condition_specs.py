@@ -44,7 +44,7 @@ class Level(ConditionSpec):
     hardly differ."""
 
     def check(self, width: int) -> Iterator[Misfit]:
-        """Yield if there are too few frequencies for the shift."""
+        """Require at least 4 frequencies with a shift."""
         if self.freq_shift and self.frequencies < 4:
             message = f"freq_shift = 1 requires at least 4 frequencies, not {self.frequencies}"
             yield Misfit(message, ("frequencies",), code="out-of-range")
@@ -81,7 +81,7 @@ class Label(ConditionSpec):
         return (self.of,) if self.dropout else ()
 
     def check(self, width: int) -> Iterator[Misfit]:
-        """Yield if the task has no such label, or not for all samples and the vector for no label is untrained."""
+        """Require labels of the task, for all samples unless dropout trains the vector for no label."""
         yield from missing_condition(self.conditions, self.of, ("of",), labels=True)
         if not self.dropout and any(
             condition.name == self.of and condition.partial
@@ -127,7 +127,7 @@ class Outline(ConditionSpec):
         return (self.of,) if self.dropout else ()
 
     def check(self, width: int) -> Iterator[Misfit]:
-        """Yield if the task has no such condition."""
+        """Require this condition of the task."""
         yield from missing_condition(self.conditions, self.of, ("of",), integers=True)
 
     def build(self, width: int) -> OutlineEmbedding:
@@ -159,7 +159,7 @@ class Sum(ConditionSpec):
         return tuple(names)
 
     def check(self, width: int) -> Iterator[Misfit]:
-        """Yield incompatibilities of every condition."""
+        """Reject what any of the conditions rejects."""
         for number, part in enumerate(self.parts):
             yield from below("parts", below(number, part.check(width)))
 

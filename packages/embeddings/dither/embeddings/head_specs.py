@@ -81,7 +81,7 @@ class Softplus(HeadSpec):
     """Whether the layer has a bias."""
 
     def check(self, space: Space, width: int) -> Iterator[Misfit]:
-        """Yield an unknown group, and samples with negative values."""
+        """Reject an unknown group, and samples with negative values."""
         yield from super().check(space, width)
         if isinstance(space, FeatureSpace) and space.standardised:
             message = 'head "softplus" is positive, but standardised samples have negative values'
@@ -135,7 +135,7 @@ class TokenDiffusion(HeadSpec):
 
 @hookimpl
 def check_experiment(experiment: Any) -> Iterator[Misfit]:
-    """Yield incompatibilities with a head that predicts distributions."""
+    """Reject components that a head that predicts distributions cannot serve."""
     head = getattr(experiment.model, "head", None)
     if not isinstance(head, TokenDiffusion):
         return

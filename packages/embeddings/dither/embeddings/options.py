@@ -39,7 +39,7 @@ def columns_without(space: FeatureSpace, groups: Sequence[str]) -> list[int]:
 
 
 def check_groups(space: Space, groups: Sequence[str], path: Path) -> Iterator[Misfit]:
-    """Yield names of unknown groups of columns."""
+    """Reject names of unknown groups of columns."""
     if not isinstance(space, FeatureSpace):
         return
     known = [group.name for group in space.groups]

@@ -66,7 +66,7 @@ class GenomicSinusoid(PositionSpec):
     interleaved."""
 
     def check(self, space: Space, width: int) -> Iterator[Misfit]:
-        """Yield if the task has no such condition."""
+        """Require this condition of the task."""
         yield from super().check(space, width)
         yield from missing_condition(space.conditions, self.of, ("of",))
 

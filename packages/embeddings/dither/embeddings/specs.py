@@ -67,7 +67,7 @@ class Tokens(EmbeddingSpec):
         return frozenset(traits)
 
     def check(self, space: Space, width: int) -> Iterator[Misfit]:
-        """Yield incompatibilities, including those of the position embedding."""
+        """Reject what the position embedding rejects."""
         yield from super().check(space, width)
         yield from below("position", self.position.check(space, width))
 
@@ -96,7 +96,7 @@ class Graph(EmbeddingSpec):
     """Initialisation of the tables, as for tokens."""
 
     def check(self, space: Space, width: int) -> Iterator[Misfit]:
-        """Yield if the space is not a graph."""
+        """Require a graph: fields of nodes and of their pairs."""
         yield from super().check(space, width)
         if isinstance(space, TokenSpace) and not is_graph(space):
             message = (
@@ -136,7 +136,7 @@ class Regions(EmbeddingSpec):
         return frozenset()
 
     def check(self, space: Space, width: int) -> Iterator[Misfit]:
-        """Yield incompatibilities, including those of the position embedding and the columns."""
+        """Reject unknown columns, and what the position embedding rejects."""
         yield from super().check(space, width)
         yield from below("position", self.position.check(space, width))
         yield from check_groups(space, self.without, ("without",))

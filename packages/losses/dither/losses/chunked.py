@@ -90,9 +90,12 @@ class ChunkedLoss:
         share: Float[Tensor, "B #L"] | None = None,
     ) -> Measured:
         """Compute the loss from hidden states; arguments as of `FusedLoss`."""
+        # Only N rows are computed: B L -> N
         active = self.active(noised)
         rows = _rows_of(active)
-        scale = active.to(torch.float64) if share is None else share.double() * active
+        scale = active.to(torch.float64)
+        if share is not None:
+            scale = share.double() * active
         scale = scale.flatten()[rows]
 
         # The prediction is that of the model's time, the loss weighs with the noise of the record.
@@ -104,28 +107,30 @@ class ChunkedLoss:
         losses = [head.h.new_zeros(0)]
         for chunk in head.chunks():
             part = samples[chunk]
+            # n D -> n V, which lives until the end of this iteration
             logits = head.logits(chunk, part.x0)
             if closed_form is not None:
                 values, grad = closed_form(logits, part)
             else:
                 values, grad = self._by_autograd(logits, part, process, noise[chunk])
             head.backward(chunk, grad, scale[chunk], part.x0)
+            # Where the scale is 0 a loss may be NaN, and 0 times NaN is NaN.
             losses.append(values.to(head.h.dtype).masked_fill(scale[chunk] == 0, 0.0))
 
-        # Only the total carries a gradient: backward through single values would need the logits.
-        values = torch.cat(losses) * scale.to(head.h.dtype)
-        total = head.attach_gradients(values.sum())
-        every = (
-            values.new_zeros(active.numel())
-            .index_copy_(0, rows, values)
-            .view_as(active)
-        )
-        return Measured(every, self.weights(noised).to(every.dtype), total)
+        # Only the sum carries a gradient: backward through single values would need the logits.
+        row_values = torch.cat(losses) * scale.to(head.h.dtype)
+        loss_sum = head.attach_gradients(row_values.sum())
+
+        # N -> B L
+        values = row_values.new_zeros(active.numel())
+        values = values.index_copy_(0, rows, row_values).view_as(active)
+        return Measured(values, self.weights(noised).to(values.dtype), loss_sum)
 
     @torch.enable_grad()
     def _by_autograd(
         self, logits: Float[Tensor, "n V"], part: Noised, process: Process, noise: Noise
     ) -> tuple[Float[Tensor, " n"], Float[Tensor, "n V"]]:
+        # The graph of one chunk, from its logits to its losses
         logits.requires_grad_()
         pred = process.read(logits[:, None], part.state, noise)
         values = self.loss(pred, part).values[:, 0]
@@ -220,19 +225,22 @@ class _ChunkedHead:
     ) -> None:
         self.source = h
         self.linear = linear
+        # Detached, for the gradients are computed by hand.
         dtype = torch.promote_types(h.dtype, linear.weight.dtype)
         self.h = h.detach().to(dtype)
         self.weight = linear.weight.detach().to(dtype)
-        self.bias = None if linear.bias is None else linear.bias.detach().to(dtype)
-
-        self.product_dtype = torch.bfloat16 if half else dtype
-        self.factor = self.weight.to(self.product_dtype)
-
         self.grad_h = _gradient_of(h, self.h)
         self.grad_weight = _gradient_of(linear.weight, self.weight)
-        self.grad_bias = (
-            None if linear.bias is None else _gradient_of(linear.bias, self.bias)
-        )
+
+        self.bias: Tensor | None = None
+        self.grad_bias: Tensor | None = None
+        if linear.bias is not None:
+            self.bias = linear.bias.detach().to(dtype)
+            self.grad_bias = _gradient_of(linear.bias, self.bias)
+
+        # The weight as a factor of matrix products, cast once for all chunks
+        self.product_dtype = torch.bfloat16 if half else dtype
+        self.factor = self.weight.to(self.product_dtype)
 
     def chunks(self) -> Iterator[slice]:
         size = max(CHUNK // len(self.weight), 1)
@@ -242,10 +250,14 @@ class _ChunkedHead:
     @torch.no_grad()
     def logits(self, chunk: slice, x0: Int[Tensor, "n 1"]) -> Float[Tensor, "n V"]:
         """Return h W' + b, at the clean id never rounded to bfloat16."""
+        # n D @ D V
         h = self.h[chunk]
         logits = (h.to(self.product_dtype) @ self.factor.T).to(h.dtype)
-        logits.scatter_(1, x0, (h * self.weight[x0[:, 0]]).sum(-1, keepdim=True))
-        return logits if self.bias is None else logits.add_(self.bias)
+        logit_x0 = (h * self.weight[x0[:, 0]]).sum(-1, keepdim=True)
+        logits.scatter_(1, x0, logit_x0)
+        if self.bias is not None:
+            logits.add_(self.bias)
+        return logits
 
     @torch.no_grad()
     def backward(
@@ -258,28 +270,33 @@ class _ChunkedHead:
         """Accumulate the gradients, given those of the logits, which are overwritten."""
         h = self.h[chunk]
         grad.mul_(scale.to(grad.dtype)[:, None])
+        # db = sum of g
         if self.grad_bias is not None:
             self.grad_bias.add_(grad.sum(0))
 
         # The clean ids apart: one column a row, in full precision.
+        ids = x0[:, 0]
         grad_x0 = grad.gather(1, x0)
         grad.scatter_(1, x0, 0.0)
         grad = grad.to(self.product_dtype)
+
+        # dh = g W: n V @ V D
         if self.grad_h is not None:
             self.grad_h[chunk] = (grad @ self.factor).to(h.dtype)
-            self.grad_h[chunk].addcmul_(grad_x0, self.weight[x0[:, 0]])
+            self.grad_h[chunk].addcmul_(grad_x0, self.weight[ids])
+        # dW = g' h: V n @ n D
         if self.grad_weight is not None:
             self.grad_weight.add_(grad.T @ h.to(self.product_dtype))
-            self.grad_weight.index_add_(0, x0[:, 0], grad_x0 * h)
+            self.grad_weight.index_add_(0, ids, grad_x0 * h)
 
-    def attach_gradients(self, total: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """Return the total as a function of h, W and b with these gradients."""
+    def attach_gradients(self, loss_sum: Float[Tensor, ""]) -> Float[Tensor, ""]:
+        """Return the sum as a function of h, W and b with these gradients."""
         grads = [self.grad_h, self.grad_weight, self.grad_bias]
         # In evaluation the loss has no graph at all.
         if all(grad is None for grad in grads):
-            return total
+            return loss_sum
         attached: Tensor = _WithGradients.apply(
-            total, grads, self.source, self.linear.weight, self.linear.bias
+            loss_sum, grads, self.source, self.linear.weight, self.linear.bias
         )  # type: ignore[no-untyped-call]
         return attached
 
@@ -290,13 +307,13 @@ class _WithGradients(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        total: Float[Tensor, ""],
+        number: Float[Tensor, ""],
         grads: list[Tensor | None],
         *inputs: Tensor | None,
     ) -> Float[Tensor, ""]:
         ctx.grads = grads
         ctx.dtypes = [None if x is None else x.dtype for x in inputs]
-        return total.clone()
+        return number.clone()
 
     @staticmethod
     @once_differentiable
@@ -306,15 +323,10 @@ class _WithGradients(torch.autograd.Function):
         # Released here, so that a gradient becomes `.grad` without a copy.
         grads = ctx.grads
         ctx.grads = None
-        for grad in grads:
-            if grad is not None:
-                grad.mul_(upstream[0])
-        typed = zip(grads, ctx.dtypes, strict=True)
-        return (
-            None,
-            None,
-            *(None if grad is None else grad.to(dtype) for grad, dtype in typed),
-        )
+        typed: list[Tensor | None] = []
+        for grad, dtype in zip(grads, ctx.dtypes, strict=True):
+            typed.append(None if grad is None else grad.mul_(upstream[0]).to(dtype))
+        return None, None, *typed
 
 
 def _gradient_of(tensor: Tensor, like: Tensor) -> Tensor | None:

@@ -44,11 +44,11 @@ def squared_error(
         TypeError: The target is not x0, but the process adds no Gaussian noise.
     """
     if target == "x0":
+        # A head that predicts a distribution has an error of its own.
         squares = pred.squared_errors(noised.x0, noised.target_mask)
     else:
-        squares = torch.where(
-            noised.target_mask, feature_error(pred, noised, target), 0.0
-        ).square()
+        error = feature_error(pred, noised, target)
+        squares = torch.where(noised.target_mask, error, 0.0).square()
     squares = torch.where(noised.target_mask, squares, 0.0)
     if min_snr is not None:
         squares = squares * _snr_weight(noised, target, min_snr).to(squares.dtype)
@@ -56,17 +56,21 @@ def squared_error(
 
 
 def _snr_weight(noised: Noised, target: str, min_snr: float) -> Float[Tensor, "..."]:
+    """Return the weight that turns the squared error of a target into min(snr, min_snr) that of x_0."""
+    # 1 / snr = (1 - alpha) / alpha = exp(sigma) - 1
     noise_to_signal = over(noised.noise.sigma, noised.x0).expm1()
+    snr = noise_to_signal.reciprocal()
     if target == "x0":
-        return noise_to_signal.reciprocal().clamp_max(min_snr)
+        return snr.clamp_max(min_snr)
     if target == "flow-velocity":
-        # Its error is that of x_0 divided by u.
-        return (
-            noise_to_signal.reciprocal().clamp_max(min_snr)
-            * (1 + noise_to_signal.rsqrt()) ** -2
-        )
+        # Its error is that of x_0 divided by u = 1 / (1 + sqrt(snr)).
+        return snr.clamp_max(min_snr) * (1 + noise_to_signal.rsqrt()) ** -2
+
+    # The squared error of eps is snr times that of x_0, of the velocity snr + 1 times.
     bounded = (min_snr * noise_to_signal).clamp_max(1)
-    return bounded if target == "eps" else bounded / (1 + noise_to_signal)
+    if target == "eps":
+        return bounded
+    return bounded / (1 + noise_to_signal)
 
 
 def huber(
@@ -81,7 +85,8 @@ def huber(
 
     `target` and `reduction` are those of `squared_error`.
     """
-    error = torch.where(noised.target_mask, feature_error(pred, noised, target), 0.0)
+    error = feature_error(pred, noised, target)
+    error = torch.where(noised.target_mask, error, 0.0)
     values = huber_loss(error, torch.zeros_like(error), "none", delta)
     return reduce_features(values, noised, reduction)
 
@@ -105,13 +110,13 @@ def poisson_nll(
     x = torch.where(noised.target_mask, pred.x0, 1.0)
     count = torch.where(noised.target_mask, noised.x0, 1.0)
     if link == "log":
-        value = x.exp() - count * x
+        # log rate is x itself, without rounding.
+        values = x.exp() - count * x
     else:
-        rate = x.clamp_min(0) if link == "none" else softplus(x)
-        value = rate - count * (rate + TINY_RATE).log()
-    return reduce_features(
-        torch.where(noised.target_mask, value, 0.0), noised, reduction
-    )
+        rate = softplus(x) if link == "softplus" else x.clamp_min(0)
+        values = rate - count * (rate + TINY_RATE).log()
+    values = torch.where(noised.target_mask, values, 0.0)
+    return reduce_features(values, noised, reduction)
 
 
 def feature_error(
@@ -128,21 +133,26 @@ def feature_error(
         raise TypeError(f'target "{target}" requires a Gaussian process')
     if target == "eps":
         return pred.eps - noised.eps
+    eps_error = pred.eps - noised.eps
+    x0_error = pred.x0 - noised.x0
     if target == "flow-velocity":
-        return (pred.eps - noised.eps) - (pred.x0 - noised.x0)
+        return eps_error - x0_error
+    # velocity = sqrt(alpha) eps - sqrt(1 - alpha) x_0 (Salimans and Ho 2022)
     a = noised.noise.alpha(noised.x0).sqrt()
     b = noised.noise.one_minus_alpha(noised.x0).sqrt()
-    return a * (pred.eps - noised.eps) - b * (pred.x0 - noised.x0)
+    return a * eps_error - b * x0_error
 
 
 def reduce_features(
     values: Float[Tensor, "B L M"], noised: Noised, reduction: Reduction
 ) -> Measured:
     """Return a loss per position from one per element, which is 0 outside the target mask."""
-    total = values.sum(-1)
+    # B L M -> B L
+    region_sum = values.sum(-1)
     count = noised.target_mask.sum(-1).to(values.dtype)
+    # The loss of a batch is sum(values weights) / sum(weights).
     if reduction == "element-mean":
-        return Measured(total / count.clamp_min(1), count)
+        return Measured(region_sum / count.clamp_min(1), count)
     if reduction == "region-sum":
-        return Measured(total, count.clamp_max(1))
-    return Measured(total / values.shape[-1], noised.valid.to(values.dtype))
+        return Measured(region_sum, count.clamp_max(1))
+    return Measured(region_sum / values.shape[-1], noised.valid.to(values.dtype))

@@ -38,6 +38,7 @@ def logit_cross_entropy(
         support: Clean ids.
         weighted: Whether to multiply by the weight.
     """
+    # -log softmax(logits)(x_0): n V -> n
     logits.masked_fill_(~support(logits.device)[0], -torch.inf)
     log_sum = logits.logsumexp(-1, keepdim=True)
     values = (log_sum - logits.gather(1, noised.x0))[:, 0]
@@ -48,6 +49,7 @@ def logit_cross_entropy(
     if not weighted:
         return values, grad
 
+    # At sigma = 0 no token is masked, and the weight would be infinite.
     sigma = over(noised.noise.sigma, noised.x0)
     rate = over(noised.noise.rate, noised.x0)
     weight = torch.where(sigma > 0, rate / sigma.expm1(), 0.0).to(values.dtype)
@@ -78,11 +80,17 @@ def logit_score_entropy(
     # In logarithms of 1 - alpha, as 1 - V / (exp(sigma) - 1 + V) cancels for small sigma.
     log_alpha = -over(noised.noise.sigma, x0).to(prior.dtype)
     log_one_minus_alpha = (-log_alpha.expm1()).log()
-    log_prob = log_one_minus_alpha + prior[x].log()
+    # log((1 - alpha) prior(x_t)) and log q(x_0 | x_0): n 1
+    log_drawn = log_one_minus_alpha + prior[x].log()
     log_prob_x0 = torch.logaddexp(log_alpha, log_one_minus_alpha + prior[x0].log())
-    stayed = log_prob - torch.logaddexp(log_alpha, log_prob)
+
+    # r of all other ids: prior(y) / prior(x_t) = 1 if the token moved; else it is less, for
+    # q(x_t | x_0) counts staying, too.
+    stayed = log_drawn - torch.logaddexp(log_alpha, log_drawn)
     log_ratio = torch.where(moved, 0.0, stayed).clamp_min(MIN_LOG_RATIO)
-    log_ratio_x0 = torch.where(prior[x] > 0, log_prob_x0 - log_prob, 0.0)
+    log_ratio_x0 = torch.where(prior[x] > 0, log_prob_x0 - log_drawn, 0.0)
+
+    # sigma' prior(x_t), the forward rate to x_t
     rate = over(noised.noise.rate, x0).to(prior.dtype) * prior[x]
 
     # The term of x_0, in the precision of the schedule.
@@ -90,26 +98,29 @@ def logit_score_entropy(
     gap_x0 = (log_score - log_ratio_x0).masked_fill(~moved, 0.0)
     ratio = log_ratio_x0.exp()
     score = log_score.exp()
-    term = torch.where(gap_x0 < FAR, ratio * (gap_x0.expm1() - gap_x0), score)
-    grad_x0 = torch.where(gap_x0 < FAR, ratio * gap_x0.expm1(), score)
+    rise = gap_x0.expm1()
+    term_x0 = torch.where(gap_x0 < FAR, ratio * (rise - gap_x0), score)
+    grad_x0 = torch.where(gap_x0 < FAR, ratio * rise, score)
 
-    # Those of all other ids. Without a ratio a term is the score alone.
-    blank = -torch.inf if absorbing else 0.0
+    # Those of all other ids, relative to r. Without a ratio a term is the score alone.
+    no_term = -torch.inf if absorbing else 0.0
     gap = logits.sub_(log_ratio.to(logits.dtype))
-    gap.masked_fill_(~support(logits.device)[0], blank)
-    gap.scatter_(1, x, blank).scatter_(1, x0, blank)
+    gap.masked_fill_(~support(logits.device)[0], no_term)
+    gap.scatter_(1, x, no_term).scatter_(1, x0, no_term)
     if absorbing:
         grad = gap.exp_()
-        sums = grad.sum(-1, keepdim=True)
+        term_sum = grad.sum(-1, keepdim=True)
     else:
-        linear = gap.sum(-1, keepdim=True)
+        # sum of exp(d) - 1 - d, whose gradient is exp(d) - 1
+        gap_sum = gap.sum(-1, keepdim=True)
         grad = gap.expm1_()
-        sums = (grad.sum(-1, keepdim=True) - linear).clamp_min(0.0)
+        term_sum = (grad.sum(-1, keepdim=True) - gap_sum).clamp_min(0.0)
 
     factor = log_ratio.exp() * rate
-    values = factor * sums + rate * torch.where(moved, term, 0.0)
+    values = factor * term_sum + rate * torch.where(moved, term_x0, 0.0)
     grad.mul_(factor.to(grad.dtype))
-    grad.scatter_(1, x0, torch.where(moved, grad_x0 * rate, 0.0).to(grad.dtype))
+    grad_x0 = torch.where(moved, grad_x0 * rate, 0.0)
+    grad.scatter_(1, x0, grad_x0.to(grad.dtype))
     return values[:, 0], grad
 
 
@@ -120,7 +131,8 @@ def simple_prior(
     if len(prior) != 1 or len(support) != 1:
         return False
     inside = prior[0] > 0
-    uniform = torch.equal(inside, support[0]) and bool(
-        (prior[0][inside] == prior.max()).all()
-    )
-    return uniform or int(inside.sum()) == 1
+    # All on one id
+    if int(inside.sum()) == 1:
+        return True
+    equal = bool((prior[0][inside] == prior.max()).all())
+    return equal and torch.equal(inside, support[0])

@@ -47,6 +47,7 @@ class PerSample:
 
 
 def _per_sample(measured: Measured) -> Measured:
+    # The mean over a batch weighs each sample with 1, and its value is a sum over tokens.
     tokens = measured.weights.sum(1, keepdim=True).clamp_min(1)
     return replace(
         measured, values=measured.values * tokens, weights=measured.weights / tokens

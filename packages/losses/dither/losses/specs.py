@@ -39,7 +39,7 @@ class _TokenLoss(LossSpec):
     gives the bound either way."""
 
     def check(self, process: ProcessFacts) -> Iterable[Misfit]:
-        """Yield unless the training loss trains the whole prediction."""
+        """Require a training loss that trains the whole prediction."""
         yield from super().check(process)
         if self.training == "plain" and process.predict == "score":
             message = (
@@ -76,7 +76,7 @@ class MaskedCE(_TokenLoss):
     name = "masked-ce"
 
     def check(self, process: ProcessFacts) -> Iterable[Misfit]:
-        """Yield why the closed form does not hold for the process."""
+        """Require a process that masks tokens, and predicts them."""
         yield from super().check(process)
         fix = (
             'use loss "score-entropy", the bound of every token process and prediction'
@@ -170,7 +170,7 @@ class MSE(_ErrorLoss):
     same weight."""
 
     def check(self, process: ProcessFacts) -> Iterable[Misfit]:
-        """Yield options without effect."""
+        """Reject options without effect."""
         yield from super().check(process)
         if self.min_snr is not None and process.prior != "gaussian":
             message = f'min_snr has no effect under process "{process.name}", which adds no Gaussian noise'
@@ -218,7 +218,7 @@ class Poisson(_FeatureLoss):
     and not of the rate."""
 
     def check(self, process: ProcessFacts) -> Iterable[Misfit]:
-        """Yield unless the model predicts x0 and samples are not negative."""
+        """Require a model that predicts x0, and samples that are not negative."""
         yield from super().check(process)
         if process.space.data == "features" and process.predict != "x0":
             message = f'loss "poisson" requires predict = "x0", not predict = "{process.predict}"'
@@ -237,7 +237,7 @@ class Poisson(_FeatureLoss):
             )
 
     def warn(self, process: ProcessFacts) -> Iterable[Misfit]:
-        """Yield what cannot be checked before the data are read."""
+        """Warn about samples, which cannot be checked before the data are read."""
         yield Misfit(
             'loss "poisson" requires samples that are never negative: counts, or logarithms of '
             "1 + a count"

@@ -29,9 +29,16 @@ def cross_entropy(pred: TokenPrediction, noised: Noised) -> Measured:
 
 
 def masked_ce(pred: TokenPrediction, noised: Noised) -> Measured:
-    """-log p(x_0 | x_t) on masked positions, weighted by sigma' / (exp(sigma) - 1) (MDLM, Sahoo et al. 2024, eq. 10).
+    """Masked cross-entropy, whose mean is the NELBO of an absorbing process (MDLM, Sahoo et al. 2024, eq. 10).
 
-    Weights are 1 on real positions that are not known, masked or not, else 0.
+        values   w (-log p(x_0 | x_t)) on masked positions, 0 on the others
+        weights  1 on real positions that are not known, masked or not, else 0
+
+    w is the rate at which a masked token is revealed,
+
+        w = -alpha' / (1 - alpha) = sigma' / (exp(sigma) - 1),
+
+    which are equal because alpha = exp(-sigma). Under a log-linear schedule it is 1 / t.
     """
     return _weighted(cross_entropy(pred, noised).values, noised)
 
@@ -46,18 +53,23 @@ def flow_kl(pred: TokenPrediction, noised: Noised) -> Measured:
     """
     x = noised.state.x
     x0 = noised.x0
+
+    # log p(x_0 | x_t) and log p(x_t | x_t) of every position: B L V -> B L
     log_clean = pred.log_clean()
     log_p = log_clean.gather(-1, x0[..., None])[..., 0]
     log_stay = log_clean.gather(-1, x[..., None])[..., 0]
+
+    # A token that is x_0 should not jump, every other one should jump to x_0.
     divergence = torch.where(x == x0, -log_stay.expm1(), -log_p - log_stay.exp())
     return _weighted(torch.where(noised.target_mask, divergence, 0.0), noised)
 
 
 def _weighted(values: Float[Tensor, "B L"], noised: Noised) -> Measured:
-    """Return values times sigma' / (exp(sigma) - 1), the rate at which x_0 is revealed."""
+    """Return values times -alpha' / (1 - alpha) = sigma' / (exp(sigma) - 1)."""
+    # One weight per sample or per position: B 1 or B L
     sigma = over(noised.noise.sigma, noised.x0)
     rate = over(noised.noise.rate, noised.x0)
-    # At sigma = 0 no token is masked.
+    # At sigma = 0 no token is masked, and the weight would be infinite.
     weight = torch.where(sigma > 0, rate / sigma.expm1(), 0.0)
     return Measured(values * weight.to(values.dtype), (~noised.fixed).to(values.dtype))
 
@@ -84,11 +96,19 @@ def score_entropy(pred: TokenPrediction, noised: Noised) -> Measured:
     prior = noised.prior
     prior_prob = _at(prior, x)
     active = ~noised.fixed & (prior_prob > 0)
-    # Inactive positions get finite numbers, as 0 times NaN would be NaN in the backward.
+
+    # log s(y) of the model: B L V. Inactive positions get finite numbers, as 0 times NaN would be
+    # NaN in the backward.
     log_score = torch.where(active[..., None], pred.log_score(), 0.0)
+
+    # log r(y) of the data: a number per position, one per id, and one for x_0.
     log_prior = prior.log() - prior.amax(-1, keepdim=True).log()
-    base, own = _log_ratios(noised, log_prior, active)
-    divergence: Tensor = _Divergence.apply(log_score, base, own, log_prior, x, x0)  # type: ignore[no-untyped-call]
+    log_ratio, log_ratio_x0 = _log_ratios(noised, log_prior, active)
+    divergence: Tensor = _Divergence.apply(  # type: ignore[no-untyped-call]
+        log_score, log_ratio, log_ratio_x0, log_prior, x, x0
+    )
+
+    # sigma' prior(x_t), the forward rate to x_t
     weight = over(noised.noise.rate, x).to(prior_prob.dtype) * prior_prob
     values = torch.where(active, weight.to(log_score.dtype) * divergence, 0.0)
     return Measured(values, (~noised.fixed).to(values.dtype))
@@ -118,17 +138,18 @@ def _log_ratios(
     x0 = noised.x0
     log_alpha = -over(noised.noise.sigma, x).to(noised.prior.dtype)
     log_one_minus_alpha = (-log_alpha.expm1()).log()
-    log_prior_prob = log_one_minus_alpha + _at(noised.prior, x).log()
-    log_prior_prob_0 = log_one_minus_alpha + _at(noised.prior, x0).log()
+    # log((1 - alpha) prior(y)) at y = x_t and y = x_0
+    log_drawn = log_one_minus_alpha + _at(noised.prior, x).log()
+    log_drawn_x0 = log_one_minus_alpha + _at(noised.prior, x0).log()
 
-    # An unmoved token is as likely as one that stayed or was drawn again.
-    stayed = torch.logaddexp(
-        log_alpha - log_prior_prob, torch.zeros_like(log_prior_prob)
-    )
-    apart = torch.where(x == x0, stayed, 0.0)
-    base = -apart - _at(log_prior, x)
-    own = torch.logaddexp(log_alpha, log_prior_prob_0) - log_prior_prob - apart
-    return torch.where(active, base, 0.0), torch.where(active, own, 0.0)
+    # q(x_t | x_0) over (1 - alpha) prior(x_t): an unmoved token stayed or was drawn again.
+    stayed = torch.logaddexp(log_alpha - log_drawn, torch.zeros_like(log_drawn))
+    unmoved = torch.where(x == x0, stayed, 0.0)
+
+    # r(y) = (1 - alpha) prior(y) / q(x_t | x_0), and at y = x_0 with alpha added above
+    log_ratio = -unmoved - _at(log_prior, x)
+    log_ratio_x0 = torch.logaddexp(log_alpha, log_drawn_x0) - log_drawn - unmoved
+    return torch.where(active, log_ratio, 0.0), torch.where(active, log_ratio_x0, 0.0)
 
 
 class _Divergence(torch.autograd.Function):
@@ -144,14 +165,15 @@ class _Divergence(torch.autograd.Function):
     def forward(
         ctx: Any,
         log_score: Float[Tensor, "B L V"],
-        base: Float[Tensor, "B L"],
-        own: Float[Tensor, "B L"],
+        log_ratio: Float[Tensor, "B L"],
+        log_ratio_x0: Float[Tensor, "B L"],
         log_prior: Float[Tensor, "rows V"],
         x: Int[Tensor, "B L"],
         x0: Int[Tensor, "B L"],
     ) -> Float[Tensor, "B L"]:
-        ctx.save_for_backward(log_score, base, own, log_prior, x, x0)
-        gap, ratio = _compare(log_score, base, own, log_prior, x, x0)
+        ctx.save_for_backward(log_score, log_ratio, log_ratio_x0, log_prior, x, x0)
+        gap, ratio = _compare(log_score, log_ratio, log_ratio_x0, log_prior, x, x0)
+        # r (exp(d) - 1 - d)
         terms = _beyond_linear(gap).mul_(ratio)
         # The largest tensors of a step: this one is freed before the next is made.
         del ratio
@@ -160,6 +182,7 @@ class _Divergence(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Float[Tensor, "B L"]) -> tuple[Tensor | None, ...]:
+        # Recomputed, for keeping d and r would double the memory.
         log_score, *rest = ctx.saved_tensors
         gap, ratio = _compare(log_score, *rest)
         grad = torch.where(gap < FAR, gap.expm1().mul_(ratio), log_score.exp())
@@ -174,14 +197,15 @@ def _beyond_linear(d: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """
     rise = d.expm1()
     series = (d * (-1 / 12)).add_(0.5).mul_(d).mul_(rise)
+    # Where eps / d = d^3 / 360
     close = (360 * torch.finfo(d.dtype).eps) ** 0.25
     return torch.where(d.abs() < close, series, rise.sub_(d))
 
 
 def _compare(
     log_score: Float[Tensor, "B L V"],
-    base: Float[Tensor, "B L"],
-    own: Float[Tensor, "B L"],
+    log_ratio: Float[Tensor, "B L"],
+    log_ratio_x0: Float[Tensor, "B L"],
     log_prior: Float[Tensor, "rows V"],
     x: Int[Tensor, "B L"],
     x0: Int[Tensor, "B L"],
@@ -194,18 +218,18 @@ def _compare(
     """
     dtype = log_score.dtype
     table = log_prior.to(dtype)
-    rounded = base[..., None].to(dtype)
+    log_ratio = log_ratio[..., None]
+    rounded = log_ratio.to(dtype)
     gap = (log_score - table).sub_(rounded)
-    if dtype != base.dtype:
-        gap.sub_((base[..., None] - rounded).to(dtype))
+    if dtype != log_ratio.dtype:
+        gap.sub_((log_ratio - rounded).to(dtype))
     ratio = (table + rounded).exp_()
 
     # Two ids have terms of their own: x_0, and then x_t, which may be the same and has none.
-    own = own[..., None]
+    log_ratio_x0 = log_ratio_x0[..., None]
     x = x[..., None]
     x0 = x0[..., None]
-    gap.scatter_(-1, x0, (log_score.gather(-1, x0) - own).to(dtype)).scatter_(
-        -1, x, 0.0
-    )
-    ratio.scatter_(-1, x0, own.exp().to(dtype)).scatter_(-1, x, 0.0)
+    gap_x0 = (log_score.gather(-1, x0) - log_ratio_x0).to(dtype)
+    gap.scatter_(-1, x0, gap_x0).scatter_(-1, x, 0.0)
+    ratio.scatter_(-1, x0, log_ratio_x0.exp().to(dtype)).scatter_(-1, x, 0.0)
     return gap, ratio

@@ -84,7 +84,7 @@ def _current_names(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _unmerged_lora(theirs: Mapping[str, Tensor]) -> Iterator[str]:
-    """Yield if LoRA weights are separate: the file does not say how they are scaled."""
+    """Report separate LoRA weights: the file does not say how they are scaled."""
     separate = sorted({name.partition(LORA)[0] for name in theirs if LORA in name})
     if separate:
         yield (

@@ -49,7 +49,7 @@ INV_FREQ = "rotary_emb.inv_freq"
 
 
 def _rope_mismatch(theirs: Mapping[str, Tensor]) -> Iterator[str]:
-    """Yield if the frequencies of RoPE are not 10000^(-2j/E) for heads of width E."""
+    """Report frequencies of RoPE other than 10000^(-2j/E) for heads of width E."""
     if INV_FREQ in theirs:
         count = len(theirs[INV_FREQ])
         ours = 10_000.0 ** -(torch.arange(count, dtype=torch.float64) / max(count, 1))

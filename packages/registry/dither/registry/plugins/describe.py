@@ -128,10 +128,11 @@ def _contracts(spec: type[Spec]) -> Iterator[tuple[str, str]]:
         yield "bound", BOUND
     if spec.check is not kind.check and spec.check.__doc__:
         line = inspect.cleandoc(spec.check.__doc__).partition("\n")[0]
-        if line.startswith("Yield unless "):
-            yield "requires", line.replace("Yield unless", "that", 1)
+        if line.startswith("Require "):
+            yield "requires", line.removeprefix("Require ")
         else:
-            yield "rejects", line.removeprefix("Yield ").removeprefix("reasons why ")
+            line = line.removeprefix("Reject ").removeprefix("Yield ")
+            yield "rejects", line.removeprefix("reasons why ")
 
 
 def _type(info: FieldInfo) -> str:

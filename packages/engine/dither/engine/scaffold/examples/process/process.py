@@ -34,7 +34,7 @@ class ExampleProcess(ProcessSpec):
     """Smallest training time."""
 
     def check(self, space: Space) -> Iterator[Misfit]:
-        """Yield why the process cannot act on the space, or would leave tokens unmasked."""
+        """Require tokens, and a schedule that masks nearly all."""
         yield from super().check(space)
         end = self.schedule.sigma_end()
         if end is None:
