@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
 def _run(arguments: Sequence[str], verb: str | None) -> int:
     # pydantic searches all entry points for its own plugins, and fails at a broken one
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    from .commands import app_for, expand_overrides
+    from .commands import COMPLETION, app_for, expand_overrides
     from .output import global_options, hoist_global_options
 
     global_options()  # reset options of an earlier call
@@ -72,7 +72,10 @@ def _run(arguments: Sequence[str], verb: str | None) -> int:
     except SystemExit as ended:  # likewise, noticed by click
         if isinstance(ended.__context__, BrokenPipeError):
             return _discard_output()
-        raise
+        if COMPLETION in os.environ:
+            raise
+        # A component that exits with 0 must not look like a command that succeeded.
+        raise RuntimeError(f"SystemExit: {ended.code}") from ended
     except Exception as error:
         return _report_refused(error) or _report_shortage(error) or _report_usage(error)
     return result if isinstance(result, int) else 0

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dither.registry.config.errors import Refused
 from dither.registry.plugins.catalog import Catalog
-from dither.registry.plugins.status import describe_exception
+from dither.registry.plugins.status import describe_exception, is_interruption
 from dither.registry.spec.base import Spec, WrongReturnError
 
 __all__ = ["ComponentFailed", "annotate_build_errors", "attribute_errors", "title"]
@@ -36,7 +35,9 @@ def attribute_errors(spec: Spec) -> Iterator[None]:
         yield
     except Refused:
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if is_interruption(error):
+            raise
         raise ComponentFailed(_innermost_spec(error) or spec, error) from error
 
 
@@ -44,14 +45,10 @@ def attribute_errors(spec: Spec) -> Iterator[None]:
 def annotate_build_errors(catalog: Catalog | None = None) -> Iterator[None]:
     """Add a note with the component to an exception raised while components are built.
 
-    SystemExit is an error, and so is KeyboardInterrupt where Ctrl-C is handled otherwise. A wrong
+    Anything that is not an interruption by the user is an error, SystemExit included. A wrong
     result of `build` is Refused, and so is endless recursion, whose traceback would be thousands of
     lines.
     """
-    kinds: tuple[type[BaseException], ...] = (Exception, SystemExit, GeneratorExit)
-    # Where Ctrl-C raises no KeyboardInterrupt, a component has raised it.
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        kinds = (*kinds, KeyboardInterrupt)
     try:
         yield
     except Refused:
@@ -65,7 +62,9 @@ def annotate_build_errors(catalog: Catalog | None = None) -> Iterator[None]:
             else describe_exception(error)
         )
         raise Refused(f"{name} failed: {reason}", code="plugin-failed") from error
-    except kinds as error:
+    except BaseException as error:
+        if is_interruption(error):
+            raise
         failed = error
         if not isinstance(error, Exception):
             failed = RuntimeError(f"{type(error).__name__}: {error}")

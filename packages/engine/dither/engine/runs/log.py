@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from dither.registry.contracts.protocols import Picture, Tracker
 from ..files.metrics_file import MetricsFile
 from ..training.device import peak_device_memory, peak_memory
 from .progress import ProgressDisplay
+from .signals import Stopped
 
 __all__ = ["Log"]
 
@@ -21,7 +23,8 @@ __all__ = ["Log"]
 class Log:
     """Sends metrics and pictures to metrics.jsonl in `folder` (None on ranks that write none), terminal and trackers.
 
-    A tracker that raises an exception is reported once and not called again.
+    A tracker that raises an exception is reported once and not called again. Trackers receive
+    copies, so that none can change what the run decides by.
 
     Args:
         total: Number of steps of the run.
@@ -49,7 +52,10 @@ class Log:
                 folder / "metrics.jsonl", offset, self.display.line
             )
         self._trackers = dict(trackers or {})
-        self._each(lambda tracker: tracker.start(folder or Path(), config or {}, done))
+        place = folder or Path()
+        self._each(
+            lambda tracker: tracker.start(place, deepcopy(dict(config or {})), done)
+        )
 
     @property
     def position(self) -> int:
@@ -70,10 +76,10 @@ class Log:
                 times["samples_per_second"] = rate
             self._file.write(step, kind, metrics, times)
         self.display.metrics(step, kind, metrics)
-        self._each(lambda tracker: tracker.log(step, kind, metrics))
+        self._each(lambda tracker: tracker.log(step, kind, dict(metrics)))
 
     def pictures(self, step: int, pictures: Sequence[Picture]) -> None:
-        self._each(lambda tracker: tracker.log_pictures(step, pictures))
+        self._each(lambda tracker: tracker.log_pictures(step, list(pictures)))
 
     def sync(self) -> None:
         if self._file is not None:
@@ -90,7 +96,10 @@ class Log:
         for name, tracker in list(self._trackers.items()):
             try:
                 call(tracker)
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
+                # Ctrl-C raises no KeyboardInterrupt during a run: the tracker has raised it.
+                if isinstance(error, Stopped):
+                    raise
                 del self._trackers[name]
                 self.display.line(
                     f'tracker "{name}" is disabled: {type(error).__name__}: {error}'

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -23,7 +24,10 @@ from rich.console import Console
 from dither.registry.config.errors import Refused
 from dither.registry.config.validation import located
 from dither.registry.contracts.protocols import Tracker
-from dither.registry.plugins.status import PluginError, describe_exception
+from dither.registry.plugins.status import (
+    PluginError,
+    describe_exception,
+)
 
 from ..checkpoints.checkpoint import (
     Checkpoints,
@@ -54,7 +58,7 @@ from .loading import build, start_from
 from .log import Log
 from .progress import Screen, say, show_result
 from .run_directory import RunDirectory, read_manifest, resolved
-from .signals import STOPPED, Stop, stop_on_signals
+from .signals import STOPPED, Stop, Stopped, stop_on_signals
 from .summary import data_warnings, introduce, summarise
 
 __all__ = ["DAMAGED", "DONE", "EXHAUSTED", "FAILED", "NON_FINITE", "Run", "run"]
@@ -108,7 +112,12 @@ def run(
             with this.recording():
                 finished = this.fit()
             return this.finish() if finished else this.stopped()
-    except Exception as error:
+    except Stopped:
+        raise
+    except BaseException as error:
+        # sys.exit in a component must not look like a run that is done.
+        if not isinstance(error, Exception):
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
         return _exit_code(error, train.timeout, errors)
 
 
@@ -144,7 +153,6 @@ class Run:
     """A run on one rank, which hooks receive. `begin` or `resume` sets what `fit` needs.
 
     Attributes:
-        metrics: The newest metrics by kind, "valid" and "sample".
         seconds: Time spent in training steps after the first.
         first: The step at which this process started.
     """
@@ -174,7 +182,7 @@ class Run:
         self.plugins = loaded.plugins
         self.directory = RunDirectory(Path())
 
-        self.metrics: dict[str, dict[str, float]] = {}
+        self._metrics: dict[str, dict[str, float]] = {}
         self.seconds = 0.0
         self.first = 0
         # The end of metrics.jsonl before the evaluation of the current step, which a resumed run
@@ -186,6 +194,11 @@ class Run:
     @property
     def experiment(self) -> Experiment:
         return self.loaded.experiment
+
+    @property
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """The newest metrics by kind, "valid" and "sample": a copy, as hooks receive it."""
+        return deepcopy(self._metrics)
 
     def warn(self, report: Callable[[object], object]) -> None:
         """Report warnings about experiment and plugins; only the main rank prints anything."""
@@ -369,7 +382,9 @@ class Run:
         for spec in self.experiment.tracking.use:
             try:
                 trackers[spec.name] = spec.build()
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
+                if isinstance(error, Stopped):
+                    raise
                 say(
                     self.console,
                     f'tracker "{spec.name}" is disabled: {describe_exception(error)}',
@@ -525,7 +540,7 @@ class Run:
         metrics = self._measure(settings.samples, settings.repeats)
         if metrics is None:
             return
-        self.metrics["valid"] = metrics
+        self._metrics["valid"] = metrics
         self.log.log(trainer.step, "valid", metrics)
         self.call("after_eval", step=trainer.step, metrics=metrics)
         best = self.scores.add(trainer.step, metrics)
@@ -570,7 +585,7 @@ class Run:
             )
         if samples is not None and self.ranks.is_main:
             write_samples(samples, self.directory.path / "samples" / f"step-{step:08d}")
-            self.metrics["sample"] = samples.metrics
+            self._metrics["sample"] = samples.metrics
             self.log.log(step, "sample", samples.metrics)
             self.log.pictures(step, samples.pictures)
 
@@ -655,7 +670,7 @@ class Run:
             say(self.console, f"early stopping: {since} since step {self.scores.best}")
         timed = trainer.step - self.first - 1
         rate = timed / self.seconds if self.seconds else None
-        summary = summarise(self.experiment, trainer, self.metrics, rate)
+        summary = summarise(self.experiment, trainer, self._metrics, rate)
         self.directory.write_json("summary.json", summary)
         show_result(self.console, summary, self.directory.path)
         self.call("after_run", summary=summary)

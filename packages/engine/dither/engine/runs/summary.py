@@ -13,7 +13,7 @@ from dither.registry.contracts.protocols import Split
 from ..config.experiment import Experiment
 from ..training.device import choose_precision, peak_device_memory, peak_memory
 from ..training.diffusion import Diffusion
-from ..training.evaluation import has_targets
+from ..training.evaluation import has_targets, merge_metrics
 from ..training.trainer import Trainer
 
 __all__ = ["data_warnings", "introduce", "summarise"]
@@ -102,7 +102,9 @@ def summarise(
         "headline": list(experiment.task.headline),
         "legend": experiment.task.legend,
         "figures": metrics,
-        "baselines": task.baselines("valid", experiment.evaluate.samples),
+        "baselines": merge_metrics(
+            task.baselines("valid", experiment.evaluate.samples)
+        ),
         "steps_per_second": steps_per_second,
         "peak_memory_bytes": peak_memory(),
         "peak_device_memory_bytes": peak_device_memory(),

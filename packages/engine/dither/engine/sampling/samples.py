@@ -135,7 +135,7 @@ def make_samples(
     if drawn is None or not len(drawn.samples):
         return drawn
     if pictures:
-        drawn.pictures.extend(task.plots(drawn.samples, drawn.like))
+        drawn.pictures.extend(task.plots(*_cloned(drawn)))
     if watch is not None and (path := watch.path()) is not None:
         drawn.pictures.extend(
             task.trajectory_plots(path, like.apply(lambda value: value[watch.rows]))
@@ -146,15 +146,14 @@ def make_samples(
 
 
 def _sample_metrics(system: Diffusion, drawn: SampleSet) -> dict[str, float]:
-    extra = [
-        metric(drawn.samples, drawn.like)
-        for metric in system.metrics
-        if callable(metric)
-    ]
-    return merge_metrics(
-        {**drawn.metrics, **system.task.sample_metrics(drawn.samples, drawn.like)},
-        *extra,
-    )
+    extra = [metric(*_cloned(drawn)) for metric in system.metrics if callable(metric)]
+    of_task = system.task.sample_metrics(*_cloned(drawn))
+    return merge_metrics({**drawn.metrics, **of_task}, *extra)
+
+
+def _cloned(drawn: SampleSet) -> tuple[Tensor, Clean]:
+    """Return copies: plots and metrics must change neither the samples nor each other's."""
+    return drawn.samples.clone(), drawn.like.apply(torch.clone)
 
 
 def draw_accepted(

@@ -19,7 +19,6 @@ from .directory import PointFolder, now
 __all__ = ["BUSY", "ENDS", "EXHAUSTED", "main", "run_job", "run_point"]
 
 CRASHED = 1
-REFUSED = 2
 EXHAUSTED = 5
 BUSY = 11
 """Exit codes; a point with `EXHAUSTED` (no disk space or memory) can be resumed."""
@@ -72,7 +71,7 @@ def _attempt(point: PointFolder, select: Sequence[str] | None) -> int:
     except Stopped:
         code = STOPPED
     except Refused as refused:
-        code = REFUSED
+        code = refused.exit_code
         _print_error("\n\n".join(map(str, refused.problems)))
     except Exception:
         _print_error(traceback.format_exc())

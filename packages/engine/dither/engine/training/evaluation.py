@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
 
 import torch
 from jaxtyping import Float64
@@ -18,7 +20,7 @@ from dither.registry.contracts.protocols import (
     PredictionMetric,
     Split,
 )
-from dither.registry.contracts.records import Clean, Measured, Noised
+from dither.registry.contracts.records import Clean, Measured, Noised, TensorRecord
 from dither.registry.spec.base import shown
 
 from .device import to_device
@@ -79,7 +81,8 @@ def evaluate(
                 weight = weight + measured.weights.sum().double()
                 bound = system.bounded(clean, measured)
                 for metrics in accumulators:
-                    metrics.update(clean, noised, prediction, bound)
+                    is_last = metrics is accumulators[-1]
+                    _update(metrics, (clean, noised, prediction, bound), is_last)
                     intervals.update(rows, metrics, clean, bound)
     finally:
         system.train(was_training)
@@ -87,6 +90,20 @@ def evaluate(
     return merge_metrics(
         {"loss": float(total / weight), **first}, *others, intervals.compute()
     )
+
+
+def _update(metrics: Metrics, batch: tuple[Any, ...], is_last: bool) -> None:
+    """Add a batch to the metrics, which may change it for themselves only."""
+    clean, *rest = batch
+    # A batch may be a view of the data of the task.
+    values = [_cloned(clean), *rest] if is_last else map(_cloned, batch)
+    metrics.update(*values)
+
+
+def _cloned(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.clone()
+    return value.apply(torch.clone) if isinstance(value, TensorRecord) else value
 
 
 def _batches(
@@ -142,8 +159,21 @@ def merge_metrics(*tables: Mapping[str, float]) -> dict[str, float]:
         if twice := sorted(merged.keys() & table.keys()):
             message = f"metrics of the same name are computed twice: {', '.join(twice)}"
             raise Refused(Problem(message, ("evaluate", "metrics"), code="duplicate"))
-        merged |= table
+        for name, value in table.items():
+            merged[name] = _number(name, value)
     return merged
+
+
+def _number(name: str, value: Any) -> float:
+    """Return a metric as a number of Python; Refused if it is none."""
+    if isinstance(value, int | float):
+        return value
+    # Tensors and numpy scalars.
+    with suppress(TypeError, ValueError, RuntimeError):
+        if not isinstance(value, str | bytes):
+            return float(value)
+    message = f'the metric "{name}" is {shown(value)}, expected a number'
+    raise Refused(Problem(message, ("evaluate", "metrics"), code="plugin-failed"))
 
 
 NORMAL_95 = 1.959963984540054

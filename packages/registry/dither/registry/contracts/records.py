@@ -28,13 +28,14 @@ __all__ = [
     "Noised",
     "Prediction",
     "State",
+    "TensorRecord",
     "TokenPrediction",
     "TokenStep",
     "over",
 ]
 
 
-class _TensorRecord:
+class TensorRecord:
     """A dataclass of tensors that is moved between devices and sliced along the batch as a whole."""
 
     def apply(self, change: Callable[[Tensor], Tensor]) -> Self:
@@ -45,7 +46,7 @@ class _TensorRecord:
                 return change(value)
             if isinstance(value, dict):
                 return {key: changed(inner) for key, inner in value.items()}
-            return value.apply(change) if isinstance(value, _TensorRecord) else value
+            return value.apply(change) if isinstance(value, TensorRecord) else value
 
         result = object.__new__(type(self))
         vars(result).update(changed(vars(self)))
@@ -59,7 +60,7 @@ class _TensorRecord:
 
 
 @dataclass(frozen=True)
-class Clean(_TensorRecord):
+class Clean(TensorRecord):
     """A clean batch of a task.
 
     Attributes:
@@ -130,7 +131,7 @@ class Goal(Protocol):
 
 
 @dataclass(frozen=True)
-class Noise(_TensorRecord):
+class Noise(TensorRecord):
     """A schedule at one time per sample or per position: `rate` = d sigma / dt, and signal alpha = exp(-sigma)."""
 
     sigma: Float[Tensor, "B *L"]
@@ -150,7 +151,7 @@ class Noise(_TensorRecord):
 
 
 @dataclass(frozen=True)
-class State(_TensorRecord):
+class State(TensorRecord):
     """The input of the model. Where `masked`, x carries no information.
 
     Attributes:
@@ -175,7 +176,7 @@ class State(_TensorRecord):
 
 
 @dataclass(frozen=True)
-class Context(_TensorRecord):
+class Context(TensorRecord):
     """The clean sample that each block attends to in earlier blocks, with the noise level of t = 0 per sample."""
 
     state: State
@@ -183,7 +184,7 @@ class Context(_TensorRecord):
 
 
 @dataclass(frozen=True)
-class Noised(_TensorRecord):
+class Noised(TensorRecord):
     """A noised batch with everything that a loss needs besides the prediction.
 
     Attributes:
@@ -288,7 +289,7 @@ Prediction = TokenPrediction | FeaturePrediction
 
 
 @dataclass(frozen=True)
-class Measured(_TensorRecord):
+class Measured(TensorRecord):
     """A loss per position with weights, so that means over batches and ranks are exact.
 
     Attributes:

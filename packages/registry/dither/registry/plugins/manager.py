@@ -24,7 +24,13 @@ from ..spec.misfit import misfits_of
 from .catalog import Catalog
 from .discovery import Installed, import_file, installed_plugins, invalid_name
 from .policy import Policy, required_plugins
-from .status import PluginError, PluginStatus, State, describe_exception
+from .status import (
+    PluginError,
+    PluginStatus,
+    State,
+    describe_exception,
+    is_interruption,
+)
 
 __all__ = ["ALLOWED", "Plugins", "default_catalog", "load_plugins"]
 
@@ -152,7 +158,9 @@ class Plugins:
             # stdout is for results.
             with redirect_stdout(sys.stderr):
                 self._register(name, plugin.point.load())
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if is_interruption(error):
+                raise
             reason = describe_exception(error)
             self._set_unusable(
                 replace(self._statuses[name], state="failed", reason=reason)
@@ -212,7 +220,9 @@ class Plugins:
                     name, "loaded", str(path), sha256=sha256
                 )
                 self.register(name, module)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if is_interruption(error):
+                raise
             reason = describe_exception(error)
             self._statuses[name] = PluginStatus(
                 name, "failed", str(path), reason=reason
@@ -264,13 +274,15 @@ class Plugins:
             if impl.plugin_name not in self.catalog.used:
                 continue
             try:
-                result: Any = impl.function(
-                    *(arguments[argument] for argument in impl.argnames)
-                )
+                # Each plugin gets its own tables, so that none can change those of the run.
+                values = (_copied(arguments[argument]) for argument in impl.argnames)
+                result: Any = impl.function(*values)
                 # A check may raise while it yields.
                 if name == CHECK:
                     result = misfits_of(result)
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
+                if is_interruption(error):
+                    raise
                 failed = PluginError(self._statuses[impl.plugin_name], name, error)
                 if yield_errors:
                     yield impl.plugin_name, failed
@@ -280,6 +292,15 @@ class Plugins:
                     raise
                 raise failed from error
             yield impl.plugin_name, result
+
+
+def _copied(value: Any) -> Any:
+    """Return a table or list with copies of those inside it; any other value as it is."""
+    if isinstance(value, dict):
+        return {key: _copied(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_copied(inner) for inner in value]
+    return value
 
 
 def load_plugins(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,13 @@ from typing import Literal
 
 from ..config.errors import Refused
 
-__all__ = ["PluginError", "PluginStatus", "State", "describe_exception"]
+__all__ = [
+    "PluginError",
+    "PluginStatus",
+    "State",
+    "describe_exception",
+    "is_interruption",
+]
 
 State = Literal["available", "loaded", "failed", "blocked", "clash"]
 """available: not imported yet; clash: two plugins have this name, and neither is used."""
@@ -67,6 +74,18 @@ class PluginError(Exception):
         if isinstance(self.__cause__, Refused):
             return str(self.__cause__)
         return "".join(traceback.format_exception(self.__cause__)).rstrip()
+
+
+def is_interruption(error: BaseException) -> bool:
+    """Return whether the user interrupted a plugin, rather than the plugin failed.
+
+    Where Ctrl-C is handled otherwise, only a plugin raises KeyboardInterrupt.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    # Signal handlers raise subclasses of BaseException of their own.
+    is_failure = isinstance(error, Exception | SystemExit | GeneratorExit)
+    return not is_failure and type(error) is not BaseException
 
 
 def describe_exception(error: BaseException) -> str:
