@@ -34,6 +34,7 @@ from dither.registry.files.atomic import (
     remove_leftovers,
 )
 from dither.registry.files.limits import read_text
+from dither.registry.files.lookup import exists, is_file, is_folder
 
 from ..files.checksums import MANIFEST, checkpoint_folders, verify, write_manifest
 from ..files.metrics_file import read_metrics, rounded
@@ -157,7 +158,7 @@ class Checkpoints:
 
         Raises Damaged if there are checkpoints and none is intact.
         """
-        if self.folder.is_file():
+        if is_file(self.folder):
             raise Damaged(f"not a folder: {self.folder}")
         damaged: dict[Path, str] = {}
         for _, path in self.steps():
@@ -182,7 +183,7 @@ class Checkpoints:
         untouched.
         """
         final = self.folder / f"step-{step:08d}"
-        if not self.folder.is_dir():
+        if not is_folder(self.folder):
             self.folder.mkdir(parents=True)
             fsync(self.folder.parent)
 
@@ -223,14 +224,14 @@ def _place(tensor: Tensor) -> tuple[Any, ...]:
 def weights_of(path: Path) -> Path:
     """Return the file or folder of shards for evaluation and sampling: the average, if any."""
     average = part_of(path, "ema")
-    return average if average.exists() else part_of(path, "model")
+    return average if exists(average) else part_of(path, "model")
 
 
 def load_weights(path: Path, model: nn.Module) -> None:
     """Load weights into a model; Refused if they belong to another model."""
     try:
         weights = read_tensors(path)
-        if path.is_dir() or weights.keys() == model.state_dict().keys():
+        if is_folder(path) or weights.keys() == model.state_dict().keys():
             model.load_state_dict(weights)
         else:
             # Tied weights are stored once.
@@ -253,7 +254,7 @@ def _write(folder: Path, step: int, contents: Contents | Shards) -> None:
     _write_file(
         folder / "state.json", lambda path: path.write_text(json.dumps(contents.plain))
     )
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = sorted(path for path in folder.rglob("*") if is_file(path))
     _write_file(folder / MANIFEST, lambda _: write_manifest(folder, files, step=step))
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from dither.registry.config.errors import Refused
 from dither.registry.files.atomic import follow_umask
+from dither.registry.files.lookup import is_folder
 
 from ..distributed.ranks import Ranks, ShardedTensor
 from ..files.resource_errors import disk_errors
@@ -80,7 +81,7 @@ class Shards:
         from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
         from torch.distributed.checkpoint.state_dict_saver import save
 
-        if self.ranks.any(not folder.is_dir()):
+        if self.ranks.any(not is_folder(folder)):
             message = "not visible to every rank; use a disk shared by all machines, or train.async_save = true"
             raise OSError(errno.ENOENT, message, str(folder))
         for name, tensors in self.parts.items():
@@ -109,7 +110,7 @@ class Shards:
 def part_of(checkpoint: Path, name: str) -> Path:
     """Return the file or folder of shards of the model, ema or optimizer of a checkpoint."""
     folder = checkpoint / name
-    return folder if folder.is_dir() else checkpoint / f"{name}.safetensors"
+    return folder if is_folder(folder) else checkpoint / f"{name}.safetensors"
 
 
 @contextmanager
@@ -125,7 +126,7 @@ def readable(path: Path) -> Iterator[None]:
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Return the full tensors of a safetensors file or of a folder of shards. Not collective."""
-    if not path.is_dir():
+    if not is_folder(path):
         with readable(path):
             return load_file(path)
     from torch.distributed.checkpoint.api import CheckpointException

@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 __all__ = ["main"]
@@ -17,6 +16,8 @@ USAGE = 2
 EXHAUSTED = 5
 """Exit code without disk space or memory."""
 COMMAND = re.compile(r"[a-z]+(?:-[a-z]+)*")
+NULL = "embedded null"
+"""How messages of Python about NUL in the name of a file begin."""
 CODES = {
     "No such command": "unknown-command",
     "No such option": "unknown-option",
@@ -77,7 +78,11 @@ def _run(arguments: Sequence[str], verb: str | None) -> int:
         # A component that exits with 0 must not look like a command that succeeded.
         raise RuntimeError(f"SystemExit: {ended.code}") from ended
     except Exception as error:
-        return _report_refused(error) or _report_shortage(error) or _report_usage(error)
+        return (
+            _report_refused(_as_refused(error))
+            or _report_shortage(error)
+            or _report_usage(error)
+        )
     return result if isinstance(result, int) else 0
 
 
@@ -87,7 +92,7 @@ def _is_command(word: str) -> bool:
 
     if word in {*VERBS, "--help", "-h"}:
         return True
-    is_file = Path(word).exists() or Path(f"{word}.toml").exists()
+    is_file = os.path.exists(word) or os.path.exists(f"{word}.toml")
     return COMMAND.fullmatch(word) is not None and not is_file
 
 
@@ -95,6 +100,27 @@ def _discard_output() -> int:
     stdout = sys.__stdout__.fileno() if sys.__stdout__ else 1
     os.dup2(os.open(os.devnull, os.O_WRONLY), stdout)
     return 0
+
+
+def _as_refused(error: Exception) -> Exception:
+    """Return the problem of a file that the system does not open or write, or else the error."""
+    from ..files.resource_errors import shortage
+
+    if (
+        isinstance(error, OSError)
+        and error.filename is not None
+        and not shortage(error)
+    ):
+        reason = f"{str(error.filename)!r}: {error.strerror or error}"
+    elif isinstance(error, ValueError) and str(error).startswith(NULL):
+        reason = f"the name of a file has a {str(error).removeprefix('embedded ')}"
+    else:
+        return error
+    from dither.registry.config.errors import Refused
+
+    refused = Refused(reason, code="unreadable-file")
+    refused.__cause__ = error
+    return refused
 
 
 def _report_refused(error: Exception) -> int:

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -19,6 +20,7 @@ from rich.text import Text
 
 from dither.registry.config.errors import Problem, Refused, dotted
 from dither.registry.files.cache import cache_folder
+from dither.registry.files.lookup import exists
 from dither.registry.plugins.manager import Plugins, load_plugins
 from dither.registry.plugins.policy import (
     Policy,
@@ -95,13 +97,16 @@ def check_folder(topic: str, folder: Path, advice: str) -> Iterator[Finding]:
     """Check that a folder can be written, and its free disk space."""
     # A run creates the folder, if it does not exist, in the next one above that does.
     parent = folder.absolute()
-    while not parent.exists():
+    while not exists(parent):
         parent = parent.parent
     try:
+        # A name that no folder can have.
+        with suppress(FileNotFoundError):
+            folder.stat()
         with tempfile.TemporaryFile(dir=parent):
             free = shutil.disk_usage(parent).free
-    except OSError as error:
-        message = f"{folder} cannot be written: {error.strerror or error}"
+    except (OSError, ValueError) as error:
+        message = f"{folder} cannot be written: {error}"
         yield Finding(topic, "broken", message, advice, "unwritable-file")
         return
     if free < MIN_SPACE:

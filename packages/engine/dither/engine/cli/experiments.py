@@ -92,6 +92,7 @@ def run(
 def _file_to_run(experiment: Path | None, resume: Path | None) -> Path:
     """Return the experiment file of `run`; Refused if it is not exactly one, or a run."""
     from dither.registry.config.document import shipped_experiments
+    from dither.registry.files.lookup import is_file
 
     from ..runs.run_directory import resolved_file
 
@@ -100,7 +101,7 @@ def _file_to_run(experiment: Path | None, resume: Path | None) -> Path:
     if experiment is None or resume is not None:
         hint = f"dither run NAME, with a file or one of: {', '.join(shipped_experiments())}"
         raise _usage("give either an experiment file or --resume RUN", hint)
-    if (experiment / "resolved.toml").is_file():
+    if is_file(experiment / "resolved.toml"):
         hint = quoted("run", "--resume", experiment)
         raise _usage(f"{experiment} is a run, not an experiment file", hint)
     return experiment

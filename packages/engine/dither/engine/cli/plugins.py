@@ -82,12 +82,13 @@ def sync(file: File = None) -> None:
 
     DITHER_PLUGINS=a,b leaves out other plugins.
     """
+    from dither.registry.files.lookup import is_file
     from dither.registry.plugins.manager import load_plugins
     from dither.registry.plugins.policy import Policy, policy_file, read_policy
     from dither.registry.plugins.registry_file import sync_components
 
     path = file or policy_file(Path()) or Path("registry.toml")
-    policy = read_policy(path) if path.is_file() else Policy()
+    policy = read_policy(path) if is_file(path) else Policy()
     changes = sync_components(path, load_plugins(policy=policy))
     typer.echo("\n".join([*changes, f"{path}: {len(changes)} changes"]))
 
@@ -96,12 +97,13 @@ def sync(file: File = None) -> None:
 def check(file: File = None) -> None:
     """Compare the installed components with registry.toml, as CI does."""
     from dither.registry.config.errors import Refused
+    from dither.registry.files.lookup import is_file
     from dither.registry.plugins.manager import load_plugins
     from dither.registry.plugins.policy import policy_file, read_policy
     from dither.registry.plugins.registry_file import check_components
 
     path = file or policy_file(Path())
-    if path is None or not path.is_file():
+    if path is None or not is_file(path):
         text = f"{path or 'registry.toml'} does not exist; `dither registry sync` writes one"
         raise Refused(text, code="file-not-found")
     policy = read_policy(path)
@@ -134,10 +136,8 @@ def schema(
         return
     try:
         out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise Refused(
-            f"cannot write {out}: {error.strerror or error}", code="unwritable-file"
-        ) from None
+    except (OSError, ValueError) as error:
+        raise Refused(f"cannot write {out}: {error}", code="unwritable-file") from None
 
 
 def schema_text(of: str, plugins: list[str] | None = None) -> str:

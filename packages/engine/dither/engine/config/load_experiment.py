@@ -10,6 +10,7 @@ from typing import Any
 from dither.registry.config.document import Document, Layer, find_experiment
 from dither.registry.config.errors import Origin, Problem, Refused, dotted, nearest
 from dither.registry.config.validation import problems_of, validate
+from dither.registry.files.lookup import exists, is_file
 from dither.registry.kinds import LossSpec, ModelSpec, ProcessSpec, SamplerSpec
 from dither.registry.plugins.catalog import Catalog
 from dither.registry.plugins.manager import Plugins, load_plugins
@@ -193,11 +194,11 @@ def _missing_weights(experiment: Experiment, document: Document) -> Iterator[Mis
         return
     source = Path(given)
     weights = (source / "checkpoints", source / "weights.safetensors")
-    if source.is_file() or any(weight.exists() for weight in weights):
+    if is_file(source) or any(exists(weight) for weight in weights):
         return
     message = f"{source} is neither a run nor an export: no checkpoints, no weights.safetensors"
     hint = None
-    if not source.exists():
+    if not exists(source):
         close = nearest(source.name, [file.name for file in source.parent.glob("*")])
         message = f"{source} does not exist"
         hint = f'did you mean "{source.with_name(close)}"?' if close else None

@@ -13,6 +13,7 @@ from typing import Any
 from dither.registry.config.document import Document
 from dither.registry.config.errors import Problem, Refused, nearest
 from dither.registry.config.validation import path_options
+from dither.registry.files.lookup import exists, is_file, is_folder
 from dither.registry.plugins.catalog import Catalog
 
 from ..files.run_folders import by_time
@@ -41,27 +42,28 @@ def absolute_path(value: str, folder: Path) -> str:
     if not value or "\0" in value or value.startswith("~") or Path(value).is_absolute():
         return value
     with suppress(OSError):  # too long for a file name
-        if (folder / value).exists() or glob.glob(
-            value, root_dir=folder, recursive=True
-        ):
+        if exists(folder / value) or glob.glob(value, root_dir=folder, recursive=True):
             return str(folder / value)
     return value
 
 
 def not_a_run(path: Path, missing: str, kind: str = "run") -> Refused:
     """Return the error for a path that is not a directory of a run or sweep."""
-    reason = "cannot be read"
+    reason = "does not exist"
     hint = None
-    with suppress(OSError):
-        if path.is_dir():
+    try:
+        path.stat()
+        reason = "it is a file"
+        if is_folder(path):
             reason = f"missing {missing}"
             hint = _suggestion(path, kind)
-        elif path.exists():
-            reason = "it is a file"
-        else:
-            close = nearest(path.name, [inner.name for inner in path.parent.glob("*/")])
-            reason = "does not exist"
-            hint = f'did you mean "{path.with_name(close)}"?' if close else None
+    except (FileNotFoundError, NotADirectoryError):
+        close = nearest(path.name, [inner.name for inner in path.parent.glob("*/")])
+        hint = f'did you mean "{path.with_name(close)}"?' if close else None
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except ValueError as error:
+        reason = str(error)
     return Refused(
         Problem(
             f"not a {kind} directory: {path} ({reason})", help=hint, code="not-a-run"
@@ -70,11 +72,11 @@ def not_a_run(path: Path, missing: str, kind: str = "run") -> Refused:
 
 
 def _suggestion(path: Path, kind: str) -> str | None:
-    if (path / "sweep.json").is_file():
+    if is_file(path / "sweep.json"):
         return f"it is a sweep: dither sweep status {quote(str(path))}; its runs are two folders below"
-    if (path / "weights.safetensors").is_file():
+    if is_file(path / "weights.safetensors"):
         return f'it is an export: in Python, dither.load("{path}") returns its system'
-    if (path / "resolved.toml").is_file():
+    if is_file(path / "resolved.toml"):
         return f"it is a run: dither run --resume {quote(str(path))} resumes it"
     inside = sorted(
         file.parent

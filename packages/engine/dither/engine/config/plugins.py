@@ -17,6 +17,7 @@ from dither.registry.config.document import Document
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.atomic import sha256_of
 from dither.registry.files.limits import read_text
+from dither.registry.files.lookup import exists, is_file
 from dither.registry.plugins.manager import Plugins
 from dither.registry.plugins.policy import Policy, policy_file, read_policy
 
@@ -83,7 +84,7 @@ def _load_file(plugins: Plugins, path: Path, folder: Path | None) -> None:
     file = path.resolve()
     if file in plugins.files:
         return
-    sha256 = sha256_of(path) if path.is_file() else None
+    sha256 = sha256_of(path) if is_file(path) else None
     for loaded, status in plugins.files.items():
         # A run holds a copy of a file that -p names.
         if loaded.name == path.name and status.sha256 == sha256:
@@ -110,11 +111,11 @@ def recorded_checksums(folder: Path) -> set[str] | None:
     # Experiment files are in the folder itself, in `extends`, or in the folder of a point.
     for place in (folder, folder.absolute().parent):
         for mark, record in RECORDS:
-            if not (place / mark).exists():
+            if not exists(place / mark):
                 continue
             is_recorded = True
             # Without its record, nothing in the folder counts as recorded.
-            if not (place / record).exists():
+            if not exists(place / record):
                 continue
             try:
                 content = json.loads(read_text(place / record))
@@ -150,10 +151,7 @@ def governing_policy_file(experiment: Path) -> Path | None:
     """
     folder = experiment.parent
     record = "manifest.json"
-    if (
-        experiment.name == "experiment.toml"
-        and (folder.parent / "sweep.json").is_file()
-    ):
+    if experiment.name == "experiment.toml" and is_file(folder.parent / "sweep.json"):
         folder = folder.parent
         record = "sweep.json"
     elif experiment.name != "resolved.toml":
@@ -164,6 +162,6 @@ def governing_policy_file(experiment: Path) -> Path | None:
         return policy_file(folder.parent)
     inside = folder.resolve() in recorded.resolve().parents
     usable = recorded.name == "registry.toml" and recorded.is_absolute()
-    if usable and recorded.is_file() and not inside:
+    if usable and is_file(recorded) and not inside:
         return recorded
     return policy_file(folder.parent)

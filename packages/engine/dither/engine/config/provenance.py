@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dither.registry.config.errors import Problem, dotted
+from dither.registry.files.lookup import exists, is_file
 from dither.registry.spec.base import components_in, path_mark
 
 from .experiment import Experiment
@@ -210,12 +211,12 @@ def _files(option: str | Path | Sequence[str | Path] | None) -> Iterator[Path]:
         with suppress(ValueError, RuntimeError):
             path = Path(value).expanduser()
             matches = [path]
-            if not path.exists():
+            if not exists(path):
                 matches = list(
                     Path(path.anchor).glob(str(path.relative_to(path.anchor)))
                 )
             for match in matches:
-                if match.is_file():
+                if is_file(match):
                     yield match
                 yield from filter(Path.is_file, _visible(match))
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from dither.registry.files.atomic import sha256_of
 from dither.registry.files.limits import read_text
+from dither.registry.files.lookup import is_file
 
 from .metrics_file import as_json
 
@@ -124,7 +125,7 @@ def verify(path: Path, needed: Collection[str] = NEEDED) -> str | None:
 
 
 def _changed(path: Path, size: int, sha256: str) -> str | None:
-    if not path.is_file():
+    if not is_file(path):
         return f"{path.name} is missing"
     if path.stat().st_size != size:
         return f"{path.name} has {path.stat().st_size:,} bytes instead of {size:,}"

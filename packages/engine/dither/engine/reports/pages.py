@@ -22,6 +22,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dither.registry.config.errors import Refused
 from dither.registry.files.atomic import atomic_write
+from dither.registry.files.lookup import is_file, is_folder
 
 from ..files.metrics_file import FLOOR, INTERVAL, is_companion_metric, with_interval
 from ..runs.progress import HEADLINE
@@ -115,7 +116,7 @@ def write_report(paths: Sequence[str | Path], out: str | Path | None = None) -> 
     """
     folders = list(dict.fromkeys(map(Path, paths)))
     target = Path(out) if out else None
-    if len(folders) == 1 and (folders[0] / MARK).is_file():
+    if len(folders) == 1 and is_file(folders[0] / MARK):
         sweep = SweepDirectory.open(folders[0])
         return write_sweep_page(sweep, rows_of(sweep), target)
 
@@ -140,25 +141,25 @@ def write_sweep_page(
 
 
 def _run_directories(folder: Path) -> Iterable[Path]:
-    if (folder / MARK).is_file():
+    if is_file(folder / MARK):
         points = SweepDirectory.open(folder).folders()
         return filter(None, (point.run_directory() for point in points))
     run = None
-    if (folder / "point.lock").is_file():
+    if is_file(folder / "point.lock"):
         run = PointFolder(folder, {}).run_directory()
     return [run or folder]
 
 
 def _write(path: Path, page: Page) -> Path:
-    if path.is_dir():
+    if is_folder(path):
         raise Refused(
             f"{path} is a folder; give the name of a file", code="unwritable-file"
         )
     try:
         with atomic_write(path) as temporary:
             temporary.write_text(render(page), encoding="utf-8")
-    except OSError as error:
-        message = f"cannot write {path}: {error.strerror or error}"
+    except (OSError, ValueError) as error:
+        message = f"cannot write {path}: {error}"
         raise Refused(message, code="unwritable-file") from None
     return path
 

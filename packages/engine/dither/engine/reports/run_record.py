@@ -15,6 +15,7 @@ from dither.registry.files.limits import (
     read_bytes,
     read_text,
 )
+from dither.registry.files.lookup import exists, is_folder
 
 from ..config.paths import not_a_run
 from ..files.checksums import checksum_differs
@@ -109,7 +110,7 @@ def read_run(path: Path, brief: bool = False) -> RunRecord:
         Refused: It is another folder.
     """
     files = ("resolved.toml", "manifest.json", "metrics.jsonl")
-    if not any((path / name).exists() for name in files):
+    if not any(exists(path / name) for name in files):
         raise not_a_run(path, "resolved.toml, manifest.json or metrics.jsonl")
     record = RunRecord(path)
     record.manifest = _read(record, "manifest.json", _json, checksum_differs) or {}
@@ -207,7 +208,7 @@ def _read_metrics(record: RunRecord) -> None:
 
 def _read_pictures(record: RunRecord) -> None:
     """Read the newest folder of pictures."""
-    folders = (path for path in (record.path / "samples").glob("*") if path.is_dir())
+    folders = (path for path in (record.path / "samples").glob("*") if is_folder(path))
     # The newest may be empty: a run was killed while it drew.
     for folder in sorted(folders, reverse=True):
         # Of several formats of one picture, the first of `MEDIA_TYPES`.

@@ -19,6 +19,7 @@ from dither.registry.config.validation import path_options
 from dither.registry.contracts.protocols import Task
 from dither.registry.contracts.spaces import FeatureSpace, Space, TokenSpace
 from dither.registry.files.atomic import atomic_folder
+from dither.registry.files.lookup import exists, is_file, is_folder
 from dither.registry.kinds import TaskSpec
 from dither.registry.plugins.catalog import Catalog
 
@@ -69,9 +70,9 @@ def pack(tree: Mapping[str, Any], catalog: Catalog) -> Bundle:
     for (*place, key), kind in list(path_options(Experiment, packed, catalog)):
         table = Document.value_of(packed, place)
         path = Path(table[key])
-        if not path.name or (kind != "data" and not path.exists()):
+        if not path.name or (kind != "data" and not exists(path)):
             continue
-        if kind != "data" and path.is_file() and path.stat().st_size <= MAX_FILE_BYTES:
+        if kind != "data" and is_file(path) and path.stat().st_size <= MAX_FILE_BYTES:
             name = _unused_name("files", path.name, files)
             files[name] = path
         else:
@@ -114,7 +115,7 @@ def write_bundle(
         step: Of the checkpoint.
         space: That of a sample, as JSON; None if it is unknown.
     """
-    if to.exists():
+    if exists(to):
         raise Refused(f"{to} exists; nothing is overwritten", code="file-exists")
     try:
         with atomic_folder(to, overwrite=False) as folder:
@@ -123,7 +124,7 @@ def write_bundle(
                 (folder / name).parent.mkdir(exist_ok=True)
                 shutil.copyfile(file, folder / name)
             assets(folder / ASSETS)
-            if asset_option and (folder / ASSETS).is_dir():
+            if asset_option and is_folder(folder / ASSETS):
                 _use_assets(bundle, asset_option)
             text = tomlkit.dumps(bundle.tree)
             (folder / EXPERIMENT).write_text(text, encoding="utf-8")
@@ -131,12 +132,12 @@ def write_bundle(
                 (folder / "plugins").mkdir(exist_ok=True)
                 shutil.copyfile(plugin, folder / "plugins" / plugin.name)
 
-            files = sorted(path for path in folder.rglob("*") if path.is_file())
+            files = sorted(path for path in folder.rglob("*") if is_file(path))
             data = [{"option": option, "name": name} for option, name in bundle.data]
             write_manifest(folder, files, step=step, data=data, space=space)
             files.append(folder / MANIFEST)
-    except OSError as error:
-        message = f"{to} cannot be written: {error.strerror}"
+    except (OSError, ValueError) as error:
+        message = f"{to} cannot be written: {error}"
         raise Refused(message, code="unreadable-file") from None
     return [to / path.relative_to(folder) for path in files]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from dither.registry.config.document import Document
 from dither.registry.config.validation import dump, validate
+from dither.registry.files.lookup import exists, is_folder
 
 from ..config.experiment import Experiment
 from ..config.load_experiment import Loaded, open_experiment
@@ -26,9 +27,9 @@ environment and git."""
 
 def read_side(path: Path, select: Sequence[str] | None = None) -> Side:
     """Read a run directory or an experiment file; Refused if it is neither, or damaged."""
-    if not path.exists() and path.suffix != ".toml":
+    if not exists(path) and path.suffix != ".toml":
         raise not_a_run(path, "resolved.toml")
-    if path.is_dir():
+    if is_folder(path):
         tree = Document.read(resolved_file(path)).tree
         record = read_manifest(path)
     else:

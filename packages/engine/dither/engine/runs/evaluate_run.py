@@ -17,6 +17,7 @@ from dither.registry.contracts.commands import (
     Templates,
 )
 from dither.registry.contracts.protocols import Split, Task
+from dither.registry.files.lookup import exists, is_file, is_folder
 from dither.registry.files.safe_path import safe_name
 
 from ..config.load_experiment import SAMPLING_TABLES, load_experiment, load_for_sampling
@@ -217,7 +218,7 @@ def draw_points(
 def load_model(path: Path, options: RunOptions = DEFAULTS) -> SystemModel:
     """Return the system of a run or export as a `TrainedModel`."""
     checkpoint = parse_checkpoint(options.checkpoint)
-    if (path / WEIGHTS).is_file():
+    if is_file(path / WEIGHTS):
         return SystemModel(
             load(path, overrides=options.changes, plugins=options.plugins)
         )
@@ -228,7 +229,7 @@ def load_model(path: Path, options: RunOptions = DEFAULTS) -> SystemModel:
 
 
 def _require_empty(out: Path | None) -> None:
-    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if out is not None and exists(out) and (not is_folder(out) or any(out.iterdir())):
         message = f"{out} exists and is not an empty folder; nothing is overwritten"
         raise Refused(message, code="file-exists")
 
@@ -245,8 +246,8 @@ def new_folder(
     folder = out or _free_folder(run.joinpath(*map(safe_name, default)))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        message = f"{folder} cannot be created: {error.strerror}"
+    except (OSError, ValueError) as error:
+        message = f"{folder} cannot be created: {error}"
         raise Refused(message, code="unreadable-file") from None
     try:
         yield folder
@@ -259,7 +260,7 @@ def _free_folder(path: Path) -> Path:
     """Return a path that does not exist: this one, or with the first free number."""
     number = 1
     free = path
-    while free.exists():
+    while exists(free):
         number += 1
         free = path.with_name(f"{path.name}-{number}")
     return free

@@ -18,6 +18,7 @@ from dither.registry.config.validation import path_options, validate
 from dither.registry.contracts.protocols import Task
 from dither.registry.contracts.spaces import Space
 from dither.registry.files.limits import read_text
+from dither.registry.files.lookup import exists, is_file, is_folder
 from dither.registry.plugins.catalog import Catalog
 from dither.registry.plugins.install_command import optional_import
 from dither.registry.plugins.manager import default_catalog
@@ -70,8 +71,8 @@ def is_hub_name(path: str | Path) -> bool:
     """Return whether a path that does not exist may name a repository, such as org/name."""
     path = Path(path)
     return (
-        not path.exists()
-        and not path.parent.exists()
+        not exists(path)
+        and not exists(path.parent)
         and bool(re.fullmatch(r"[\w.-]+/[\w.-]+", path.as_posix()))
     )
 
@@ -131,7 +132,7 @@ def load(
     changes = override_texts(overrides)
     # Initial weights are drawn before those of the file replace them.
     with preserved_generators(choose_device(device)):
-        if (path / WEIGHTS).is_file():
+        if is_file(path / WEIGHTS):
             return _load_export(path, device, changes, plugins)
         _, system, _ = load_run(
             path,
@@ -159,7 +160,7 @@ def _load_export(
         assert space is not None
         loaded = Loaded(validate(Experiment, document, found.catalog), document, found)
         task = AbsentTask(space, problem)
-        if assets.is_dir():
+        if is_folder(assets):
             task.adopt(loaded.experiment.task.restore(assets, space))
         return build(on_device(loaded, device), task=cast(Task, task))[0]
 
@@ -187,7 +188,7 @@ def _missing_data(
     """Return option and path of data that are neither in an export nor named by an override."""
     missing = []
     for option, name in data:
-        there = (folder / name).exists() or glob.glob(name, root_dir=folder)
+        there = exists(folder / name) or glob.glob(name, root_dir=folder)
         if not there and option not in overridden:
             missing.append((option, name))
     return missing
@@ -333,7 +334,7 @@ def export_run(
 
 def _write_assets(run_directory: Path, experiment: Experiment, folder: Path) -> None:
     """Write the files that the task needs without its data, those of the run if it has them."""
-    if (run_directory / ASSETS).is_dir():
+    if is_folder(run_directory / ASSETS):
         shutil.copytree(run_directory / ASSETS, folder)
     elif has_assets(experiment):
         write_assets(experiment.task.build(), folder)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.contracts.records import State
 from dither.registry.files.limits import read_text
+from dither.registry.files.lookup import is_file
 
 from ..files.metrics_file import is_companion_metric, shown_baselines, with_interval
 from ..training.diffusion import Diffusion
@@ -97,7 +98,7 @@ def export_to_hub_folder(
         "config.json": json.dumps(config, indent=2, default=str) + "\n",
         "README.md": card,
     }
-    if (tokenizer := run / ASSETS / "tokenizer.json").is_file():
+    if is_file(tokenizer := run / ASSETS / "tokenizer.json"):
         shutil.copyfile(tokenizer, to / tokenizer.name)
         files.append(to / tokenizer.name)
         added["tokenizer_config.json"] = (
@@ -163,7 +164,7 @@ def _card(
 
 def _metrics(run: Path) -> Iterator[str]:
     """Yield a table of the metrics at the end of a run, if it has ended."""
-    if not (run / "summary.json").is_file():
+    if not is_file(run / "summary.json"):
         return
     summary = json.loads(read_text(run / "summary.json"))
     yield from ("| | metric | model | baselines |", "| --- | --- | --- | --- |")
@@ -251,7 +252,7 @@ def push(folder: Path, name: str, private: bool = False) -> str:
     if missing := [
         file
         for file in (WEIGHTS, EXPERIMENT, "README.md")
-        if not (folder / file).is_file()
+        if not is_file(folder / file)
     ]:
         hint = f"dither export RUN --hub --out {quote(str(folder))}"
         raise Refused(

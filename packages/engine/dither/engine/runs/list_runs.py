@@ -14,6 +14,7 @@ from pathlib import Path
 from dither.registry.config.document import Document
 from dither.registry.config.errors import Refused
 from dither.registry.files.limits import read_text
+from dither.registry.files.lookup import is_file, is_folder
 
 from ..files.checksums import checkpoint_folders, checksum_differs, verify
 from ..files.metrics_file import as_number, from_json, missing_lines, read_metrics
@@ -66,11 +67,11 @@ def list_runs(folder: Path) -> Iterator[ListedRun]:
 
     Refused if the folder is missing.
     """
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise Refused(f"not a folder: {folder}", code="file-not-found")
-    paths = folder.glob("*/*") if (folder / SWEEP).is_file() else folder.iterdir()
+    paths = folder.glob("*/*") if is_file(folder / SWEEP) else folder.iterdir()
     for path in sorted(paths, key=by_time):
-        is_run = (path / "resolved.toml").is_file() or (path / "run.lock").is_file()
+        is_run = is_file(path / "resolved.toml") or is_file(path / "run.lock")
         if is_run and not path.is_symlink():
             yield _listed(path)
 

@@ -16,6 +16,7 @@ from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import located
 from dither.registry.contracts.protocols import Task
 from dither.registry.files.limits import read_text
+from dither.registry.files.lookup import is_file, is_folder
 from dither.registry.files.weight_files import read_weights
 
 from ..checkpoints.checkpoint import Checkpoints, Damaged, Scores, weights_of
@@ -249,10 +250,10 @@ def _read(source: Path, foreign: bool) -> tuple[Path, Mapping[str, Tensor]]:
     """Return the file of weights of a run, export or file, and its tensors."""
     if foreign:
         return source, read_weights(source)
-    if (source / "checkpoints").is_dir():
+    if is_folder(source / "checkpoints"):
         path = weights_of(find_checkpoint(source))
     else:
-        path = source / WEIGHTS if source.is_dir() else source
+        path = source / WEIGHTS if is_folder(source) else source
         _require_intact(path)
     try:
         return path, read_tensors(path)
@@ -264,9 +265,9 @@ def _read(source: Path, foreign: bool) -> tuple[Path, Mapping[str, Tensor]]:
 def _require_intact(path: Path) -> None:
     """Refuse a damaged file of an export or checkpoint; other files have no checksums of ours."""
     folder = path.parent
-    if path.name != WEIGHTS and not (folder / "state.json").is_file():
+    if path.name != WEIGHTS and not is_file(folder / "state.json"):
         return
-    if not (folder / MANIFEST).is_file():
+    if not is_file(folder / MANIFEST):
         return
     if reason := verify(folder, {path.name}):
         raise Damaged(f"{folder} is damaged: {reason}")

@@ -24,6 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dither.registry.config.errors import printable
+from dither.registry.files.lookup import is_folder
 
 from ..config.machine_memory import size
 from ..files.metrics_file import (
@@ -119,7 +120,7 @@ def show_result(console: Console, summary: Mapping[str, Any], run: Path) -> None
     # Commands can be pasted, whatever the name of the folder.
     lines["all metrics"] = join(["dither", "report", str(run)])
     lines["more samples"] = join(["dither", "sample", str(run)])
-    if (run / "tensorboard").is_dir():
+    if is_folder(run / "tensorboard"):
         lines["curves"] = join(["tensorboard", "--logdir", str(run.parent)])
     say(console, "\n" + "\n".join(f"{name:14}{text}" for name, text in lines.items()))
 

@@ -27,6 +27,7 @@ from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import dump, path_options, validate
 from dither.registry.files.atomic import atomic_folder, atomic_write, fsync
 from dither.registry.files.limits import read_text
+from dither.registry.files.lookup import exists, is_file, is_folder
 
 from ..config.experiment import Experiment
 from ..config.load_experiment import Loaded
@@ -104,12 +105,12 @@ class RunDirectory:
             path.mkdir()
             fsync(runs)
         except FileExistsError:
-            if runs.is_dir():
+            if is_folder(runs):
                 return cls.create(runs, name)
             raise Refused(
                 f"{runs} exists and is not a folder", code="unreadable-file"
             ) from None
-        except (OSError, UnicodeEncodeError) as error:
+        except (OSError, ValueError) as error:
             raise Refused(
                 f"the run directory {path} cannot be created: {error}",
                 code="unreadable-file",
@@ -194,7 +195,7 @@ class RunDirectory:
     def save_assets(self, task: Task) -> None:
         """Write the files that a task needs without its data, if it has some and they are not there."""
         assets = self.path / ASSETS
-        if assets.exists():
+        if exists(assets):
             return
         with atomic_folder(assets) as folder:
             task.save_assets(folder)
@@ -227,7 +228,7 @@ def link_latest(run: Path) -> None:
     """Let the link `latest` in the folder of a run directory lead to it, where the file system has links."""
     link = run.with_name("latest")
     # Anything else of that name is the user's.
-    if link.exists() and not link.is_symlink():
+    if exists(link) and not link.is_symlink():
         return
     with suppress(OSError, NotImplementedError), atomic_write(link) as temporary:
         temporary.symlink_to(run.name, target_is_directory=True)
@@ -270,7 +271,7 @@ def _shown(value: Any) -> str:
 def resolved_file(run_directory: Path) -> Path:
     """Return the path of resolved.toml of a run; Refused if it is missing."""
     path = run_directory / "resolved.toml"
-    if not path.is_file():
+    if not is_file(path):
         raise not_a_run(run_directory, "resolved.toml")
     return path
 

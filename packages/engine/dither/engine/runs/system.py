@@ -21,6 +21,7 @@ from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import dump, problems_of
 from dither.registry.contracts.protocols import Split
 from dither.registry.contracts.records import Clean, State
+from dither.registry.files.lookup import is_file
 from dither.registry.kinds import SamplerSpec
 from dither.registry.plugins.catalog import Catalog
 from dither.registry.plugins.manager import default_catalog
@@ -223,7 +224,7 @@ class System(Diffusion):
             return self.plugin_files
         files = [Path(name) for name in experiment.plugins if name.endswith(".py")]
         for number, file in enumerate(files):
-            if not file.is_file():
+            if not is_file(file):
                 message = f"plugin file {file} does not exist in the working directory"
                 path = ("plugins", number)
                 raise Refused(Problem(message, path, code="file-not-found"))

@@ -173,7 +173,7 @@ def write_new(path: Path, text: str) -> Path:
     except FileExistsError:
         message = f"{path} exists already; nothing is overwritten"
         raise Refused(message, code="file-exists") from None
-    except OSError as error:
-        message = f"cannot write {path}: {error.strerror or error}"
+    except (OSError, ValueError) as error:
+        message = f"cannot write {path}: {error}"
         raise Refused(message, code="unwritable-file") from None
     return path

@@ -17,6 +17,7 @@ from string import Template
 
 from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.files.atomic import atomic_folder, atomic_write
+from dither.registry.files.lookup import exists, is_file, is_folder
 from dither.registry.kinds import KINDS
 from dither.registry.plugins.manager import load_plugins
 
@@ -189,10 +190,10 @@ def write_plugin(names: Names, into: Path, single_file: bool = False) -> Path:
     Raises:
         Refused: The path exists, or cannot be written.
     """
-    if not into.is_dir():
+    if not is_folder(into):
         raise Refused(f"not a folder: {into}", code="file-not-found")
     target = into / (f"{names.name}.py" if single_file else names.distribution)
-    if target.exists() or target.is_symlink():
+    if exists(target) or target.is_symlink():
         raise Refused(f"{target} exists already", code="file-exists")
     try:
         if single_file:
@@ -203,8 +204,8 @@ def write_plugin(names: Names, into: Path, single_file: bool = False) -> Path:
             for path, text in render(names).items():
                 (temporary / path).parent.mkdir(exist_ok=True)
                 (temporary / path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        message = f"cannot write {target}: {error.strerror or error}"
+    except (OSError, ValueError) as error:
+        message = f"cannot write {target}: {error}"
         raise Refused(message, code="unwritable-file") from None
     return target
 
@@ -247,7 +248,7 @@ def run_kit(plugin: str, expected: Iterable[str] = ()) -> int:
     if importlib.util.find_spec("dither.testing") is None:
         hint = "install dither-testing from where dither was installed"
         checkout = Path(__file__).parents[4] / "testing"
-        if (checkout / "pyproject.toml").is_file():
+        if is_file(checkout / "pyproject.toml"):
             hint = f"python -m pip install -e {checkout}"
         message = "the conformance kit is not installed"
         raise Refused(Problem(message, help=hint, code="missing-dependency"))

@@ -137,8 +137,8 @@ class SweepDirectory:
         try:
             path.mkdir(parents=True)
             copy_experiment(document, path)
-        except OSError as error:
-            message = f"cannot make the sweep directory {path}: {error.strerror}"
+        except (OSError, ValueError) as error:
+            message = f"cannot make the sweep directory {path}: {error}"
             raise Refused(message, code="unreadable-file") from None
         registry = governing_policy_file(given)
         first = {

@@ -16,6 +16,7 @@ from dither.registry.config.document import Document
 from dither.registry.config.errors import Problem, Refused, dotted
 from dither.registry.config.validation import validate
 from dither.registry.files.limits import TABLE_BYTES, read_bytes
+from dither.registry.files.lookup import exists
 from dither.registry.plugins.install_command import optional_import
 from dither.registry.plugins.manager import Plugins
 from dither.registry.spec.misfit import Path
@@ -118,7 +119,7 @@ def _end_last_line(path: FilePath, lock: Any) -> None:
     """Remove a line that a kill or a full disk has cut off: the next would be appended to it."""
     lock.acquire()
     try:
-        if path.exists():
+        if exists(path):
             text = read_bytes(path, TABLE_BYTES)
             if not text.endswith(b"\n"):
                 os.truncate(path, text.rfind(b"\n") + 1)

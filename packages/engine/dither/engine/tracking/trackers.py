@@ -15,6 +15,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
+from dither.registry.files.lookup import is_file
 from dither.registry.kinds import TrackerSpec
 from dither.registry.plugins.install_command import install_command
 
@@ -171,7 +172,7 @@ class CSVTracker:
     def start(self, folder: Path, config: Mapping[str, Any], step: int = 0) -> None:
         path = folder / "metrics.csv"
         rows = [["step", "kind", "name", "value"]]
-        if step and path.is_file():
+        if step and is_file(path):
             rows = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
         self._file = path.open("w", newline="", encoding="utf-8")
         self._rows = csv.writer(self._file)

@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.contracts.protocols import Denoiser
 from dither.registry.contracts.records import Measured
+from dither.registry.files.lookup import is_folder
 
 from ..checkpoints.checkpoint import Weights, load_weights
 from ..checkpoints.sharded_checkpoint import read_into
@@ -124,7 +125,7 @@ class ParallelModel:
         if not self.sharded:
             load_weights(path, module)
             return
-        if path.is_dir():
+        if is_folder(path):
             read_into(module.state_dict(), path, self.ranks)
             return
         saved = load_file(path)

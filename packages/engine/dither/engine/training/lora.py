@@ -23,6 +23,7 @@ from torch.nn.utils import parametrize
 
 from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.files.atomic import follow_umask
+from dither.registry.files.lookup import is_file, is_folder
 
 from ..checkpoints.checkpoint import load_weights
 from ..checkpoints.sharded_checkpoint import read_tensors, readable
@@ -228,7 +229,7 @@ def load_merged(path: Path, model: nn.Module) -> None:
 
 def write_merged(path: Path, to: Path) -> None:
     """Copy a file of weights, with LoRA updates merged."""
-    if path.is_file() and not _has_lora(path):
+    if is_file(path) and not _has_lora(path):
         shutil.copyfile(path, to)
         return
     weights = {
@@ -240,7 +241,7 @@ def write_merged(path: Path, to: Path) -> None:
 
 
 def _has_lora(path: Path) -> bool:
-    for part in path.iterdir() if path.is_dir() else (path,):
+    for part in path.iterdir() if is_folder(path) else (path,):
         with readable(part), safe_open(part, "pt") as file:
             if any(INFIX in name for name in file.keys()):  # noqa: SIM118 - not a mapping
                 return True

@@ -15,6 +15,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from ..files.limits import open_file
+from ..files.lookup import exists, is_file
 from ..spec.misfit import Path
 from .errors import Origin, Problem, Refused, did_you_mean, dotted, nearest
 from .toml_spans import STRING, Span, key_spans
@@ -489,7 +490,7 @@ def _parents(layer: Layer) -> Iterator[tuple[Origin, FilePath]]:
     for index, name in enumerate(names):
         key: Path = ("extends",) if isinstance(value, str) else ("extends", index)
         file = folder / name
-        if not file.exists():
+        if not exists(file):
             file = shipped_experiments().get(name_of(FilePath(name)), file)
         yield layer.origin(key, value=True), file
 
@@ -517,7 +518,7 @@ def find_experiment(path: FilePath) -> FilePath:
 
     `.toml` may be omitted. A path that names nothing is returned as it is.
     """
-    if path.exists() or path.is_absolute():
+    if exists(path) or path.is_absolute():
         return path
     file = FilePath(f"{path}.toml")
-    return file if file.is_file() else shipped_experiments().get(name_of(path), path)
+    return file if is_file(file) else shipped_experiments().get(name_of(path), path)

@@ -18,6 +18,8 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
+from .lookup import exists, is_folder
+
 __all__ = [
     "atomic_folder",
     "atomic_write",
@@ -65,7 +67,7 @@ def atomic_folder(folder: Path, *, overwrite: bool = True) -> Iterator[Path]:
         overwrite: Whether to replace an existing folder; else `FileExistsError`, at the start and,
             if another process was faster, at the end.
     """
-    if not overwrite and (folder.exists() or folder.is_symlink()):
+    if not overwrite and (exists(folder) or folder.is_symlink()):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(folder)
@@ -105,7 +107,7 @@ def remove_folder(folder: Path) -> None:
 def remove_leftovers(folder: Path) -> None:
     """Delete temporary files and folders of killed processes; the caller holds a lock."""
     for path in folder.glob(f"{PREFIX}*"):
-        if path.is_dir() and not path.is_symlink():
+        if is_folder(path) and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)

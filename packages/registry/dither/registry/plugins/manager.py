@@ -19,6 +19,7 @@ from typing import Any
 import pluggy
 
 from ..config.errors import Problem, Refused, did_you_mean
+from ..files.lookup import is_file
 from ..hookspecs import CHECK, PROJECT, REGISTRATION, RUN_HOOKS, Hooks
 from ..spec.misfit import misfits_of
 from .catalog import Catalog
@@ -202,7 +203,7 @@ class Plugins:
         Raises `Refused` if the name is invalid, taken or blocked, or the plugin fails.
         """
         name = path.stem.replace("_", "-")
-        if not path.is_file():
+        if not is_file(path):
             raise Refused(f"plugin file {path} does not exist", code="file-not-found")
         if reason := invalid_name(name):
             raise Refused(f"plugin file {path}: {reason}", code="invalid-value")

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field, field_validator
 
 from ..config.errors import Problem
+from ..files.lookup import is_file
 from ..spec.base import Options
 from .status import PluginStatus
 
@@ -140,7 +141,7 @@ def policy_file(start: Path) -> Path | None:
     """Return the nearest registry.toml in or above a folder, if there is one."""
     folder = start.resolve()
     for above in (folder, *folder.parents):
-        if (above / NAME).is_file():
+        if is_file(above / NAME):
             return above / NAME
     return None
 

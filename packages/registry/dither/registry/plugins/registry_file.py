@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ..config.errors import Problem, Refused, nearest
 from ..files.atomic import atomic_write
+from ..files.lookup import exists
 from ..kinds import KINDS
 from .manager import Plugins
 from .policy import Components, Policy, component_rows, read_policy
@@ -77,14 +78,14 @@ def sync_components(path: Path, plugins: Plugins) -> list[str]:
     """
     import tomlkit
 
-    before = read_policy(path).components if path.exists() else {}
+    before = read_policy(path).components if exists(path) else {}
     # Their components are unknown here, but others may be able to load them.
     unusable = {status.name for status in plugins.reports if status.state != "loaded"}
     after = {plugin: kinds for plugin, kinds in before.items() if plugin in unusable}
     after = dict(sorted((after | _registered(plugins)).items()))
     try:
         document = tomlkit.parse(
-            path.read_bytes().decode("utf-8-sig") if path.exists() else ""
+            path.read_bytes().decode("utf-8-sig") if exists(path) else ""
         )
         # Written again at the end; tomlkit keeps all else, with comments.
         document.pop("components", None)
@@ -94,8 +95,8 @@ def sync_components(path: Path, plugins: Plugins) -> list[str]:
         text = "\n\n".join(filter(None, sections)) + "\n"
         with atomic_write(path) as temporary:
             temporary.write_text(text, encoding="utf-8", newline="")
-    except OSError as error:
-        text = f"{path} cannot be written: {error.strerror}"
+    except (OSError, ValueError) as error:
+        text = f"{path} cannot be written: {error}"
         raise Refused(text, code="unreadable-file") from None
 
     rows_before = set(component_rows(before))

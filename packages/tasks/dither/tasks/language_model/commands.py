@@ -270,5 +270,5 @@ def _read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(
-            f"{path} cannot be read as UTF-8: {error}", code="unreadable-file"
+            f"{path} cannot be read: {error}", code="unreadable-file"
         ) from None

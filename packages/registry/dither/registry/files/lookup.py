@@ -1,0 +1,27 @@
+"""Whether a path names a file or a folder, asked in one place: a name that no file can have names none.
+
+The methods of `pathlib.Path` raise for names that are too long, and before Python 3.14 also where a
+folder may not be searched.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["exists", "is_file", "is_folder"]
+
+
+def exists(path: Path) -> bool:
+    """Return whether there is a file or folder, following links."""
+    return os.path.exists(path)
+
+
+def is_file(path: Path) -> bool:
+    """Return whether there is a regular file, following links."""
+    return os.path.isfile(path)
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether there is a folder, following links."""
+    return os.path.isdir(path)
