@@ -46,6 +46,14 @@ def test_a_place_is_the_line_and_column_of_its_characters(text):
             )
 
 
+def test_a_refusal_of_one_problem_has_its_attributes():
+    place = Origin("a.toml", 1, 1, "x = 1")
+    refused = Refused("wrong", ("x",), place, "write 2", given=1, code="wrong-type")
+    problem = Problem("wrong", ("x",), place, "write 2", given=1, code="wrong-type")
+    assert refused.problems == (problem,)
+    assert Refused(problem).problems == (problem,)
+
+
 ROOT = Path(__file__).parents[3]
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import PrivateAttr
 
-from .config.errors import Problem, Refused, did_you_mean
+from .config.errors import Refused, did_you_mean
 from .contracts.spaces import Condition, Data, ModelFacts, ProcessFacts, Space
 from .spec.base import Spec, WrongReturnError, checked_method, shown
 from .spec.misfit import Misfit, Path
@@ -191,6 +191,13 @@ class DataSpec(Spec):
     def check(self) -> Iterable[Misfit]:
         """Yield incompatible options, and problems such as a missing file."""
         return ()
+
+    def facts(self) -> Any:
+        """Return the sizes and names that the space of a task depends on.
+
+        Override it where they are known without reading the data.
+        """
+        return self.build().facts()
 
     def check_built(self, built: Any) -> None:
         """Raise WrongReturnError for what no task can use."""
@@ -518,7 +525,5 @@ def known_kind(kind: str) -> str:
     """Return a kind; `Refused` if there is none of this name."""
     if kind not in KINDS:
         hint = did_you_mean(kind, KINDS, f"known: {', '.join(KINDS)}")
-        raise Refused(
-            Problem(f'unknown kind "{kind}"', help=hint, code="unknown-value")
-        )
+        raise Refused(f'unknown kind "{kind}"', help=hint, code="unknown-value")
     return kind

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
-from typing import Final
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.plugins.install_command import install_command
@@ -12,7 +11,7 @@ from dither.registry.spec.misfit import Path
 
 __all__ = ["missing_libraries", "require_extra"]
 
-MODULES: Final[dict[str, tuple[str, ...]]] = {
+MODULES: dict[str, tuple[str, ...]] = {
     # one extra for the tasks of a field
     "language": ("jinja2", "sklearn", "tokenizers"),
     "plans": ("PIL", "fontTools", "matplotlib", "networkx", "resvg_py", "scipy"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 __all__ = ["BLUE", "GREY", "LIGHT", "ORANGE", "bare", "new_figure", "to_png"]
 
-BLUE: Final = "#1864ab"
+BLUE = "#1864ab"
 """Predictions."""
-ORANGE: Final = "#e8590c"
+ORANGE = "#e8590c"
 """Truth and highlights."""
-GREY: Final = "#868e96"
+GREY = "#868e96"
 """References."""
-LIGHT: Final = "#dee2e6"
+LIGHT = "#dee2e6"
 """Guide lines."""
 
 

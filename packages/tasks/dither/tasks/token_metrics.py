@@ -6,7 +6,7 @@ Letters: B batch, L tokens.
 from __future__ import annotations
 
 from math import exp
-from typing import Any, Final
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
@@ -17,7 +17,7 @@ from dither.registry.contracts.spaces import TokenSpace
 
 __all__ = ["Accuracy", "NatSums"]
 
-_BINS: Final = 4
+_BINS = 4
 """Number of bins of the noise 1 - alpha, the share of tokens that an absorbing process masks."""
 
 

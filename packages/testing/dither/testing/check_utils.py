@@ -18,6 +18,7 @@ from dither.registry.contracts.records import Clean, Noise, Noised, State
 
 __all__ = [
     "NotApplicable",
+    "as_double",
     "assert_clean",
     "assert_close",
     "assert_equal",
@@ -39,6 +40,9 @@ __all__ = [
     "usable_ids",
     "without_truth",
 ]
+
+_Mask = Bool[Tensor, "B L"]
+_Ids = Int[Tensor, "B L"]
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -197,6 +201,11 @@ def replace_infinite(out: Tensor) -> Tensor:
     return out.masked_fill(out == -torch.inf, 0.0)
 
 
+def as_double(record: Any) -> Any:
+    """Return a record whose floating-point tensors are float64."""
+    return record.apply(lambda x: x.double() if x.is_floating_point() else x)
+
+
 def tensors_of(record: Any) -> list[Tensor]:
     """Return every tensor in a record, including nested records and dictionaries."""
     if isinstance(record, Tensor):
@@ -221,22 +230,22 @@ def without_truth(clean: Clean, visible: Bool[Tensor, "B L *M"]) -> Clean:
     return Clean(x0, clean.valid, clean.known, clean.cond)
 
 
-def random_state(space: Space, valid: Bool[Tensor, "B L"], seed: int) -> State:
+def random_state(space: Space, valid: _Mask, seed: int) -> State:
     """Return random ids of the fields, special ones included, or features with masked positions."""
     generator = torch.Generator().manual_seed(seed)
     if isinstance(space, TokenSpace):
         sizes = space.table(lambda field: torch.tensor(field.size))
-        return State.of((torch.rand(valid.shape, generator=generator) * sizes).long())
+        draws = torch.rand(valid.shape, generator=generator)
+        return State.of((draws * sizes).long())
     # Whole positions are masked, as by every process of features.
     positions = torch.rand(valid.shape, generator=generator) < 0.5
-    masked = positions[..., None].expand(-1, -1, space.width).clone()
+    shape = (*valid.shape, space.width)
+    masked = positions[..., None].expand(shape).clone()
     x = torch.randn(masked.shape, generator=generator)
     return State(x.masked_fill(masked, 0.0), masked)
 
 
-def random_output(
-    space: Space, valid: Bool[Tensor, "B L"], seed: int
-) -> Float[Tensor, "B L V"]:
+def random_output(space: Space, valid: _Mask, seed: int) -> Float[Tensor, "B L V"]:
     """Return random raw output of a model: logits, -inf outside a field's vocabulary, or features."""
     generator = torch.Generator().manual_seed(seed)
     if isinstance(space, TokenSpace):
@@ -269,14 +278,16 @@ def ideal_output(predict: str, noised: Noised, vocab: int) -> Float[Tensor, "B L
         # The probability of any other id, exp(-30), is below the resolution of float32.
         return 30.0 * one_hot(noised.x0, vocab).float()
     if noised.prior is not None and predict == "score":
-        q = (
-            alpha[..., None] * one_hot(noised.x0, vocab)
-            + noise[..., None] * noised.prior
-        )
-        scores = q.log() - q.gather(-1, noised.state.x[..., None]).log()
+        # score = q(y | x_0) / q(x_t | x_0) for each id y.
+        same = one_hot(noised.x0, vocab)
+        q = alpha[..., None] * same + noise[..., None] * noised.prior
+        current = q.gather(-1, noised.state.x[..., None])
+        scores = q.log() - current.log()
         return scores.clamp_min(-30.0).float()
 
-    eps = torch.zeros_like(noised.x0) if noised.eps is None else noised.eps
+    eps = noised.eps
+    if eps is None:
+        eps = torch.zeros_like(noised.x0)
     outputs = {
         "x0": noised.x0,
         "eps": eps,
@@ -288,26 +299,25 @@ def ideal_output(predict: str, noised: Noised, vocab: int) -> Float[Tensor, "B L
     return outputs[predict].float()
 
 
-def clean_ids(space: TokenSpace, x: Int[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
+def clean_ids(space: TokenSpace, x: _Ids) -> _Mask:
     """Return where ids may occur in clean data."""
     return _allowed(space.clean(), x)
 
 
-def usable_ids(space: TokenSpace, x: Int[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
+def usable_ids(space: TokenSpace, x: _Ids) -> _Mask:
     """Return where ids are in the vocabulary of their field."""
     return _allowed(space.usable(), x)
 
 
-def _allowed(
-    table: Bool[Tensor, "rows V"], x: Int[Tensor, "B L"]
-) -> Bool[Tensor, "B L"]:
+def _allowed(table: Bool[Tensor, "rows V"], x: _Ids) -> _Mask:
     # gather needs valid indices; ids out of range are rejected by `in_range`.
     in_range = (x >= 0) & (x < table.shape[-1])
     index = torch.where(in_range, x, 0)[..., None]
-    return in_range & table.expand(*x.shape, -1).gather(-1, index)[..., 0]
+    allowed = table.expand(*x.shape, -1).gather(-1, index)[..., 0]
+    return in_range & allowed
 
 
-def change_values(space: Space, x: Tensor, where: Bool[Tensor, "B L"]) -> Tensor:
+def change_values(space: Space, x: Tensor, where: _Mask) -> Tensor:
     """Replace the values at some positions by others of the space, if it has others."""
     if isinstance(space, TokenSpace):
         sizes = space.table(lambda field: torch.tensor(field.size))

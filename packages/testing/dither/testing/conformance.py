@@ -246,7 +246,7 @@ def cases(
     if not parts:
         hint = _hint(plugin, {part.plugin for part in installed})
         raise Refused(
-            Problem(f'plugin "{plugin}" has no components{hint}', code="unknown-plugin")
+            f'plugin "{plugin}" has no components{hint}', code="unknown-plugin"
         )
     trusted = _trusted(plugin, catalog)
     found = []

@@ -11,6 +11,8 @@ from typing import Any, Literal
 import torch
 from hypothesis import assume
 from hypothesis import strategies as st
+from jaxtyping import Float
+from torch import Tensor
 
 from dither.registry import (
     Catalog,
@@ -21,12 +23,13 @@ from dither.registry import (
     Spec,
     TokenSpace,
 )
+from dither.registry.contracts.records import State
 from dither.registry.kinds import ModelFacts
 from dither.registry.plugins.catalog import Component
 from dither.registry.plugins.describe import describe
 from dither.registry.spec.base import Place
 
-from .check_utils import NotApplicable, seed_cpu
+from .check_utils import NotApplicable, perturb_parameters, random_state, seed_cpu
 from .strategies import cleans, feature_spaces, graph_spaces, specs, token_spaces
 
 __all__ = [
@@ -101,6 +104,18 @@ class Situation:
         args = () if self.spec.kind == "sampler" else self.args
         built = self.spec.build(*args)
         return built.eval() if isinstance(built, torch.nn.Module) else built
+
+    def build_perturbed(self) -> Any:
+        """Return the component, a module, with every parameter moved."""
+        return perturb_parameters(self.build(), self.seed)
+
+    def random_state(self) -> State:
+        """Return a random state with the padding of the batch."""
+        return random_state(self.space, self.clean.valid, self.seed)
+
+    def times(self, t: float) -> Float[Tensor, " B"]:
+        """Return a time for each sample of the batch."""
+        return torch.full((len(self.clean.valid),), t)
 
 
 @dataclass(frozen=True)

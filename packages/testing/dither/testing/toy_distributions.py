@@ -37,6 +37,8 @@ __all__ = [
     "outcome_index",
 ]
 
+_Pairs = Int[Tensor, "B P"]
+
 IDS = 3
 SPACE = TokenSpace((Field("word", 2, IDS),))
 """Two positions of three ids."""
@@ -62,7 +64,7 @@ def exact_outputs(
     state: State,
     noise: Noise,
     prior: Float[Tensor, "1 V"],
-    before: Int[Tensor, "B P"] | None = None,
+    before: _Pairs | None = None,
 ) -> dict[str, Float[Tensor, "B L V"]]:
     """Return the raw output of an exact model by prediction target: posterior, plug-in and score.
 
@@ -149,7 +151,7 @@ class OracleSession:
         self.process = process
         self.predict = predict
         self.prior = prior
-        self.before: Int[Tensor, "B P"] | None = None
+        self.before: _Pairs | None = None
 
     def __call__(
         self,
@@ -165,7 +167,7 @@ class OracleSession:
         pred = self.process.read(raw, state, noise)
         return pred if at is None else pred.at(at)
 
-    def append(self, x: Int[Tensor, "B P"]) -> None:
+    def append(self, x: _Pairs) -> None:
         # The sampler may write to its state after the call.
         blocks = [x.clone()] if self.before is None else [self.before, x]
         self.before = torch.cat(blocks, 1)

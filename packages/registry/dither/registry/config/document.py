@@ -95,7 +95,7 @@ class Layer:
         if len(tree) == 1:
             value = tree["value"]
         if _large_integers([value]):
-            raise Refused(Problem(TOO_LARGE, path, Origin(name), code="out-of-range"))
+            raise Refused(TOO_LARGE, path, Origin(name), code="out-of-range")
         for part in reversed(path):
             value = {part: value}
         return cls(name, value)
@@ -120,8 +120,10 @@ class Layer:
                 continue
             # A bare name is given without `use`.
             is_exact = end == len(path) or path[end:] == ("use",)
-            start, stop = span.value if value and is_exact else span.key
-            return Origin.within(self.name, self.text, start, stop)
+            place = span.key
+            if value and is_exact:
+                place = span.value
+            return Origin.within(self.name, self.text, *place)
         return Origin(self.name)
 
 
@@ -154,7 +156,7 @@ def _read_text(path: FilePath) -> str:
     except FileNotFoundError:
         message = f"file {path} does not exist"
         hint = _similar_files(path)
-        raise Refused(Problem(message, help=hint, code="file-not-found")) from None
+        raise Refused(message, help=hint, code="file-not-found") from None
     except IsADirectoryError:
         raise Refused(
             f"{path} is a folder, not a file", code="unreadable-file"
@@ -224,7 +226,7 @@ def _check_keys(text: str, name: str) -> None:
         if parts > MAX_DEPTH:
             message = f"a key has {parts:,} parts; at most {MAX_DEPTH} are allowed"
             origin = Origin.within(name, text, *key.span())
-            raise Refused(Problem(message, origin=origin, code="too-large"))
+            raise Refused(message, origin=origin, code="too-large")
 
 
 def _mask(match: re.Match[str]) -> str:
@@ -235,7 +237,7 @@ def _mask(match: re.Match[str]) -> str:
 def _check_depth(tree: Any, depth: int = 0) -> None:
     if depth > MAX_DEPTH:
         raise RecursionError
-    for value in tree.values() if isinstance(tree, dict) else tree:
+    for _, value in _items(tree):
         if isinstance(value, dict | list):
             _check_depth(value, depth + 1)
 
@@ -243,7 +245,7 @@ def _check_depth(tree: Any, depth: int = 0) -> None:
 def _large_integers(tree: Any, path: Path = ()) -> list[Path]:
     """Return the paths of integers that do not fit into 64 bits, as TOML requires."""
     found: list[Path] = []
-    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+    for key, value in _items(tree):
         if isinstance(value, dict | list):
             found += _large_integers(value, (*path, key))
         elif type(value) is int and value not in INTEGERS:
@@ -346,20 +348,19 @@ class Document:
 
             self.given[place] = (*self.given.get(place, ()), layer)
             if isinstance(value, dict):
-                table = before if isinstance(before, dict) else {}
-                old[key] = table
-                self._merge(table, value, place, layer)
+                if not isinstance(before, dict):
+                    before = {}
+                old[key] = before
+                self._merge(before, value, place, layer)
             else:
                 old[key] = value
 
-    def _drop_origins(
-        self, table: Mapping[str, Any], path: Path, keep_use: bool = False
-    ) -> None:
+    def _drop_origins(self, value: Any, path: Path, keep_use: bool = False) -> None:
         """Drop the origins of values that are replaced.
 
         The name of a replaced component may stay in the history.
         """
-        for inner in _paths(table, path):
+        for inner in _paths(value, path):
             if not (keep_use and inner == (*path, "use")):
                 self.given.pop(inner, None)
 
@@ -369,11 +370,9 @@ class Document:
         table = self.at(path[:-1])
         if not isinstance(table, dict) or path[-1] not in table:
             hint = did_you_mean(key, map(dotted, _paths(self.tree)))
-            raise Refused(
-                Problem(f"{layer.name}: no such key", help=hint, code="unknown-key")
-            )
+            raise Refused(f"{layer.name}: no such key", help=hint, code="unknown-key")
         value = table.pop(path[-1])
-        self._drop_origins(value if isinstance(value, dict) else {}, path)
+        self._drop_origins(value, path)
         self.given[path] = (*self.given.get(path, ()), layer)
 
     @staticmethod
@@ -423,14 +422,16 @@ def _same_component(before: Mapping[str, Any], value: Any) -> bool:
 
 def _paths(tree: Any, path: Path = ()) -> Iterator[Path]:
     """Yield the path of every key, table and array element of a tree."""
-    items: Iterable[tuple[str | int, Any]] = ()
-    if isinstance(tree, dict):
-        items = tree.items()
-    elif isinstance(tree, list):
-        items = enumerate(tree)
-    for key, value in items:
+    for key, value in _items(tree):
         yield (*path, key)
         yield from _paths(value, (*path, key))
+
+
+def _items(tree: Any) -> Iterable[tuple[str | int, Any]]:
+    """Return keys and values of a table, or indices and values of an array."""
+    if isinstance(tree, dict):
+        return tree.items()
+    return enumerate(tree) if isinstance(tree, list) else ()
 
 
 def _layers(path: FilePath, opened: list[FilePath], done: set[str]) -> Iterator[Layer]:
@@ -453,9 +454,7 @@ def _layers(path: FilePath, opened: list[FilePath], done: set[str]) -> Iterator[
         except ValueError as error:
             # The name contains a null byte.
             text = f"cannot read {str(parent)!r}: {error}"
-            raise Refused(
-                Problem(text, ("extends",), origin, code="unreadable-file")
-            ) from None
+            raise Refused(text, ("extends",), origin, code="unreadable-file") from None
         except Refused as refused:
             # A missing file has the place where it is named; mistakes inside have their own.
             problems = []
@@ -479,16 +478,21 @@ def _check_circle(opened: Sequence[FilePath], parent: FilePath) -> None:
 def _parents(layer: Layer) -> Iterator[tuple[Origin, FilePath]]:
     """Yield the files that a file extends, each with the place of its name."""
     value = layer.tree.pop("extends", [])
-    names = [value] if isinstance(value, str) else value
+    names = value
+    key: Path = ("extends",)
+    if isinstance(value, str):
+        names = [value]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         origin = layer.origin(("extends",), value=True)
         text = "expected the name of a file, or a list of names"
-        raise Refused(
-            Problem(text, ("extends",), origin, given=value, code="wrong-type")
-        )
-    folder = layer.file.parent if layer.file else FilePath()
+        raise Refused(text, ("extends",), origin, given=value, code="wrong-type")
+    folder = FilePath()
+    if layer.file is not None:
+        folder = layer.file.parent
     for index, name in enumerate(names):
-        key: Path = ("extends",) if isinstance(value, str) else ("extends", index)
+        # The name in a list has a place of its own.
+        if names is value:
+            key = ("extends", index)
         file = folder / name
         if not exists(file):
             file = shipped_experiments().get(name_of(FilePath(name)), file)

@@ -149,8 +149,11 @@ class Origin:
             return []
         column = (self.column or 1) - 1
         # A long line is cut so that the place stays visible.
-        first = 0 if column < MAX_WIDTH * 3 // 4 else column - MAX_WIDTH // 2
-        cut = "... " if first else ""
+        first = 0
+        cut = ""
+        if column >= MAX_WIDTH * 3 // 4:
+            first = column - MAX_WIDTH // 2
+            cut = "... "
         text = cut + printable(self.source[first : first + MAX_WIDTH])
 
         # Carets are as wide as the text, in which some letters take two cells.
@@ -214,21 +217,27 @@ def omitted_problems(count: int, origin: Origin | None = None) -> Problem:
 
 
 class Refused(Exception):  # noqa: N818 - a user error, not a program error
-    """User input is invalid: `problems`, at most `MAX_PROBLEMS`, and the number of the others."""
+    """User input is invalid: `problems`, at most `MAX_PROBLEMS`, and the number of the others.
+
+    A single problem may be given by its message and other attributes.
+    """
 
     exit_code: ClassVar[int] = 2
 
     def __init__(
         self,
         problems: Problem | str | Sequence[Problem],
-        *,
+        path: Path = (),
+        origin: Origin | None = None,
+        help: str | None = None,
+        given: Any = None,
         code: str = "invalid-value",
     ) -> None:
         if isinstance(problems, str):
-            problems = Problem(problems, code=code)
-        self.problems = (
-            (problems,) if isinstance(problems, Problem) else tuple(problems)
-        )
+            problems = Problem(problems, path, origin, help, given=given, code=code)
+        if isinstance(problems, Problem):
+            problems = (problems,)
+        self.problems = tuple(problems)
         more = len(self.problems) - MAX_PROBLEMS
         # A line that counts one problem is no shorter than the problem.
         if more > 1:

@@ -215,9 +215,10 @@ class ErrorConverter:
         if info is None:
             return "..."
         kind = slot_kind(annotation_of(info))
-        names = self.catalog.names(kind) if self.catalog is not None and kind else []
-        if names:
-            return f'"..."  # {_join(names)}'
+        if self.catalog is not None and kind:
+            names = self.catalog.names(kind)
+            if names:
+                return f'"..."  # {_join(names)}'
         words = " ".join((info.description or "").split())
         return f"...  # {words}" if words else "..."
 
@@ -270,12 +271,12 @@ class ErrorConverter:
         kind = detail["type"]
         context = detail.get("ctx", {})
         if kind == "string_pattern_mismatch":
+            sentence = f"text like {context['pattern']}"
             info = self._keys(path[:-1]).get(str(path[-1])) if path else None
-            extra = info.json_schema_extra if info is not None else None
-            sentence = (
-                extra.get(PATTERN_MESSAGE) if isinstance(extra, Mapping) else None
-            )
-            return str(sentence or f"text like {context['pattern']}"), None
+            # An option may describe its pattern.
+            if info is not None and isinstance(info.json_schema_extra, Mapping):
+                sentence = str(info.json_schema_extra.get(PATTERN_MESSAGE, sentence))
+            return sentence, None
         if kind in LENGTHS:
             words, key = LENGTHS[kind]
             noun = "element" if context[key] == 1 else "elements"

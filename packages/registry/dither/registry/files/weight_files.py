@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..config.errors import Problem, Refused
+from ..config.errors import Refused
 from .limits import RECORD_BYTES, open_file
 from .restricted_pickle import load_restricted
 
@@ -46,7 +46,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     if start[:1] == PICKLE:
         hint = "save it again with a later torch, or as safetensors"
         text = f"{path} is a bare pickle of torch before 1.6"
-        raise Refused(Problem(text, help=hint, code="unknown-format"))
+        raise Refused(text, help=hint, code="unknown-format")
     weights = _torch_file(path) if start == ZIP else _safetensors(path)
     return _strip_prefixes(weights, path)
 

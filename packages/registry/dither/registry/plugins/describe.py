@@ -7,16 +7,7 @@ import json
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    Protocol,
-    Union,
-    get_args,
-    get_origin,
-    runtime_checkable,
-)
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen, MultipleOf
 from pydantic.fields import FieldInfo
@@ -62,13 +53,6 @@ WORDS = {
     bool: "true or false",
     Any: "anything",
 }
-
-
-@runtime_checkable
-class Scalar(Protocol):
-    """A number of numpy, which is not imported here."""
-
-    def item(self) -> Any: ...
 
 
 def describe(part: Component, catalog: Catalog) -> dict[str, Any]:
@@ -174,9 +158,14 @@ def _name(annotation: Any, is_slot: bool = False) -> str:
             _name(argument) for argument in arguments if argument is not type(None)
         )
     if arguments:
-        # A table has keys of text.
-        container = "table" if origin is dict else "list"
-        return f"{container} of {_name(arguments[1 if origin is dict else 0])}"
+        # The keys of a table are text.
+        if origin is dict:
+            container = "table"
+            inner = arguments[1]
+        else:
+            container = "list"
+            inner = arguments[0]
+        return f"{container} of {_name(inner)}"
     name = annotation.__name__ if isinstance(annotation, type) else str(annotation)
     return WORDS.get(annotation, name)
 
@@ -197,8 +186,8 @@ def _default(info: FieldInfo) -> str:
 
 def toml(value: Any) -> str:
     """Return a value as one line of TOML."""
-    # Numbers of numpy.
-    if isinstance(value, Scalar):
+    # Results of a search are numbers of numpy, which is not imported here.
+    if type(value).__module__ == "numpy":
         value = value.item()
     if isinstance(value, bool):
         return str(value).lower()

@@ -8,11 +8,11 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.abc import InspectLoader
-from importlib.metadata import Distribution, EntryPoint, distributions, entry_points
+from importlib.metadata import EntryPoint, distributions, entry_points
 from pathlib import Path
 from types import CodeType, ModuleType
 
@@ -37,75 +37,40 @@ INVALID_NAME = re.compile(r"""[/@"\\,]|^no:|\.py$|^\s|\s$|^$""")
 
 @dataclass(frozen=True)
 class Installed:
-    """An entry point, with its distribution.
-
-    `failure` says why it cannot be used, such as damaged metadata.
-    """
+    """An entry point, with its distribution."""
 
     name: str
     distribution: str
     version: str
     point: EntryPoint = field(repr=False, compare=False)
-    failure: str = ""
 
 
 def installed_plugins() -> dict[str, list[Installed]]:
     """Return the entry points by name, sorted; more than one of a name is a clash."""
     plugins: dict[str, list[Installed]] = {}
-    # Intact ones come first, so that a damaged copy of a plugin does not hide it.
-    for plugin in sorted(_plugins(), key=lambda plugin: (plugin.name, plugin.failure)):
-        same_name = plugins.setdefault(plugin.name, [])
-        if not (plugin.failure and same_name):
-            same_name.append(plugin)
+    for point in sorted(_entry_points(), key=lambda point: point.name):
+        distribution = "?"
+        version = ""
+        # An interrupted installation leaves metadata that raise many types.
+        with suppress(Exception):
+            metadata = point.dist.metadata  # type: ignore[union-attr]
+            distribution = metadata["Name"] or distribution
+            version = metadata["Version"] or version
+        plugin = Installed(point.name, distribution, version, point)
+        plugins.setdefault(point.name, []).append(plugin)
     return plugins
 
 
-def _plugins() -> Iterator[Installed]:
+def _entry_points() -> Iterable[EntryPoint]:
     try:
-        yield from [_identify(point, point.dist) for point in entry_points(group=GROUP)]
+        return entry_points(group=GROUP)
     except Exception:
         # One unreadable entry_points.txt of any package fails the whole call.
-        for dist in distributions():
-            yield from _plugins_of(dist)
-
-
-def _plugins_of(dist: Distribution) -> list[Installed]:
-    """Return the plugins of a distribution; unreadable entry points are one failed plugin."""
-    text = ""
-    try:
-        text = dist.read_text("entry_points.txt") or ""
-        return [
-            _identify(point, dist) for point in dist.entry_points.select(group=GROUP)
-        ]
-    except Exception as error:
-        content = (
-            error.object if isinstance(error, UnicodeDecodeError) else text.encode()
-        )
-        if GROUP.encode() not in content:
-            return []
-        name = _identify(EntryPoint("", "", GROUP), dist).distribution
-        point = EntryPoint(name, name, GROUP)
-        return [
-            Installed(
-                name, name, "", point, f"its entry_points.txt is damaged: {error}"
-            )
-        ]
-
-
-def _identify(point: EntryPoint, dist: Distribution | None) -> Installed:
-    name = version = None
-    if dist is not None:
-        # Damaged metadata raises many types.
-        with suppress(Exception):
-            metadata = dist.metadata
-            name = metadata["Name"]
-            version = metadata["Version"]
-    failure = ""
-    if not (name and version):
-        failure = (
-            "the metadata of its distribution lacks the name or version; reinstall it"
-        )
-    return Installed(point.name, name or "?", version or "", point, failure)
+        points: list[EntryPoint] = []
+        for distribution in distributions():
+            with suppress(Exception):
+                points += distribution.entry_points.select(group=GROUP)
+        return points
 
 
 def invalid_name(name: str) -> str:

@@ -7,7 +7,7 @@ import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..config.errors import Problem, Refused
+from ..config.errors import Refused
 from ..spec.misfit import Path
 
 __all__ = ["install_command", "optional_import"]
@@ -25,9 +25,7 @@ def optional_import(
         yield
     except ImportError:
         fix = install_command(distribution, extra)
-        raise Refused(
-            Problem(message, path, help=fix, code="missing-dependency")
-        ) from None
+        raise Refused(message, path, help=fix, code="missing-dependency") from None
 
 
 def install_command(distribution: str, extra: str) -> str:
@@ -52,8 +50,6 @@ def install_command(distribution: str, extra: str) -> str:
         and not one.marker.evaluate({"extra": ""})
     ]
     pip = "uv pip" if importlib.util.find_spec("pip") is None else "python -m pip"
-    return (
-        f"{pip} install {' '.join(libraries)}"
-        if libraries
-        else f"install the extra {extra} of {distribution}"
-    )
+    if not libraries:
+        return f"install the extra {extra} of {distribution}"
+    return f"{pip} install {' '.join(libraries)}"

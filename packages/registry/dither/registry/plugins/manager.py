@@ -146,7 +146,10 @@ class Plugins:
 
     def load(self, name: str | None = None) -> None:
         """Import an installed plugin, or all, unless that was done; `reports` has the failures."""
-        for pending in [name] if name is not None else list(self._pending):
+        names = list(self._pending)
+        if name is not None:
+            names = [name]
+        for pending in names:
             if pending in self._pending:
                 self._import(pending, self._pending[pending])
                 # Only now: after an interrupt the next use tries again.
@@ -187,9 +190,7 @@ class Plugins:
                 f"installed: {installed}; install its package, or give its file: ./x.py"
             )
             hint = did_you_mean(name, self._statuses, advice)
-            raise Refused(
-                Problem(f'unknown plugin "{name}"', help=hint, code="unknown-plugin")
-            )
+            raise Refused(f'unknown plugin "{name}"', help=hint, code="unknown-plugin")
         if status.state != "loaded":
             reason = f"cannot be used: {status.state}, {status.reason}"
             raise Refused(
@@ -335,7 +336,7 @@ def load_plugins(
     for name, points in installed.items():
         if name in blocked:
             plugins.add_installed(points, "blocked", blocked[name])
-        elif reason := invalid_name(name) or points[0].failure:
+        elif reason := invalid_name(name):
             plugins.add_installed(points, "failed", reason)
         elif len(points) > 1:
             reason = "more than one distribution has an entry point of this name"
@@ -404,7 +405,7 @@ def _check_hooks(manager: pluggy.PluginManager, plugin: Any) -> None:
         is_marked = True
         if (options.get("specname") or name) not in known:
             hint = did_you_mean(name, known, "")
-            raise ValueError(f'unknown hook "{name}"' + (f", {hint}" if hint else ""))
+            raise ValueError(f'unknown hook "{name}"; {hint}'.removesuffix("; "))
         if options.get("wrapper") or options.get("hookwrapper"):
             reason = "hooks are called one by one, so there is nothing to wrap"
             raise ValueError(f'"{name}" is a wrapper; {reason}')

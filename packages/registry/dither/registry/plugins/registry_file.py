@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..config.errors import Problem, Refused, nearest
+from ..config.errors import Problem, Refused
 from ..files.atomic import atomic_write
 from ..files.lookup import exists
-from ..kinds import KINDS
 from .manager import Plugins
 from .policy import Components, Policy, component_rows, read_policy
 
@@ -25,29 +24,20 @@ def check_components(policy: Policy, plugins: Plugins) -> list[Problem]:
     if listed:
         # A plugin that only some machines have is not in the file, and no difference.
         registered = {row for row in registered if row[0] in policy.components}
-    problems = [
-        _missing(row, registered, plugins) for row in sorted(listed - registered)
-    ]
+    problems = [_missing(row, plugins) for row in sorted(listed - registered)]
     for plugin, kind, name in sorted(registered - listed):
         text = f'{kind} "{name}" of plugin "{plugin}" is not in registry.toml'
         problems.append(Problem(text, help=SYNC, code=OUTDATED))
     return problems
 
 
-def _missing(
-    row: tuple[str, str, str], registered: set[tuple[str, str, str]], plugins: Plugins
-) -> Problem:
+def _missing(row: tuple[str, str, str], plugins: Plugins) -> Problem:
     plugin, kind, name = row
     states = {status.name: status.state for status in plugins.reports}
     state = states.get(plugin, "not installed")
     hint = SYNC
     if state == "loaded":
         reason = "does not register it"
-        others = [
-            other for owner, k, other in registered if (owner, k) == (plugin, kind)
-        ]
-        if close := nearest(name, others):
-            reason += f'; did you mean "{close}"?'
     else:
         reason = f"is {state}"
         if state != "not installed":
@@ -57,16 +47,12 @@ def _missing(
 
 
 def _registered(plugins: Plugins) -> Components:
-    """Return the components of the loaded plugins, each table in the order of `KINDS`."""
+    """Return the components of the loaded plugins."""
     components: Components = {}
+    # In the order of kinds, then names.
     for component in plugins.catalog.parts():
         kinds = components.setdefault(component.plugin, {})
         kinds.setdefault(component.kind, []).append(component.name)
-    order = list(KINDS)
-    for plugin, kinds in components.items():
-        components[plugin] = {
-            kind: kinds[kind] for kind in sorted(kinds, key=order.index)
-        }
     return dict(sorted(components.items()))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dither.registry.config.errors import Problem, Refused
+from dither.registry.config.errors import Refused
 from dither.registry.contracts.commands import Engine, SampleRequest
 
 from ..command_options import (
@@ -132,7 +132,7 @@ def _require_plans(task: Any) -> BubbleDiagrams:
 
     if not isinstance(task, BubbleDiagrams):
         message = "the task of the run is not about floor plans"
-        raise Refused(Problem(message, ("task",), code="misfit"))
+        raise Refused(message, ("task",), code="misfit")
     return task
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock
-from typing import Final
 
 import numpy as np
 
@@ -22,11 +21,11 @@ from .geometry.placement import Placement, area_errors, place_diagram
 from .plans import Diagram, decode
 from .validity import validity_levels
 
-_PLACEMENT_LOCK: Final = Lock()
+_PLACEMENT_LOCK = Lock()
 """Metrics and pictures are made at the same time; the second to come finds the placement in the
 cache."""
 
-LEVELS: Final = ("tokens", "program", "order", "edges", "realisable", "buildable")
+LEVELS = ("tokens", "program", "order", "edges", "realisable", "buildable")
 """Names of the validity levels 0 to 5."""
 
 

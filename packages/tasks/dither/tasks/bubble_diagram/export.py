@@ -11,7 +11,7 @@ from dataclasses import replace
 from io import StringIO
 from math import hypot
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +38,7 @@ from .plots.svg import to_svg
 from .relations import GRID, METRES
 from .vocabulary import ROOMS, Export
 
-EXPORTS: Final[dict[str, tuple[str, Callable[[Diagram], str]]]] = {
+EXPORTS: dict[str, tuple[str, Callable[[Diagram], str]]] = {
     "jsonl": (".jsonl", plan_line),
     "housegan": (".json", lambda diagram: json.dumps(housegan_plan(diagram))),
     "svg": (".svg", lambda diagram: to_svg(draw_floorplan(place_diagram(diagram)))),
@@ -126,13 +126,13 @@ def _centred(boxes: Boxes, outline: Sequence[Corner] = ()) -> tuple[Box, ...]:
     return tuple((x0, y0, x1, y1) for x0, y0, x1, y1 in centred.tolist())
 
 
-_DOOR_DEPTH: Final = 2
+_DOOR_DEPTH = 2
 """Thickness of a door in pixels."""
 
-NODES: Final = 20
+NODES = 20
 """Most nodes (200 pairs) that HouseDiffusion's loader accepts."""
 
-CORNERS: Final = 100
+CORNERS = 100
 """Most corners of a plan that HouseDiffusion's loader accepts."""
 
 _Wall = tuple[int, int, int, int]

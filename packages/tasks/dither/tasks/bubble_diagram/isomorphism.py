@@ -13,20 +13,23 @@ from collections.abc import Iterator
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import combinations, product
-from typing import Final
 
 import numpy as np
 from jaxtyping import Bool, Int, UInt
+from numpy import ndarray
 
 from .arrays import BoxBatch, Rows, Tokens, Types
 from .plans import Plans, real_edges
 from .relations import labels_of, pair_ends
 from .vocabulary import EDGE_MASK, EDGE_PAD, NO_EDGE, NODE_PAD
 
-_UNKNOWN_REVERSE: Final = EDGE_MASK
+_Matrices = Int[ndarray, "N R R"]
+_Hashes = UInt[ndarray, "*n"]
+
+_UNKNOWN_REVERSE = EDGE_MASK
 """Relation of the second room of a pair to the first, where only the forward direction is known."""
 
-_Matrix = Int[np.ndarray, "R R"]
+_Matrix = Int[ndarray, "R R"]
 
 
 class PlanIndex:
@@ -44,15 +47,15 @@ class PlanIndex:
         self.keys = plan_keys(self.hashes)
         self.order = np.argsort(self.keys, kind="stable")
 
-    def holds(self, tokens: Int[np.ndarray, "n L"]) -> Bool[np.ndarray, " n"]:
+    def holds(self, tokens: Int[ndarray, "n L"]) -> Bool[ndarray, " n"]:
         """True for diagrams isomorphic to one in the index."""
         samples = PlanIndex(tokens, self.rooms)
         sorted_keys = self.keys[self.order]
         first = np.searchsorted(sorted_keys, samples.keys, "left")
         last = np.searchsorted(sorted_keys, samples.keys, "right")
         hits = np.zeros(len(tokens), bool)
-        for row in range(len(tokens)):
-            candidates = self.order[first[row] : last[row]].tolist()
+        for row, (start, stop) in enumerate(zip(first, last, strict=True)):
+            candidates = self.order[start:stop].tolist()
             hits[row] = any(
                 _isomorphic(samples, row, self, other) for other in candidates
             )
@@ -74,9 +77,9 @@ def is_first_occurrence(tokens: Tokens, rooms: int) -> Rows:
     return first
 
 
-def plan_keys(hashes: Types) -> UInt[np.ndarray, " N"]:
+def plan_keys(hashes: Types) -> UInt[ndarray, " N"]:
     """Return a hash of each diagram that isomorphic diagrams share, given `room_hashes`."""
-    return np.asarray(_hash(hashes.astype(np.uint64)).sum(1, dtype=np.uint64))
+    return _hash(hashes.astype(np.uint64)).sum(1, dtype=np.uint64)
 
 
 def room_hashes(tokens: Tokens, rooms: int) -> Types:
@@ -102,7 +105,7 @@ def _relation_matrices(
     tokens: Tokens,
     rooms: int,
     boxes: BoxBatch | None,
-) -> Int[np.ndarray, "N R R"]:
+) -> _Matrices:
     """Relation of each room to each other.
 
     `_UNKNOWN_REVERSE` below the diagonal unless boxes are known.
@@ -169,12 +172,11 @@ def _reversible() -> list[list[bool]]:
     """For each two relations, whether some boxes have the first one way and the second back."""
     # Walls at 0..6 show every order of the walls and the middles of two boxes.
     spans = list(combinations(range(7), 2))
-    x, y = np.array(list(product(spans, spans))).swapaxes(0, 1)
-    boxes = np.stack([x[:, 0], y[:, 0], x[:, 1], y[:, 1]], 1)
-    u = boxes[:, None]
-    v = boxes[None, :]
-    occurs = np.zeros((NO_EDGE + 1, NO_EDGE + 1), bool)
-    occurs[labels_of(u, v), labels_of(v, u)] = True
+    boxes = np.array([(x0, y0, x1, y1) for (x0, x1), (y0, y1) in product(spans, spans)])
+    forward = labels_of(boxes[:, None], boxes)
+    labels = NO_EDGE + 1
+    occurs = np.zeros((labels, labels), bool)
+    occurs[forward, forward.T] = True
     return occurs.tolist()
 
 
@@ -222,7 +224,7 @@ def _digest(form: bytes) -> bytes:
     return blake2b(form, digest_size=16).digest()
 
 
-def canonical_forms(types: Types, labels: Int[np.ndarray, "N R R"]) -> Iterator[bytes]:
+def canonical_forms(types: Types, labels: _Matrices) -> Iterator[bytes]:
     """Yield the canonical form of each plan: equal for isomorphic plans, different for all others.
 
     All plans have R rooms; `labels` are the relations of room u (row) to room v, their diagonal is
@@ -281,11 +283,11 @@ def _interchangeable(
     return bool((pairs[np.ix_(order, order)] == pairs).all())
 
 
-def _colours(pairs: Int[np.ndarray, "N R R"]) -> UInt[np.ndarray, "N R"]:
+def _colours(pairs: _Matrices) -> UInt[ndarray, "N R"]:
     """Weisfeiler-Lehman refinement with hashed colours; networkx takes 80 times as long."""
     labels = _hash(pairs.astype(np.uint64))
     own = labels.diagonal(axis1=1, axis2=2)
-    colours: UInt[np.ndarray, "N R"] = labels.sum(2, dtype=np.uint64) + own
+    colours: UInt[ndarray, "N R"] = labels.sum(2, dtype=np.uint64) + own
     # Two rounds reach three steps away, and most plans have a smaller radius.
     for _ in range(2):
         colours = _hash(colours)
@@ -294,11 +296,11 @@ def _colours(pairs: Int[np.ndarray, "N R R"]) -> UInt[np.ndarray, "N R"]:
     return colours
 
 
-def _hash(value: UInt[np.ndarray, "*n"]) -> UInt[np.ndarray, "*n"]:
+def _hash(value: _Hashes) -> _Hashes:
     """MurmurHash3 finaliser (Appleby)."""
     # Sums of hashes wrap around, which keeps them independent of the order of rooms.
     shift = np.uint64(33)
     value = (value + np.uint64(0x9E3779B97F4A7C15)) * np.uint64(0xFF51AFD7ED558CCD)
     value = (value ^ (value >> shift)) * np.uint64(0xC4CEB9FE1A85EC53)
-    mixed: UInt[np.ndarray, "*n"] = value ^ (value >> shift)
+    mixed: _Hashes = value ^ (value >> shift)
     return mixed

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import log, prod
-from typing import Final
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt
+from numpy import ndarray
 
 from .arrays import BoxBatch, Rows, Tokens
 from .isomorphism import PlanIndex, is_first_occurrence, plan_keys, room_hashes
@@ -33,19 +33,19 @@ from .vocabulary import (
     door_ends,
 )
 
-TYPES: Final = NODE_MASK
+TYPES = NODE_MASK
 """Number of room types."""
 
-LABELS: Final = NO_EDGE + 1
+LABELS = NO_EDGE + 1
 """Number of relations with "no edge"."""
 
-MOST_HELD: Final = 1 << 16
+MOST_HELD = 1 << 16
 """Held-out plans to which distances are measured: the first ones."""
 
-_Counts = Int[np.ndarray, "*n K"]
-_Shares = Float[np.ndarray, "n K"]
-_Histograms = Float[np.ndarray, "N K"]
-_PerRoom = Float[np.ndarray, "N R"]
+_Counts = Int[ndarray, "*n K"]
+_Shares = Float[ndarray, "n K"]
+_Histograms = Float[ndarray, "N K"]
+_PerRoom = Float[ndarray, "N R"]
 
 
 class Reference:
@@ -87,7 +87,7 @@ class Reference:
         )
 
     @cached_property
-    def _train_keys(self) -> UInt[np.ndarray, " N"]:
+    def _train_keys(self) -> UInt[ndarray, " N"]:
         """Hashes of the training plans, which depend neither on the order of rooms nor on turns."""
         train = self._plans.train
         keys = np.empty(len(train), np.uint64)
@@ -187,11 +187,11 @@ class Frequencies:
         counts: Diagrams by type and number of rooms of that type, from 0.
     """
 
-    rooms: Int[np.ndarray, " R_1"]
-    types: Int[np.ndarray, " 13"]
-    edges: Int[np.ndarray, " 11"]
-    given: Int[np.ndarray, "13 13 11"]
-    counts: Int[np.ndarray, "13 R_1"]
+    rooms: Int[ndarray, " R_1"]
+    types: Int[ndarray, " 13"]
+    edges: Int[ndarray, " 11"]
+    given: Int[ndarray, "13 13 11"]
+    counts: Int[ndarray, "13 R_1"]
 
     @classmethod
     def of(cls, tokens: Tokens, rooms: int) -> Frequencies:
@@ -200,7 +200,7 @@ class Frequencies:
         return cls(*(np.sum(counts, axis=0) for counts in zip(*parts, strict=True)))
 
     @staticmethod
-    def _of_block(tokens: Tokens, rooms: int) -> list[Int[np.ndarray, "*n"]]:
+    def _of_block(tokens: Tokens, rooms: int) -> list[Int[ndarray, "*n"]]:
         types = tokens[:, :rooms].astype(np.int64)
         edges = tokens[:, rooms:].astype(np.int64)
         real = types != NODE_PAD
@@ -244,7 +244,7 @@ class Frequencies:
             distances[f"{name}_tv"] = variation(*both)
         return distances
 
-    def unigram(self) -> tuple[Float[np.ndarray, " 13"], Float[np.ndarray, " 11"]]:
+    def unigram(self) -> tuple[Float[ndarray, " 13"], Float[ndarray, " 11"]]:
         """Return the probability of each type and each relation with add-one smoothing."""
         types = self.types + 1.0
         edges = self.edges + 1.0
@@ -303,7 +303,7 @@ def variation(first: _Counts, second: _Counts) -> float:
 def _mean(
     first: _Counts,
     second: _Counts,
-    distance: Callable[[_Shares, _Shares], Float[np.ndarray, " n"]],
+    distance: Callable[[_Shares, _Shares], Float[ndarray, " n"]],
     largest: float,
 ) -> float:
     """Weighted mean over the non-empty rows of the second; `largest` where the first is empty."""
@@ -321,9 +321,9 @@ def _mean(
     return float(np.average(distances, weights=weight[:, 0]))
 
 
-_CLUSTERING_BINS: Final = 100
-_SPECTRAL_BINS: Final = 200
-_WIDTHS: Final = {"degree": 1.0, "clustering": 0.1, "spectral": 1.0}
+_CLUSTERING_BINS = 100
+_SPECTRAL_BINS = 200
+_WIDTHS = {"degree": 1.0, "clustering": 0.1, "spectral": 1.0}
 """Widths sigma of the Gaussian kernel, as in GRAN."""
 
 
@@ -372,7 +372,7 @@ class Topology:
 
 def mmd(
     first: _Histograms,
-    second: Float[np.ndarray, "M K"],
+    second: Float[ndarray, "M K"],
     width: float,
 ) -> float:
     """Return the squared maximum mean discrepancy of two sets; NaN if one of them is empty."""
@@ -400,9 +400,7 @@ def mmd(
     return float(weight @ np.exp(kernel, out=kernel) @ weight)
 
 
-def _spectra(
-    near: Float[np.ndarray, "N R R"], real: Bool[np.ndarray, "N R"]
-) -> _PerRoom:
+def _spectra(near: Float[ndarray, "N R R"], real: Bool[ndarray, "N R"]) -> _PerRoom:
     """Eigenvalues of each graph in the positions of its rooms."""
     degrees = near.sum(2)
     scale = np.where(degrees > 0, 1 / np.sqrt(np.maximum(degrees, 1)), 0.0)
@@ -421,7 +419,7 @@ def _spectra(
 
 def _histograms(
     values: _PerRoom,
-    real: Bool[np.ndarray, "N R"],
+    real: Bool[ndarray, "N R"],
     bins: int,
     *,
     largest: float,
@@ -430,7 +428,7 @@ def _histograms(
     index = np.minimum((values / largest * bins).round(9).astype(int), bins - 1)
     index += bins * np.arange(len(values))[:, None]
     counts = np.bincount(index[real], minlength=len(values) * bins).reshape(-1, bins)
-    return np.asarray(counts / np.maximum(counts.sum(1, keepdims=True), 1))
+    return counts / np.maximum(counts.sum(1, keepdims=True), 1)
 
 
 @dataclass(frozen=True)
@@ -468,7 +466,7 @@ class Archetypes:
 
 def field_metrics(
     tokens: Tokens,
-    reference: Int[np.ndarray, "M L"],
+    reference: Int[ndarray, "M L"],
     rooms: int,
 ) -> dict[str, float]:
     """Return the share of samples with all rooms reachable by doors, and distances to a reference.
@@ -495,7 +493,7 @@ def field_metrics(
     return metrics
 
 
-def _door_counts(tokens: Tokens, rooms: int) -> Int[np.ndarray, "T T 2"]:
+def _door_counts(tokens: Tokens, rooms: int) -> Int[ndarray, "T T 2"]:
     """Count pairs of rooms, and rooms with the outside, by both types and by door."""
     types, _, doors, _ = split_fields(tokens, rooms)
     i, j = np.array(door_ends(rooms)).T
@@ -505,9 +503,7 @@ def _door_counts(tokens: Tokens, rooms: int) -> Int[np.ndarray, "T T 2"]:
     return _counts((NODE_MASK, NODE_MASK + 1, DOOR + 1), *ends, doors)
 
 
-def _counts(
-    shape: tuple[int, ...], *ids: Int[np.ndarray, "*n"]
-) -> Int[np.ndarray, "*T"]:
+def _counts(shape: tuple[int, ...], *ids: Int[ndarray, "*n"]) -> Int[ndarray, "*T"]:
     """Count combinations of ids within a shape; others are ignored."""
     within = [
         (part >= 0) & (part < size) for part, size in zip(ids, shape, strict=True)
@@ -519,7 +515,7 @@ def _counts(
 
 def field_nats(
     train: Tokens,
-    held: Int[np.ndarray, "M L"],
+    held: Int[ndarray, "M L"],
     rooms: int,
 ) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
     """Return uniform and unigram nats of each field per held-out diagram, and its tokens.

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 from jaxtyping import Float, Int, Shaped
+from numpy import ndarray
 
 from dither.registry.config.errors import Problem, Refused
 
@@ -57,7 +58,7 @@ from .vocabulary import (
     pairs,
 )
 
-BLOCK: Final = 1 << 14
+BLOCK = 1 << 14
 """Plans that are changed or counted at once, which bounds the memory of intermediate arrays."""
 
 
@@ -175,7 +176,7 @@ class Plans:
     edges: Relations
     boxes: BoxBatch
     boundaries: Boundaries | None = None
-    doors: Int[np.ndarray, "N D"] | None = None
+    doors: Int[ndarray, "N D"] | None = None
 
     @classmethod
     def from_boxes(cls, types: Types, boxes: BoxBatch) -> Plans:
@@ -220,7 +221,7 @@ class Plans:
             columns[name] = np.concatenate([part.arrays()[name] for part in parts])
         return cls(**columns)
 
-    def arrays(self) -> dict[str, Shaped[np.ndarray, "N *n"]]:
+    def arrays(self) -> dict[str, Shaped[ndarray, "N *n"]]:
         """Return the arrays that are known, by name."""
         return {name: array for name, array in vars(self).items() if array is not None}
 
@@ -235,7 +236,7 @@ class Plans:
     @property
     def rooms(self) -> Numbers:
         """Number of rooms of each plan."""
-        return np.asarray((self.types != NODE_PAD).sum(1))
+        return (self.types != NODE_PAD).sum(1)
 
     @property
     def has_boxes(self) -> Rows:
@@ -259,7 +260,8 @@ class Plans:
             points = np.concatenate([points, self.boundaries], 1)
         points = turned(points, turns)
         x, y = np.moveaxis(points, -1, 0)
-        points = np.stack([x, np.where(mirrored[:, None], GRID - y, y)], -1)
+        y = np.where(mirrored[:, None], GRID - y, y)
+        points = np.stack([x, y], -1)
         ends, outline = np.split(points, [2 * slots], 1)
 
         ends = ends.reshape(len(self), slots, 2, 2)
@@ -293,7 +295,8 @@ class Plans:
         # Twice the centre of the room relative to the middle of the plan, which stays whole.
         low_end = np.where(real[..., None], low, GRID).min(1)
         high_end = high.max(1)
-        x, y = ((low + high)[rows, room] - low_end - high_end).T
+        centre = (low + high)[rows, room]
+        x, y = (centre - low_end - high_end).T
         # Quadrants between the diagonals: left needs no turn, below one, right two, above three.
         left = (x <= 0) & (-x >= abs(y))
         below = (y > 0) & (y >= abs(x))
@@ -378,7 +381,7 @@ class Plans:
             fields.append(self._area_tokens(rooms))
         return np.concatenate(fields, 1)
 
-    def _door_tokens(self, rooms: int) -> Int[np.ndarray, "N D"]:
+    def _door_tokens(self, rooms: int) -> Int[ndarray, "N D"]:
         given = self.doors
         if given is None:
             given = np.full((len(self), 1), DOOR_MASK, np.int8)
@@ -386,8 +389,9 @@ class Plans:
         hint = "read a format with doors, and prepare the plans again"
         _require_known(unknown, "doors", option="doors", hint=hint)
 
-        tokens = np.full((len(self), rooms * (rooms + 1) // 2), DOOR_PAD, np.int8)
-        tokens[:, _doors_exist(self.types.shape[1], rooms)] = given
+        exist = _doors_exist(self.types.shape[1], rooms)
+        tokens = np.full((len(self), len(exist)), DOOR_PAD, np.int8)
+        tokens[:, exist] = given
         return tokens
 
     def _area_tokens(self, rooms: int) -> Types:
@@ -395,10 +399,12 @@ class Plans:
             ~self.has_boxes, "boxes", option="areas", hint="areas follow from boxes"
         )
         tokens = np.full((len(self), rooms), AREA_PAD, np.int8)
+        slots = self.types.shape[1]
         for rows in blocks(len(self)):
             types = self.types[rows]
-            bins = area_bins(net_areas(types, self.boxes[rows]) * METRES**2)
-            tokens[rows, : types.shape[1]] = np.where(types == NODE_PAD, AREA_PAD, bins)
+            areas = net_areas(types, self.boxes[rows]) * METRES**2
+            real = types != NODE_PAD
+            tokens[rows, :slots] = np.where(real, area_bins(areas), AREA_PAD)
         return tokens
 
 
@@ -420,15 +426,12 @@ class PlanSplits:
         """Apply a change of each plan by itself."""
         parts = []
         for plans in vars(self).values():
-            parts.append(
-                Plans.concatenate([change(plans[rows]) for rows in blocks(len(plans))])
-            )
+            changed = [change(plans[rows]) for rows in blocks(len(plans))]
+            parts.append(Plans.concatenate(changed))
         return PlanSplits(*parts)
 
 
-def turned(
-    points: Int[np.ndarray, "N P 2"], turns: Numbers
-) -> Int[np.ndarray, "N P 2"]:
+def turned(points: Int[ndarray, "N P 2"], turns: Numbers) -> Int[ndarray, "N P 2"]:
     """Return points on the canvas after quarter turns clockwise, from 0 to 3 for each plan."""
     for turn in (1, 2, 3):
         x, y = np.moveaxis(points, -1, 0)
@@ -437,7 +440,7 @@ def turned(
     return points
 
 
-def outline_areas(boundaries: Boundaries) -> Float[np.ndarray, " N"]:
+def outline_areas(boundaries: Boundaries) -> Float[ndarray, " N"]:
     """Return the areas inside outlines in pixels (shoelace formula).
 
     Negative if the corners are not clockwise, 0 if the outline is unknown.
@@ -446,31 +449,34 @@ def outline_areas(boundaries: Boundaries) -> Float[np.ndarray, " N"]:
     real = points[..., 0] >= 0
 
     # The first corner follows the last one.
-    last = real & ~np.pad(real[:, 1:], ((0, 0), (0, 1)))
-    following = np.where(last[..., None], points[:, :1], np.roll(points, -1, 1))
+    continues = np.pad(real[:, 1:], ((0, 0), (0, 1)))
+    is_last = (real & ~continues)[..., None]
+    following = np.where(is_last, points[:, :1], np.roll(points, -1, 1))
     x, y = np.moveaxis(points, -1, 0)
     next_x, next_y = np.moveaxis(following, -1, 0)
     cross = x * next_y - y * next_x
-    return np.asarray((cross * real).sum(1) / 2)
+    return (cross * real).sum(1) / 2
 
 
 def clockwise(boundaries: Boundaries) -> Boundaries:
     """Return boundaries with clockwise corners, and the upper or left end of the door first."""
-    place = np.arange(boundaries.shape[1] - 2)
-    count = (boundaries[:, 2:, 0] >= 0).sum(1)[:, None]
+    corner_x = boundaries[:, 2:, 0]
+    place = np.arange(corner_x.shape[1])
+    count = (corner_x >= 0).sum(1, keepdims=True)
     # The order of the corners is reversed; missing points after them stay.
-    backwards = (outline_areas(boundaries) < 0)[:, None] & (place < count)
-    order = np.where(backwards, count - 1 - place, place)
+    backwards = outline_areas(boundaries)[:, None] < 0
+    order = np.where(backwards & (place < count), count - 1 - place, place)
+    # x + y is smaller at the upper or left end.
     ends = np.argsort(boundaries[:, :2].sum(2), 1, kind="stable")
     points = np.concatenate([ends, order + 2], 1)
-    return np.asarray(np.take_along_axis(boundaries, points[..., None], 1))
+    return np.take_along_axis(boundaries, points[..., None], 1)
 
 
 def _reorder_pairs(
-    values: Shaped[np.ndarray, "N P"],
-    ends: Int[np.ndarray, "2 P"],
-    order: Int[np.ndarray, "N S"],
-) -> Shaped[np.ndarray, "N P"]:
+    values: Shaped[ndarray, "N P"],
+    ends: Int[ndarray, "2 P"],
+    order: Int[ndarray, "N S"],
+) -> Shaped[ndarray, "N P"]:
     """Return values of pairs whose side k was `order[k]` before."""
     i, j = ends
     count, sides = order.shape
@@ -478,7 +484,7 @@ def _reorder_pairs(
     matrix[:, i, j] = values
     matrix[:, j, i] = values
     rows = np.arange(count)[:, None]
-    return np.asarray(matrix[rows, order[:, i], order[:, j]])
+    return matrix[rows, order[:, i], order[:, j]]
 
 
 def _doors_exist(count: int, rooms: int) -> list[bool]:
@@ -497,10 +503,10 @@ def _require_known(
         message = (
             f"{name} are unknown in {int(unknown.sum()):,} of {len(unknown):,} plans"
         )
-        raise Refused(Problem(message, ("task", option), help=hint, code="misfit"))
+        raise Refused(message, ("task", option), help=hint, code="misfit")
 
 
-def area_bins(areas: Float[np.ndarray, "*n"]) -> Int[np.ndarray, "*n"]:
+def area_bins(areas: Float[ndarray, "*n"]) -> Int[ndarray, "*n"]:
     """Return the bin of each area in square metres."""
     return np.searchsorted(AREAS[1:-1], areas, side="right").astype(np.int8)
 
@@ -508,7 +514,7 @@ def area_bins(areas: Float[np.ndarray, "*n"]) -> Int[np.ndarray, "*n"]:
 def real_edges(real: Pairs) -> Pairs:
     """True for the pairs whose two slots hold rooms."""
     i, j = pair_ends(real.shape[1])
-    return np.asarray(real[:, i] & real[:, j])
+    return real[:, i] & real[:, j]
 
 
 class Fields(NamedTuple):

@@ -9,28 +9,30 @@ reference code. Letters: R rooms, E pairs of rooms.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final
 
 import numpy as np
 from jaxtyping import Bool, Int
+from numpy import ndarray
 
 from .vocabulary import INSIDE, LIVING, NO_EDGE, SURROUNDING, pairs
 
-GRID: Final = 256
+_PerRoom = Int[ndarray, "*n R"]
+
+GRID = 256
 """Side of the square canvas in pixels; about 18 metres."""
 
-METRES: Final = 18 / GRID
+METRES = 18 / GRID
 """Metres per pixel."""
 
-NEAR: Final = 9
+NEAR = 9
 """Largest gap, in pixels along each axis, between related rooms."""
 
-_BoxArray = Int[np.ndarray, "*n 4"]
-_Points = Int[np.ndarray, "*n 2"]
-_Plans = Int[np.ndarray, "*n R 4"]
-_PairFlags = Bool[np.ndarray, "*n E"]
+_BoxArray = Int[ndarray, "*n 4"]
+_Points = Int[ndarray, "*n 2"]
+_Plans = Int[ndarray, "*n R 4"]
+_PairFlags = Bool[ndarray, "*n E"]
 
-RULE: Final[Int[np.ndarray, "5 5"]] = np.array(
+RULE: Int[ndarray, "5 5"] = np.array(
     [
         [0, 3, 3, 8, 8],
         [0, 0, 3, 8, 7],
@@ -46,9 +48,9 @@ is invariant under quarter turns."""
 
 
 @lru_cache(maxsize=64)
-def pair_ends(rooms: int) -> Int[np.ndarray, "2 E"]:
+def pair_ends(rooms: int) -> Int[ndarray, "2 E"]:
     """Return the first and the second room of every pair in token order. Read-only."""
-    ends: Int[np.ndarray, "2 E"] = np.array(pairs(rooms), int).reshape(-1, 2).T
+    ends: Int[ndarray, "2 E"] = np.array(pairs(rooms), int).reshape(-1, 2).T
     ends.flags.writeable = False
     return ends
 
@@ -61,15 +63,15 @@ def corners(boxes: _BoxArray) -> tuple[_Points, _Points]:
 def sides_of(boxes: _BoxArray) -> _Points:
     """Return width and height of each box."""
     low, high = corners(boxes)
-    return np.asarray(high - low)
+    return high - low
 
 
-def areas_of(boxes: _BoxArray) -> Int[np.ndarray, "*n"]:
+def areas_of(boxes: _BoxArray) -> Int[ndarray, "*n"]:
     """Return the area of each box in square pixels."""
-    return np.asarray(sides_of(boxes).prod(-1))
+    return sides_of(boxes).prod(-1)
 
 
-def edges_of(boxes: _Plans) -> Int[np.ndarray, "*n E"]:
+def edges_of(boxes: _Plans) -> Int[ndarray, "*n E"]:
     """Return the relation of every pair of rooms i < j, `NO_EDGE` where they are not close."""
     u, v = _box_pairs(boxes)
     u_low, u_high = corners(u)
@@ -79,7 +81,7 @@ def edges_of(boxes: _Plans) -> Int[np.ndarray, "*n E"]:
     return np.where(near.all(-1), labels_of(u, v), NO_EDGE).astype(np.int8)
 
 
-def labels_of(u: _BoxArray, v: _BoxArray) -> Int[np.ndarray, "*n"]:
+def labels_of(u: _BoxArray, v: _BoxArray) -> Int[ndarray, "*n"]:
     """Return the relation of box u to box v, whether or not they are close.
 
     Surrounding: u strictly contains v. Inside: v contains u, walls may coincide, or the centre of u
@@ -106,11 +108,11 @@ def labels_of(u: _BoxArray, v: _BoxArray) -> Int[np.ndarray, "*n"]:
     return np.where(surrounds.all(-1), SURROUNDING, label).astype(np.int8)
 
 
-def exclusive(types: Int[np.ndarray, "*n R"]) -> _PairFlags:
+def exclusive(types: _PerRoom) -> _PairFlags:
     """True for the pairs of rooms that may not overlap: those without the living room (level 5)."""
     i, j = pair_ends(types.shape[-1])
     other = types != LIVING
-    return np.asarray(other[..., i] & other[..., j])
+    return other[..., i] & other[..., j]
 
 
 def overlapping(boxes: _Plans) -> _PairFlags:
@@ -120,10 +122,10 @@ def overlapping(boxes: _Plans) -> _PairFlags:
     v_low, v_high = corners(v)
     shared = (u_low < v_high) & (v_low < u_high)
     nested = np.isin(labels_of(u, v), [INSIDE, SURROUNDING])
-    return np.asarray(shared.all(-1) & ~nested)
+    return shared.all(-1) & ~nested
 
 
-def net_areas(types: Int[np.ndarray, "*n R"], boxes: _Plans) -> Int[np.ndarray, "*n R"]:
+def net_areas(types: _PerRoom, boxes: _Plans) -> _PerRoom:
     """Return the area of each box in square pixels without what rooms before it cover, at least 1.
 
     Of two rooms that overlap the living room gives way, and else the larger one. Exact unless three
@@ -145,7 +147,7 @@ def net_areas(types: Int[np.ndarray, "*n R"], boxes: _Plans) -> Int[np.ndarray, 
     rank = np.arange(boxes.shape[-2])
     gives_way = (one > other) | ((one == other) & (rank[:, None] < rank))
     covered = (shared * gives_way).sum(-1)
-    return np.asarray(np.maximum(areas - covered, 1))
+    return np.maximum(areas - covered, 1)
 
 
 def _box_pairs(boxes: _Plans) -> tuple[_BoxArray, _BoxArray]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -51,14 +51,16 @@ from .plots.pictures import sample_pictures, trajectory_pictures
 from .relations import METRES, net_areas
 from .vocabulary import AREAS, LIVING, NODE_PAD, Export, Order, Orientation
 
-NEAREST: Final = 500
+_Samples = Int[Tensor, "N L"]
+
+NEAREST = 500
 """Training plans, those nearest in area, whose numbers of rooms a given outline gets."""
 
-DRAWN: Final = 64
+DRAWN = 64
 """Samples that are drawn to compare them with outlines, and their areas with those of their
 tokens."""
 
-REFERENCE: Final = 1024
+REFERENCE = 1024
 """Diagrams of each baseline that are evaluated with the sample metrics."""
 
 
@@ -119,10 +121,11 @@ class BubbleDiagrams(Task):
         numbers = np.asarray(rows, np.int64)
         size = self.size(split)
         # numpy would count negative rows from the end.
-        if numbers.size and not (numbers.min() >= 0 and numbers.max() < size):
+        if ((numbers < 0) | (numbers >= size)).any():
             raise IndexError(f"{split} has rows 0..{size - 1}, got {numbers.tolist()}")
         x0 = torch.from_numpy(self._tokens[split][numbers]).long()
-        clean = Clean.of(x0, self._valid(x0[:, : self.rooms] != NODE_PAD))
+        types = x0[:, : self.rooms]
+        clean = Clean.of(x0, self._valid(types != NODE_PAD))
         if not self.space.conditions:
             return clean
         return _bounded(clean, self._boundaries(split)[numbers])
@@ -195,7 +198,7 @@ class BubbleDiagrams(Task):
         """
         if not self.space.conditions:
             message = "an outline requires a model trained with task.boundary = true"
-            raise Refused(Problem(message, code="misfit"))
+            raise Refused(message, code="misfit")
 
         boundary = read_boundary(outline)
         if like is None:
@@ -273,8 +276,10 @@ class BubbleDiagrams(Task):
 
         areas = diagram.areas and tuple(diagram.areas[room] for room in order)
         if self.modelled["areas"] and areas is None:
-            bins = area_bins(net_areas(plan.types, plan.boxes)[0] * METRES**2)
-            areas = tuple((AREAS[i], AREAS[i + 1]) for i in bins.tolist())
+            # A file without areas has those of its boxes.
+            pixels = net_areas(plan.types, plan.boxes)[0]
+            bins = area_bins(pixels * METRES**2).tolist()
+            areas = tuple((AREAS[i], AREAS[i + 1]) for i in bins)
         if keep is not None:
             keep = [order.index(room) for room in keep]
         return replace(plan.diagram(0), areas=areas), keep
@@ -291,13 +296,15 @@ class BubbleDiagrams(Task):
             counts = goal.room_counts(counts)
         shares = counts / counts.sum()
         rooms = np.random.default_rng(seed).choice(len(shares), n, p=shares)
-        valid = self._valid(torch.from_numpy(np.arange(self.rooms) < rooms[:, None]))
-
-        fields = self.space.fields
-        lengths = torch.tensor([field.length for field in fields])
-        mask = torch.tensor([field.mask for field in fields]).repeat_interleave(lengths)
-        pad = torch.tensor([field.pad for field in fields]).repeat_interleave(lengths)
-        empty = Clean.of(torch.where(valid, mask, pad), valid)
+        real = np.arange(self.rooms) < rooms[:, None]
+        valid = self._valid(torch.from_numpy(real))
+        mask: list[Any] = []
+        pad: list[Any] = []
+        for field in self.space.fields:
+            mask += [field.mask] * field.length
+            pad += [field.pad] * field.length
+        x0 = torch.where(valid, torch.tensor(mask), torch.tensor(pad))
+        empty = Clean.of(x0, valid)
         return empty if goal is None else goal.begin(empty)
 
     def data_warnings(self) -> Iterator[str]:
@@ -339,9 +346,7 @@ class BubbleDiagrams(Task):
             named |= {f"{name}/{baseline}": value for name, value in values.items()}
         return named
 
-    def sample_metrics(
-        self, samples: Int[Tensor, "N L"], like: Clean
-    ) -> dict[str, float]:
+    def sample_metrics(self, samples: _Samples, like: Clean) -> dict[str, float]:
         """Return validity levels, and distances to validation plans that meet the constraints.
 
         Each distance has its noise floor. For modelled doors and areas also `field_metrics` and
@@ -376,7 +381,7 @@ class BubbleDiagrams(Task):
             metrics["outline_iou"] = float(np.mean(overlaps))
         return metrics
 
-    def plots(self, samples: Int[Tensor, "N L"], like: Clean) -> Iterator[Picture]:
+    def plots(self, samples: _Samples, like: Clean) -> Iterator[Picture]:
         tokens = samples.cpu().numpy()
         yield from sample_pictures(
             tokens, self.rooms, _boundaries_of(like), _narrow(like)
@@ -384,7 +389,7 @@ class BubbleDiagrams(Task):
 
     def export(
         self,
-        samples: Int[Tensor, "N L"],
+        samples: _Samples,
         like: Clean,
         form: str,
         folder: Path,

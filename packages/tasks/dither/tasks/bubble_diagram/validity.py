@@ -19,10 +19,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
 
 import numpy as np
 from jaxtyping import Bool
+from numpy import ndarray
 
 from .arrays import (
     BoxBatch,
@@ -52,7 +52,7 @@ from .vocabulary import (
     RIGHT,
 )
 
-_CACHED: Final = 16_384
+_CACHED = 16_384
 """Cached searches; a few hundred bytes each."""
 
 
@@ -125,6 +125,7 @@ def validity_levels(
             _Problem.of(tokens[row], rooms), known, limit
         )
         reached[: level - 2, row] = True
+        # Empty slots come last.
         if found is not None:
             proof[row, : len(found)] = found
     edges, realisable, buildable = reached
@@ -250,15 +251,15 @@ def is_reachable(tokens: Tokens, rooms: int) -> Rows:
     inner = doors[:, :pairs] == DOOR
     fronts = (doors[:, pairs:] == DOOR).sum(1)
     close = (~inner | (edges < NO_EDGE)).all(1)
-    return np.asarray(connects(inner, types != NODE_PAD) & close & (fronts == 1))
+    return connects(inner, types != NODE_PAD) & close & (fronts == 1)
 
 
-def connects(pairs: Pairs, real: Bool[np.ndarray, "N R"]) -> Rows:
+def connects(pairs: Pairs, real: Bool[ndarray, "N R"]) -> Rows:
     """Return whether links between pairs connect all real rooms, of which slot 0 is one."""
     rooms = real.shape[1]
     links = _directed(pairs, pairs, rooms) & real[:, :, None] & real[:, None]
     from_first = _closure(links | np.eye(rooms, dtype=bool))[:, 0]
-    return np.asarray((from_first | ~real).all(1))
+    return (from_first | ~real).all(1)
 
 
 def _directed(
@@ -277,7 +278,8 @@ def _directed(
 def _closure(links: Links) -> Links:
     """Transitive closure: True where one or more steps lead from the first to the second."""
     # Each round doubles the number of steps; a path visits each room at most once.
-    for _ in range(max(1, int(np.ceil(np.log2(links.shape[-1]))))):
+    rounds = int(np.ceil(np.log2(links.shape[-1])))
+    for _ in range(max(1, rounds)):
         # Floats, because numpy multiplies matrices of other types without BLAS.
         steps = links.astype(np.float32)
         links = links | (np.matmul(steps, steps) > 0)

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 from itertools import combinations
-from typing import Final, Literal
+from typing import Literal
 
-_TYPES: Final = (
+_TYPES = (
     ("LivingRoom", "Living", "#f6ecd2"),
     ("MasterRoom", "Master", "#e4888e"),
     ("Kitchen", "Kitchen", "#d0b86c"),
@@ -31,27 +31,27 @@ _TYPES: Final = (
 """Name, short name and fill colour by id; colours stay distinguishable under protan-, deuteran- and
 tritanopia."""
 
-ROOMS: Final = tuple(name for name, _, _ in _TYPES)
-SHORT: Final = tuple(short for _, short, _ in _TYPES)
-COLOURS: Final = tuple(colour for _, _, colour in _TYPES)
+ROOMS = tuple(name for name, _, _ in _TYPES)
+SHORT = tuple(short for _, short, _ in _TYPES)
+COLOURS = tuple(colour for _, _, colour in _TYPES)
 """Names of room types, short names for labels, and fill colours, by id."""
 
-ROOM_IDS: Final = {name: index for index, name in enumerate(ROOMS)}
-BEDROOMS: Final = ("MasterRoom", "ChildRoom", "StudyRoom", "SecondRoom", "GuestRoom")
+ROOM_IDS = {name: index for index, name in enumerate(ROOMS)}
+BEDROOMS = ("MasterRoom", "ChildRoom", "StudyRoom", "SecondRoom", "GuestRoom")
 """Types of bedrooms, as in Graph2Plan."""
 
-LIVING: Final = ROOM_IDS["LivingRoom"]
-ENTRANCE: Final = ROOM_IDS["Entrance"]
+LIVING = ROOM_IDS["LivingRoom"]
+ENTRANCE = ROOM_IDS["Entrance"]
 
-ROOM_COUNTS: Final = {4: 0.003, 5: 0.072, 6: 0.311, 7: 0.362, 8: 0.252}
+ROOM_COUNTS = {4: 0.003, 5: 0.072, 6: 0.311, 7: 0.362, 8: 0.252}
 """Distribution of the number of rooms in RPLAN, and in procedural plans."""
 
-NODE_MASK: Final = 13
-NODE_PAD: Final = 14
-NODE_SIZE: Final = 15
+NODE_MASK = 13
+NODE_PAD = 14
+NODE_SIZE = 15
 """Token ids of MASK and PAD in a room slot, and the vocabulary size."""
 
-RELATIONS: Final = (
+RELATIONS = (
     "left-above",
     "left-below",
     "left-of",
@@ -65,45 +65,45 @@ RELATIONS: Final = (
 )
 """Relations of the first room of a pair to the second, by id. The y axis points down."""
 
-RELATED: Final = frozenset(range(len(RELATIONS)))
+RELATED = frozenset(range(len(RELATIONS)))
 """Ids of all relations, that is everything but `NO_EDGE`."""
 
-LEFT: Final = frozenset({0, 1, 2})
-RIGHT: Final = frozenset({7, 8, 9})
-ABOVE: Final = frozenset({0, 3, 8})
-BELOW: Final = frozenset({1, 6, 9})
+LEFT = frozenset({0, 1, 2})
+RIGHT = frozenset({7, 8, 9})
+ABOVE = frozenset({0, 3, 8})
+BELOW = frozenset({1, 6, 9})
 """Relations by the direction of the first room's centre as seen from the second's."""
 
-INSIDE: Final = 4
-SURROUNDING: Final = 5
+INSIDE = 4
+SURROUNDING = 5
 """The two containment relations."""
 
-NO_EDGE: Final = 10
+NO_EDGE = 10
 """The two rooms are not adjacent. Unlike MASK and PAD this is a data token."""
 
-EDGE_MASK: Final = 11
-EDGE_PAD: Final = 12
-EDGE_SIZE: Final = 13
+EDGE_MASK = 11
+EDGE_PAD = 12
+EDGE_SIZE = 13
 """Token ids of MASK and PAD in a pair of slots, and the vocabulary size."""
 
-NO_DOOR: Final = 0
-DOOR: Final = 1
-DOOR_MASK: Final = 2
-DOOR_PAD: Final = 3
+NO_DOOR = 0
+DOOR = 1
+DOOR_MASK = 2
+DOOR_PAD = 3
 """Token ids of a pair without and with a door, of MASK and PAD."""
 
-OUTSIDE: Final = "outside"
+OUTSIDE = "outside"
 """The other side of a front door."""
 
-AREAS: Final = (0.5, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0, 12.0, 15.0, 20.0, 30.0, 45.0, 90.0)
+AREAS = (0.5, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0, 12.0, 15.0, 20.0, 30.0, 45.0, 90.0)
 """Bounds of the area bins in square metres; the first and the last bin also hold smaller and larger
 rooms."""
 
-AREA_MASK: Final = len(AREAS) - 1
-AREA_PAD: Final = AREA_MASK + 1
+AREA_MASK = len(AREAS) - 1
+AREA_PAD = AREA_MASK + 1
 """Token ids of MASK and PAD of an area."""
 
-IDS: Final = {
+IDS = {
     "nodes": NODE_MASK,
     "edges": EDGE_MASK,
     "doors": DOOR_MASK,
@@ -111,10 +111,8 @@ IDS: Final = {
 }
 """Number of data ids of each field; the next two ids are MASK and PAD."""
 
-_AREA: Final = re.compile(
-    r"(?:(\d+(?:\.\d+)?) to|at (least|most)) (\d+(?:\.\d+)?) m(?:2|²)"
-)
-BOUNDARY_POINTS: Final = 48
+_AREA = re.compile(r"(?:(\d+(?:\.\d+)?) to|at (least|most)) (\d+(?:\.\d+)?) m(?:2|²)")
+BOUNDARY_POINTS = 48
 """Points of a boundary: the two ends of the front door, and at most 46 corners of the outline."""
 
 Format = Literal[

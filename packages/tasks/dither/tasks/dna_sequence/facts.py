@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
-__all__ = ["HasFacts", "SequenceFacts"]
+__all__ = ["SequenceFacts"]
 
 
 class SequenceFacts(NamedTuple):
@@ -12,12 +12,3 @@ class SequenceFacts(NamedTuple):
 
     length: int
     cells: tuple[str, ...]
-
-
-@runtime_checkable
-class HasFacts(Protocol):
-    """A source of sequences whose facts are known before it is read."""
-
-    def facts(self) -> SequenceFacts:
-        """Return length and cell types."""
-        ...

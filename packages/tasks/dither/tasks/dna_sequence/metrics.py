@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int64, UInt8
+from numpy import ndarray
 from scipy.spatial.distance import jensenshannon
 from scipy.stats import wasserstein_distance
 
@@ -21,9 +22,11 @@ from dither.registry.contracts.spaces import TokenSpace
 
 from ..get_region.data.motif_scan import Motif, scan
 from ..token_metrics import Accuracy, NatSums
-from .sequences import Sequences, reverse_complement
+from .sequences import Bases, Labels, Sequences, reverse_complement
 
 __all__ = ["BaseMetrics", "Group", "Markov", "Reference", "contrast", "kmer_codes"]
+
+_Vector = Float[ndarray, " _"]
 
 WORD = 6
 """Length of the k-mers that the classifier reads."""
@@ -35,7 +38,7 @@ WEIGHT = 4.0
 """Observations that the distribution of the next lower order counts for."""
 
 
-def kmer_codes(bases: UInt8[np.ndarray, "N L"], k: int) -> Int64[np.ndarray, "N n"]:
+def kmer_codes(bases: Bases, k: int) -> Int64[ndarray, "N n"]:
     """Return the k-mers of each sequence as numbers in base 4, the first base most significant."""
     codes = np.zeros((len(bases), max(bases.shape[1] - k + 1, 0)), np.int64)
     for place in range(k):
@@ -52,13 +55,13 @@ class Markov:
 
     def __init__(
         self,
-        bases: UInt8[np.ndarray, "N L"],
-        labels: Int64[np.ndarray, " N"],
+        bases: Bases,
+        labels: Labels,
         cells: int,
         order: int = 5,
     ) -> None:
         shorter = np.full((cells, 1, 4), 0.25)
-        self.tables: list[Float[np.ndarray, "C _ 4"]] = []
+        self.tables: list[Float[ndarray, "C _ 4"]] = []
         for known in range(order + 1):
             size = 4 ** (known + 1)
             codes = kmer_codes(bases, known + 1) + labels[:, None] * size
@@ -70,9 +73,7 @@ class Markov:
             shorter = (counts + WEIGHT * lower) / total
             self.tables.append(shorter)
 
-    def nats(
-        self, bases: UInt8[np.ndarray, "N L"], labels: Int64[np.ndarray, " N"]
-    ) -> Float[np.ndarray, " N"]:
+    def nats(self, bases: Bases, labels: Labels) -> Float[ndarray, " N"]:
         """Return -log p of each sequence given its cell type."""
         nats = np.zeros(len(bases))
         rows = np.arange(len(bases))
@@ -80,9 +81,7 @@ class Markov:
             nats -= np.log(self._next(bases, labels, place)[rows, base])
         return nats
 
-    def draw(
-        self, labels: Int64[np.ndarray, " N"], length: int, seed: int
-    ) -> UInt8[np.ndarray, "N L"]:
+    def draw(self, labels: Labels, length: int, seed: int) -> Bases:
         rng = np.random.default_rng(seed)
         bases = np.zeros((len(labels), length), np.uint8)
         for place in range(length):
@@ -92,14 +91,14 @@ class Markov:
 
     def _next(
         self,
-        bases: UInt8[np.ndarray, "N L"],
-        labels: Int64[np.ndarray, " N"],
+        bases: Bases,
+        labels: Labels,
         place: int,
-    ) -> Float[np.ndarray, "N 4"]:
+    ) -> Float[ndarray, "N 4"]:
         """Return the distribution of the base at a place given those before."""
         known = min(place, len(self.tables) - 1)
         context = kmer_codes(bases[:, place - known : place], known)[:, 0]
-        return np.asarray(self.tables[known][labels, context])
+        return self.tables[known][labels, context]
 
 
 @dataclass(frozen=True)
@@ -107,16 +106,16 @@ class Group:
     """Sequences of one cell type, or of none (label -1), and their statistics."""
 
     label: int
-    bases: UInt8[np.ndarray, "N L"]
-    kmers: Float[np.ndarray, " _"]
-    gc: Float[np.ndarray, " N"]
-    hits: Float[np.ndarray, " K"]
+    bases: Bases
+    kmers: _Vector
+    gc: Float[ndarray, " N"]
+    hits: Float[ndarray, " K"]
 
     @classmethod
     def of(
         cls,
         label: int,
-        bases: UInt8[np.ndarray, "N L"],
+        bases: Bases,
         k: int,
         motifs: list[Motif],
     ) -> Group:
@@ -165,7 +164,7 @@ class Reference:
     @cached_property
     def _halves(
         self,
-    ) -> tuple[tuple[UInt8[np.ndarray, "_ L"], Int64[np.ndarray, " _"]], ...]:
+    ) -> tuple[tuple[UInt8[ndarray, "_ L"], Int64[ndarray, " _"]], ...]:
         """Return the reference and the floor, with as many sequences of each cell type."""
         bases = self._sequences.bases["valid"]
         labels = self._sequences.labels["valid"]
@@ -182,16 +181,14 @@ class Reference:
         bases, labels = self._halves[0]
         return self.groups(bases, labels) | self.groups(bases, np.full_like(labels, -1))
 
-    def groups(
-        self, bases: UInt8[np.ndarray, "N L"], labels: Int64[np.ndarray, " N"]
-    ) -> dict[int, Group]:
+    def groups(self, bases: Bases, labels: Labels) -> dict[int, Group]:
         """Return sequences by cell type."""
         return {
             label: Group.of(label, bases[labels == label], self._k, self.motifs)
             for label in np.unique(labels).tolist()
         }
 
-    def rivals(self, labels: Int64[np.ndarray, " N"]) -> dict[str, dict[int, Group]]:
+    def rivals(self, labels: Labels) -> dict[str, dict[int, Group]]:
         """Return noise floor and draws of the Markov chain, as many of each cell type as labels."""
         # Metrics and plots of the same samples need them twice.
         key = labels.tobytes()
@@ -256,9 +253,7 @@ class Reference:
             name: float(value) for name, value in metrics.items() if np.isfinite(value)
         }
 
-    def sample_metrics(
-        self, bases: UInt8[np.ndarray, "N L"], labels: Int64[np.ndarray, " N"]
-    ) -> dict[str, float]:
+    def sample_metrics(self, bases: Bases, labels: Labels) -> dict[str, float]:
         """Return `compare` of samples, the floor (`NAME_floor`) and the chain (`NAME_markov`)."""
         if not len(bases):
             return {}
@@ -269,16 +264,16 @@ class Reference:
         return metrics
 
     @cached_property
-    def _known(self) -> Int64[np.ndarray, " _"]:
+    def _known(self) -> Int64[ndarray, " _"]:
         return np.sort(kmer_codes(self._sequences.bases["train"], COPIED).ravel())
 
-    def _is_known(self, codes: Int64[np.ndarray, "N n"]) -> Bool[np.ndarray, "N n"]:
+    def _is_known(self, codes: Int64[ndarray, "N n"]) -> Bool[ndarray, "N n"]:
         if not len(self._known):
             return np.zeros(codes.shape, bool)
         place = np.searchsorted(self._known, codes)
         # A code above all others has no place.
         nearest = self._known[place.clip(max=len(self._known) - 1)]
-        known: Bool[np.ndarray, "N n"] = nearest == codes
+        known: Bool[ndarray, "N n"] = nearest == codes
         return known
 
     @cached_property
@@ -313,7 +308,7 @@ class Reference:
         return accuracy
 
 
-def _features(bases: UInt8[np.ndarray, "N L"]) -> Float[np.ndarray, "N F"]:
+def _features(bases: Bases) -> Float[ndarray, "N F"]:
     """Return square roots of the counts of 6-mers on both strands.
 
     A 6-mer and its reverse complement are one feature.
@@ -334,15 +329,13 @@ def _features(bases: UInt8[np.ndarray, "N L"]) -> Float[np.ndarray, "N F"]:
     return np.sqrt(counts.reshape(count, -1))
 
 
-def contrast(hits: list[Float[np.ndarray, " K"]]) -> Float[np.ndarray, " _"]:
+def contrast(hits: list[Float[ndarray, " K"]]) -> _Vector:
     """Return the share of hits of each cell type minus the mean over cell types."""
-    centred: Float[np.ndarray, " _"] = (np.array(hits) - np.mean(hits, 0)).ravel()
+    centred: _Vector = (np.array(hits) - np.mean(hits, 0)).ravel()
     return centred
 
 
-def _correlation(
-    first: Float[np.ndarray, " _"], second: Float[np.ndarray, " _"]
-) -> float:
+def _correlation(first: _Vector, second: _Vector) -> float:
     """Return Pearson's r; NaN if one side is constant."""
     # Up to rounding of the means over cell types.
     if min(np.ptp(first), np.ptp(second)) < 1e-12:

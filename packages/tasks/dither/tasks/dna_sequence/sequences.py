@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int64, UInt8
+from numpy import ndarray
 
 from dither.registry.contracts.protocols import Split
 from dither.registry.files.cache import fetch_wheel
@@ -22,7 +23,19 @@ from ..get_region.data.motif_scan import BASES, Motif, encode
 from ..get_region.formats.motif_files import read_motifs
 from .facts import SequenceFacts
 
-__all__ = ["Planted", "Sequences", "as_text", "plant", "read_dhs", "reverse_complement"]
+__all__ = [
+    "Bases",
+    "Labels",
+    "Planted",
+    "Sequences",
+    "as_text",
+    "plant",
+    "read_dhs",
+    "reverse_complement",
+]
+
+Bases = UInt8[ndarray, "N L"]
+Labels = Int64[ndarray, " N"]
 
 DOMINANT = 0.95
 """Probability of the most likely base of a column."""
@@ -39,15 +52,10 @@ class Sequences:
 
     name: str
     cells: tuple[str, ...]
-    bases: dict[Split, UInt8[np.ndarray, "_ L"]]
-    labels: dict[Split, Int64[np.ndarray, " _"]]
+    bases: dict[Split, UInt8[ndarray, "_ L"]]
+    labels: dict[Split, Int64[ndarray, " _"]]
     motifs: Callable[[], Sequence[Motif]]
-    nats: (
-        Callable[
-            [UInt8[np.ndarray, "N L"], Int64[np.ndarray, " N"]], Float[np.ndarray, " N"]
-        ]
-        | None
-    ) = None
+    nats: Callable[[Bases, Labels], Float[ndarray, " N"]] | None = None
 
     def facts(self) -> SequenceFacts:
         return SequenceFacts(self.bases["train"].shape[1], self.cells)
@@ -59,7 +67,7 @@ def read_dhs(name: str) -> Sequences:
     bases = encode(regions.sequence)
     labels = regions.open.argmax(1)
     valid, test = (np.isin(regions.chromosome, chromosomes) for chromosomes in HELD_OUT)
-    rows: dict[Split, np.ndarray] = {
+    rows: dict[Split, ndarray] = {
         "train": ~(valid | test),
         "valid": valid,
         "test": test,
@@ -73,12 +81,12 @@ def read_dhs(name: str) -> Sequences:
     )
 
 
-def reverse_complement(bases: UInt8[np.ndarray, "N L"]) -> UInt8[np.ndarray, "N L"]:
+def reverse_complement(bases: Bases) -> Bases:
     """Return the other strand of each sequence."""
     return 3 - bases[:, ::-1]
 
 
-def as_text(bases: UInt8[np.ndarray, "N L"]) -> list[str]:
+def as_text(bases: Bases) -> list[str]:
     """Return sequences as strings of A, C, G and T."""
     letters = np.frombuffer(BASES.encode(), np.uint8)
     return [letters[row].tobytes().decode() for row in bases]
@@ -99,17 +107,15 @@ class Planted:
         best = np.random.default_rng([seed, 0]).integers(4, size=(cells, motifs, width))
         is_best = np.arange(4) == best[..., None]
         self.rate = rate
-        self.motifs: Float[np.ndarray, "C K W 4"] = np.where(
+        self.motifs: Float[ndarray, "C K W 4"] = np.where(
             is_best, DOMINANT, (1 - DOMINANT) / 3
         )
         gc = np.linspace(0.3, 0.7, cells) if cells > 1 else np.array([0.5])
-        self.background: Float[np.ndarray, "C 4"] = (
+        self.background: Float[ndarray, "C 4"] = (
             np.stack([1 - gc, gc, gc, 1 - gc], 1) / 2
         )
 
-    def draw(
-        self, count: int, length: int, seed: list[int]
-    ) -> tuple[UInt8[np.ndarray, "N L"], Int64[np.ndarray, " N"]]:
+    def draw(self, count: int, length: int, seed: list[int]) -> tuple[Bases, Labels]:
         """Draw sequences, cell types in turn."""
         rng = np.random.default_rng(seed)
         cells, motifs, width, _ = self.motifs.shape
@@ -126,9 +132,7 @@ class Planted:
             free[rows] = start + width
         return bases, labels
 
-    def nats(
-        self, bases: UInt8[np.ndarray, "N L"], labels: Int64[np.ndarray, " N"]
-    ) -> Float[np.ndarray, " N"]:
+    def nats(self, bases: Bases, labels: Labels) -> Float[ndarray, " N"]:
         """Return -log p of each sequence given its cell type: the forward algorithm.
 
         The states are the places at which a motif may begin.
@@ -162,9 +166,9 @@ class Planted:
 
 def _choose(
     rng: np.random.Generator,
-    probabilities: Float[np.ndarray, "... 4"],
+    probabilities: Float[ndarray, "... 4"],
     shape: tuple[int, int],
-) -> UInt8[np.ndarray, "..."]:
+) -> UInt8[ndarray, "..."]:
     """Draw one base for each of the distributions, which broadcast to `shape`."""
     u = rng.random(shape)
     bases = np.zeros(shape, np.uint8)
@@ -187,8 +191,8 @@ def plant(
     """Draw the sequences of each split, of cell types `names`; other options as of `Planted`."""
     planted = Planted(seed=seed, **options)
     sizes: dict[Split, int] = {"train": train, "valid": held, "test": held}
-    bases: dict[Split, UInt8[np.ndarray, "_ L"]] = {}
-    labels: dict[Split, Int64[np.ndarray, " _"]] = {}
+    bases: dict[Split, UInt8[ndarray, "_ L"]] = {}
+    labels: dict[Split, Int64[ndarray, " _"]] = {}
     for number, (split, size) in enumerate(sizes.items()):
         bases[split], labels[split] = planted.draw(size, length, [seed, 1 + number])
 

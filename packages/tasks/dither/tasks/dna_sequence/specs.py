@@ -17,7 +17,7 @@ from dither.registry.spec.base import PathStr, Slot, named
 from dither.registry.spec.misfit import Misfit, below
 
 from ..missing_library import require_extra
-from .facts import HasFacts, SequenceFacts
+from .facts import SequenceFacts
 
 if TYPE_CHECKING:
     from .sequences import Sequences
@@ -29,8 +29,8 @@ __all__ = ["DHSSequences", "DnaSequence", "PlantedMotifs"]
 class DnaSequence(TaskSpec):
     """DNA sequences of fixed length over A, C, G and T, with the cell type as a condition.
 
-    A source is a data component with `gives = "sequences"` whose `build` returns `Sequences`; it
-    may also have a method `facts` that returns `SequenceFacts`.
+    A source is a data component with `gives = "sequences"` whose `build` returns `Sequences`, and
+    whose `facts` returns `SequenceFacts`.
     """
 
     name = "dna-sequence"
@@ -78,8 +78,7 @@ class DnaSequence(TaskSpec):
 
     def space(self) -> TokenSpace:
         """Return one field of four ids, "bases", and the condition "cell"."""
-        source = self.data if isinstance(self.data, HasFacts) else self.data.build()
-        facts: SequenceFacts = source.facts()
+        facts: SequenceFacts = self.data.facts()
         cell = Condition("cell", len(facts.cells), facts.cells)
         return TokenSpace((Field("bases", facts.length, 4),), (cell,))
 

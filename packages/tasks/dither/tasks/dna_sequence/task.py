@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import log
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Int, Int64, UInt8
+from numpy import ndarray
 from torch import Tensor
 
 from dither.registry.config.errors import Refused
@@ -27,9 +28,11 @@ from .sequences import Sequences, as_text, reverse_complement
 
 __all__ = ["DnaSequences"]
 
+_Samples = Int[Tensor, "N L"]
+
 SHOWN = 8
 """Sequences of each cell type in the text of samples."""
-SERIES: Final = {
+SERIES = {
     "markov": ("Markov chain, order 5", ORANGE),
     "floor": ("held-out, other half", GREY),
     "samples": ("samples", BLUE),
@@ -109,17 +112,15 @@ class DnaSequences(Task):
             result[f"nats_per_base/{name}"] = mean / self.space.length
         return result
 
-    def sample_metrics(
-        self, samples: Int[Tensor, "N L"], like: Clean
-    ) -> dict[str, float]:
+    def sample_metrics(self, samples: _Samples, like: Clean) -> dict[str, float]:
         """Return distances of samples to held-out sequences and accuracies; see `Reference`."""
         return self._reference.sample_metrics(*_arrays(samples, like))
 
-    def decode(self, samples: Int[Tensor, "N L"], like: Clean) -> list[str]:
+    def decode(self, samples: _Samples, like: Clean) -> list[str]:
         """Return each sample as a text of A, C, G and T."""
         return as_text(samples.cpu().numpy().astype(np.uint8))
 
-    def plots(self, samples: Int[Tensor, "N L"], like: Clean) -> Iterator[Picture]:
+    def plots(self, samples: _Samples, like: Clean) -> Iterator[Picture]:
         """Yield a picture that compares samples with held-out sequences, and samples as text."""
         bases, labels = _arrays(samples, like)
         if len(bases):
@@ -132,7 +133,7 @@ class DnaSequences(Task):
 
     def export(
         self,
-        samples: Int[Tensor, "N L"],
+        samples: _Samples,
         like: Clean,
         form: str,
         folder: Path,
@@ -145,8 +146,8 @@ class DnaSequences(Task):
 
     def _fasta(
         self,
-        bases: UInt8[np.ndarray, "N L"],
-        labels: Int64[np.ndarray, " N"],
+        bases: UInt8[ndarray, "N L"],
+        labels: Int64[ndarray, " N"],
         limit: int | None = None,
     ) -> str:
         """Return records `>sample-NUMBER CELL`, with at most `limit` of each cell type."""
@@ -163,8 +164,8 @@ class DnaSequences(Task):
 
 
 def _arrays(
-    samples: Int[Tensor, "N L"], like: Clean
-) -> tuple[UInt8[np.ndarray, "N L"], Int64[np.ndarray, " N"]]:
+    samples: _Samples, like: Clean
+) -> tuple[UInt8[ndarray, "N L"], Int64[ndarray, " N"]]:
     return samples.cpu().numpy().astype(np.uint8), like.cond["cell"].cpu().numpy()
 
 

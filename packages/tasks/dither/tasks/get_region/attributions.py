@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from numpy import ndarray
 from torch import Tensor
 
 from dither.registry.contracts.protocols import TrainedModel
@@ -27,9 +28,9 @@ from .source_windows import DataRequest, RegionWindows, SourceWindows
 
 __all__ = ["attribute"]
 
-EXPLAINED: Final = 4096
+EXPLAINED = 4096
 """Largest number of regions that are explained; windows are thinned out evenly."""
-METHODS: Final = ("gradient_x_input", "knock_out")
+METHODS = ("gradient_x_input", "knock_out")
 
 
 def attribute(
@@ -122,7 +123,7 @@ def _stack(parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
     return [torch.stack(of_kind) for of_kind in zip(*parts, strict=True)]
 
 
-def _table(axes: Mapping[str, Any], values: Sequence[Float[np.ndarray, "..."]]) -> Any:
+def _table(axes: Mapping[str, Any], values: Sequence[Float[ndarray, "..."]]) -> Any:
     """Return a row for each element of both methods, with the labels of its axes."""
     import pandas  # type: ignore[import-untyped,unused-ignore]
 
@@ -133,9 +134,9 @@ def _table(axes: Mapping[str, Any], values: Sequence[Float[np.ndarray, "..."]]) 
 
 def _by_gene(
     matrix: RegionMatrix,
-    regions: Int[np.ndarray, " g"],
-    values: Sequence[Float[np.ndarray, "C K g M"]],
-) -> tuple[list[str], list[Float[np.ndarray, "C K G M"]]]:
+    regions: Int[ndarray, " g"],
+    values: Sequence[Float[ndarray, "C K g M"]],
+) -> tuple[list[str], list[Float[ndarray, "C K G M"]]]:
     """Return genes, and means over the regions in which each is transcribed."""
     assert matrix.gene is not None
     assert matrix.gene_region is not None

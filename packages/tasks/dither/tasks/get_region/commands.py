@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import typer
 
-from dither.registry.config.errors import Problem, Refused
+from dither.registry.config.errors import Refused
 from dither.registry.contracts.commands import Engine, RunOptions
 
 from ..command_options import (
@@ -139,7 +139,7 @@ def _apply(
         model = engine.load(run, options)
         if not isinstance(model.task, RegionWindows):
             message = "the task of the run is not about regions"
-            raise Refused(Problem(message, ("task",), code="misfit"))
+            raise Refused(message, ("task",), code="misfit")
         request = DataRequest(folder, data, split, cell, formats or ())
         for file in method(model.task, model, request):
             typer.echo(file)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Shaped
+from numpy import ndarray
 
 from dither.registry.config.errors import Problem, Refused
 
@@ -21,13 +22,13 @@ from .formats.region_checks import RawArrays
 
 __all__ = ["convert"]
 
-ARRAY_NAMES: Final = {
+ARRAY_NAMES = {
     "open": "open or closed",
     "atpm": "atpm",
     "expression": "expression",
     "tss": "TSS",
 }
-DTYPES: Final = {
+DTYPES = {
     "open": np.bool_,
     "atpm": np.float32,
     "expression": np.float32,
@@ -112,13 +113,13 @@ def _blocks(
     dtype: np.dtype[Any],
     path: Path,
     update: Callable[[int, int], None],
-) -> Iterator[Shaped[np.ndarray, "n M"]]:
+) -> Iterator[Shaped[ndarray, "n M"]]:
     """Yield the features by blocks; raise Refused at a number that float16 does not hold."""
     features = raw.arrays["features"]
     largest = float(np.finfo(dtype).max)
     # By blocks, as the features may be larger than the memory.
     for rows in row_blocks(len(features)):
-        block: Float[np.ndarray, "n M"] = np.asarray(features[rows])
+        block: Float[ndarray, "n M"] = np.asarray(features[rows])
         if block.size and float(block.max()) > largest:
             # In float64: compared with an array of float16 the limit itself would round.
             too_large = block.astype(np.float64) > largest
@@ -127,9 +128,7 @@ def _blocks(
             where = raw.locate("features", rows.start + row, motif)
             limit = f"{dtype} holds ({largest:g})"
             message = f"{path}: {where}: {block[row, column]:g} is more than {limit}"
-            raise Refused(
-                Problem(message, help="use --dtype float32", code="out-of-range")
-            )
+            raise Refused(message, help="use --dtype float32", code="out-of-range")
         yield block
         update(rows.stop, len(features))
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Shaped
+from numpy import ndarray
 from torch import Tensor
 
 from dither.registry.contracts.protocols import Picture
@@ -37,7 +38,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Labels", "draw_attributions", "draw_umap", "plot_samples"]
 
-HEAT: Final[dict[str, Any]] = {"aspect": "auto", "interpolation": "nearest"}
+_Window = Float[ndarray, "L M"]
+_Vector = Float[ndarray, " n"]
+_Mask = Bool[ndarray, "L M"]
+
+HEAT: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest"}
 STRIP = 0.16
 WIDE_STRIP = 0.5
 """Width of a column after the motifs, as a share of that of the motifs; the wider one if no motif
@@ -59,7 +64,7 @@ class _Panel:
     """A heat map of all columns of a window; `label` is that of the colours of motifs."""
 
     name: str
-    values: Shaped[np.ndarray, "L M"]
+    values: Shaped[ndarray, "L M"]
     label: str = "motif score"
     is_mask: bool = False
     is_difference: bool = False
@@ -67,9 +72,9 @@ class _Panel:
 
 def _draw_window(
     title: str,
-    truth: Float[np.ndarray, "L M"],
-    masked: Bool[np.ndarray, "L M"],
-    drawn: Float[np.ndarray, "L M"],
+    truth: _Window,
+    masked: _Mask,
+    drawn: _Window,
     places: Sequence[str],
     motifs: Sequence[str],
     extra: Sequence[str],
@@ -125,9 +130,9 @@ def _draw_window(
 
 
 def _panels(
-    truth: Float[np.ndarray, "L M"],
-    masked: Bool[np.ndarray, "L M"],
-    drawn: Float[np.ndarray, "L M"],
+    truth: _Window,
+    masked: _Mask,
+    drawn: _Window,
 ) -> list[_Panel]:
     panels = [_Panel("truth", truth)]
     if (masked != masked[:1]).any():
@@ -388,9 +393,9 @@ def plot_samples(
 
 def _draw_tracks(
     like: Clean,
-    truth: Float[np.ndarray, "L M"],
-    draws: Float[np.ndarray, "K L M"],
-    counted: Bool[np.ndarray, "L M"],
+    truth: _Window,
+    draws: Float[ndarray, "K L M"],
+    counted: _Mask,
     labels: Labels,
 ) -> bytes:
     """Return a PNG of the first window over the genome: columns after the motifs, or a motif."""
@@ -444,13 +449,13 @@ def _draw_tracks(
 
 def _draw_track(
     axis: Axes,
-    place: Float[np.ndarray, " n"],
-    truth: Float[np.ndarray, " n"],
-    draws: Float[np.ndarray, "K n"],
-) -> Float[np.ndarray, " n"]:
+    place: _Vector,
+    truth: _Vector,
+    draws: Float[ndarray, "K n"],
+) -> _Vector:
     """Draw truth, mean and interval of the draws at places of regions; return the mean."""
     count = len(draws)
-    mean: Float[np.ndarray, " n"] = draws.mean(0)
+    mean: _Vector = draws.mean(0)
     label = "prediction"
     if count > 1:
         label = f"mean of {count} draws"
@@ -467,7 +472,7 @@ def _draw_track(
 
 
 def draw_attributions(
-    values: Float[np.ndarray, "K M"], titles: Sequence[str], motifs: Sequence[str]
+    values: Float[ndarray, "K M"], titles: Sequence[str], motifs: Sequence[str]
 ) -> bytes:
     """Return a PNG: the attributions of the strongest motifs to each column of a cell type."""
     # The strongest in any column, sorted by the first.
@@ -491,7 +496,7 @@ def draw_attributions(
     return to_png(figure)
 
 
-def draw_umap(embeddings: Float[np.ndarray, "N D"]) -> bytes | None:
+def draw_umap(embeddings: Float[ndarray, "N D"]) -> bytes | None:
     """Return a PNG of embeddings in two dimensions; None if umap-learn is not installed."""
     try:
         from umap import UMAP

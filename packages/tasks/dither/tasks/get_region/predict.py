@@ -6,11 +6,12 @@ Letters: N windows, L regions of a window, M motifs, K predicted columns, C cell
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from numpy import ndarray
 
 from dither.registry.config.errors import Refused
 from dither.registry.contracts.protocols import TrainedModel
@@ -28,7 +29,7 @@ from .source_windows import (
 
 __all__ = ["embed", "predict", "predict_values"]
 
-FORMS: Final = ("csv", "npz", "h5ad", "bedgraph", "bigwig")
+FORMS = ("csv", "npz", "h5ad", "bedgraph", "bigwig")
 
 
 def predict(
@@ -97,9 +98,9 @@ def _write_table(path: Path, arrays: dict[str, Any]) -> None:
 def predict_values(
     task: RegionWindows,
     model: TrainedModel,
-    x: Float[np.ndarray, "N L M"],
+    x: Float[ndarray, "N L M"],
     cell: str | None = None,
-) -> Float[np.ndarray, "N L K"]:
+) -> Float[ndarray, "N L K"]:
     """Return predictions for motifs in the units of the source.
 
     `cell` may be left out if the model knows only one.
@@ -131,7 +132,7 @@ def predict_values(
     ).copy()
     clean = known_motifs(task, scaled, real, next(iter(labels.values())))
     draws = torch.stack([model.sample(clean) for _ in range(task.draws)])
-    mean: np.ndarray = task.inverse_transform(draws.mean(0))
+    mean: ndarray = task.inverse_transform(draws.mean(0))
     return mean[:, :length, task.motifs :]
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float32, Int
+from numpy import ndarray
 
 from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.contracts.protocols import Split
@@ -34,7 +35,7 @@ __all__ = [
 
 RegionWindows = Any
 """The task of `task.py`, which imports this module."""
-BATCH: Final = 8
+BATCH = 8
 """Windows of one call of the model."""
 
 
@@ -83,7 +84,7 @@ class SourceWindows:
             message = (
                 f'no region is in the split "{request.split}"; chromosomes: {names}'
             )
-            raise Refused(Problem(message, help="use --split all", code="no-samples"))
+            raise Refused(message, help="use --split all", code="no-samples")
         return cls(task, matrix, windows, cells)
 
     @property
@@ -110,7 +111,7 @@ class SourceWindows:
             "end": matrix.end[rows],
         }
 
-    def truth(self, cell: str) -> Float32[np.ndarray, "R k"]:
+    def truth(self, cell: str) -> Float32[ndarray, "R k"]:
         """Return the columns after the motifs in the units of the source; NaN if unknown."""
         size = len(self.matrix)
         kind = self.task.spec.column()
@@ -141,7 +142,7 @@ class SourceWindows:
 
     def batches(
         self, cell: str, every: int = 1
-    ) -> Iterator[tuple[Clean, Int[np.ndarray, "N L"]]]:
+    ) -> Iterator[tuple[Clean, Int[ndarray, "N L"]]]:
         """Yield windows and their regions; everything that the model predicts is masked."""
         task = self.task
         given = task.given.numpy()[task.motifs :]
@@ -164,7 +165,7 @@ class SourceWindows:
             yield replace(clean, cond=cond), index
 
     def _conditions(
-        self, cell: str, index: Int[np.ndarray, "N L"], real: Bool[np.ndarray, "N L"]
+        self, cell: str, index: Int[ndarray, "N L"], real: Bool[ndarray, "N L"]
     ) -> dict[str, torch.Tensor]:
         """Return chromosome, centre and transcription starts of windows."""
         matrix = self.matrix
@@ -191,8 +192,8 @@ class SourceWindows:
 
 def known_motifs(
     task: RegionWindows,
-    scaled: Float[np.ndarray, "N L W"],
-    real: Bool[np.ndarray, "N L"],
+    scaled: Float[ndarray, "N L W"],
+    real: Bool[ndarray, "N L"],
     label: int,
 ) -> Clean:
     """Return windows whose motifs, and groups that are always given, are known."""
@@ -245,9 +246,7 @@ def _read(task: RegionWindows, paths: Sequence[Path]) -> RegionMatrix:
         names = ", ".join(missing[:5])
         count = f"{len(missing)} of {task.motifs} motifs of the model"
         message = f"{paths[0]}: {count} are missing: {names}"
-        raise Refused(
-            Problem(message, help="motifs are matched by name", code="missing-array")
-        )
+        raise Refused(message, help="motifs are matched by name", code="missing-array")
     order = [place[name] for name in own.motifs]
     return replace(
         matrix,

@@ -21,7 +21,6 @@ from .data.column_groups import (
     GIVEN,
     Accessibility,
     Given,
-    HasFacts,
     Largest,
     RegionFacts,
     Transform,
@@ -32,7 +31,6 @@ from .data.column_groups import (
 if TYPE_CHECKING:
     from dither.registry.contracts.protocols import Split
 
-    from .data.region_matrix import RegionMatrix
     from .task import RegionWindows
 
 __all__ = ["GetRegion"]
@@ -44,7 +42,7 @@ class GetRegion(TaskSpec):
     """Windows of genome regions: motifs, and accessibility and expression in a cell type.
 
     A source of regions is a data component with `gives = "regions"` whose `build` returns a
-    `RegionMatrix`; it may also have a method `facts` that returns `RegionFacts`.
+    `RegionMatrix`; its `facts` returns `RegionFacts`.
     """
 
     name = "get-region"
@@ -199,7 +197,7 @@ class GetRegion(TaskSpec):
         if data:
             return
         try:
-            facts = self._facts()
+            facts = self.data.facts()
         except Refused as refused:
             for problem in refused.problems:
                 place = problem.path[1:] or ("data",)
@@ -219,7 +217,7 @@ class GetRegion(TaskSpec):
             return
         if not self.expression:
             yield _no_effect("expressed", "set expression = true")
-        elif not self._facts().atpm:
+        elif not self.data.facts().atpm:
             yield _no_effect("expressed", "remove expressed", ": the data have no atpm")
 
     def _is_default(self, option: str) -> bool:
@@ -250,18 +248,12 @@ class GetRegion(TaskSpec):
             message = f"a window of {self.regions} regions is {longest}"
             yield Misfit(message, ("regions",), code="no-samples")
 
-    def _facts(self) -> RegionFacts:
-        if isinstance(self.data, HasFacts):
-            return self.data.facts()
-        matrix: RegionMatrix = self.data.build()
-        return matrix.facts()
-
     def _groups(self, motifs: int) -> tuple[Group, ...]:
         return column_groups(motifs, self.column() != "none", self.expression)
 
     def space(self) -> FeatureSpace:
         """Return the space of windows: `regions` positions of motifs and columns after them."""
-        return self.space_of(self._facts())
+        return self.space_of(self.data.facts())
 
     def space_of(self, facts: RegionFacts) -> FeatureSpace:
         """Return the space of windows of a source."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Float32, Shaped
+from numpy import ndarray
 from torch import Tensor
 
 from dither.registry.contracts.protocols import Picture, Split, Task
@@ -37,7 +38,9 @@ from .predict import predict_values
 
 __all__ = ["HEADER", "RegionWindows"]
 
-HEADER: Final = (
+_Samples = Float[Tensor, "N L M"]
+
+HEADER = (
     "chromosome",
     "start",
     "end",
@@ -128,7 +131,7 @@ class RegionWindows(Task):
 
     def inverse_transform(
         self, values: Float[Tensor, "*B W"]
-    ) -> Float32[np.ndarray, "*B W"]:
+    ) -> Float32[ndarray, "*B W"]:
         """Return values of the model in the units of the source.
 
         Accessibility under `largest = "window"` remains a share of the largest of its window.
@@ -165,14 +168,12 @@ class RegionWindows(Task):
                 batches[APART] = self._latest.trained.batches
         return baseline_metrics(self._new_metrics, self._fit, batches)
 
-    def sample_metrics(
-        self, samples: Float[Tensor, "N L M"], like: Clean
-    ) -> dict[str, float]:
+    def sample_metrics(self, samples: _Samples, like: Clean) -> dict[str, float]:
         """Return the metrics of sampled values, and of several draws of a window."""
         self._sampled = sampled_batches(self._new_metrics(), samples, like)
         return sample_metrics(self._new_metrics(), samples, like)
 
-    def plots(self, samples: Float[Tensor, "N L M"], like: Clean) -> Iterator[Picture]:
+    def plots(self, samples: _Samples, like: Clean) -> Iterator[Picture]:
         """Yield heat maps of the first windows, and plots of columns and draws."""
         latest = self._latest
         # An evaluation that was interrupted has no curves.
@@ -192,7 +193,7 @@ class RegionWindows(Task):
 
     def export(
         self,
-        samples: Float[Tensor, "N L M"],
+        samples: _Samples,
         like: Clean,
         form: str,
         folder: Path,
@@ -234,7 +235,7 @@ class RegionWindows(Task):
 
 def sampled_regions(
     source: RegionSamples, samples: Float[Tensor, "N L W"], like: Clean
-) -> dict[str, Shaped[np.ndarray, "..."]]:
+) -> dict[str, Shaped[ndarray, "..."]]:
     """Return samples and truth in the units of the source, and their places.
 
     - `samples`, `truth`: NaN on padding. `N L W`.
@@ -292,7 +293,7 @@ def sampled_regions(
 
 
 def table_of(
-    arrays: Mapping[str, Shaped[np.ndarray, "..."]], draws: Sequence[slice]
+    arrays: Mapping[str, Shaped[ndarray, "..."]], draws: Sequence[slice]
 ) -> Any:
     """Return a row for each sampled region and column, with all draws of it; see `HEADER`."""
     import pandas  # type: ignore[import-untyped,unused-ignore]

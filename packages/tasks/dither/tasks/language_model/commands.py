@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from dither.registry.config.errors import Problem, Refused
+from dither.registry.config.errors import Refused
 from dither.registry.contracts.commands import DrawnSamples, Engine, SampleRequest
 
 from ..command_options import (
@@ -170,7 +170,7 @@ def _add_evaluation(app: typer.Typer, engine: Engine) -> None:
 
             if not isinstance(task, LanguageModelling):
                 message = "the task of the run is not about text"
-                raise Refused(Problem(message, ("task",), code="misfit"))
+                raise Refused(message, ("task",), code="misfit")
             if data is not None:
                 return task.over_store(data, split)
             return task.over_texts([_read_text(file) for file in files])
@@ -232,7 +232,7 @@ def write_frontier(
 
     if not isinstance(task, LanguageModelling):
         message = "the task of the run has no frontier of samples"
-        raise Refused(Problem(message, ("task",), code="misfit"))
+        raise Refused(message, ("task",), code="misfit")
 
     def with_options() -> Iterator[
         tuple[Mapping[str, float], Any, Any, Mapping[str, float]]

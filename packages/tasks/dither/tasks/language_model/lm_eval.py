@@ -196,4 +196,4 @@ def _task_name(file: Path) -> str:
         key, _, value = line.partition(":")
         if key.strip() == "task":
             return value.strip().strip("\"'")
-    raise Refused(Problem(f"{file} has no line `task: NAME`", code="missing-key"))
+    raise Refused(f"{file} has no line `task: NAME`", code="missing-key")

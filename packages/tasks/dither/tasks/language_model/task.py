@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from dither.registry.config.errors import Problem, Refused
+from dither.registry.config.errors import Refused
 from dither.registry.contracts.protocols import Picture, Split, Task
 from dither.registry.contracts.records import Clean
 from dither.registry.contracts.spaces import Field, TokenSpace
@@ -54,6 +54,8 @@ from .metrics.judge import FolderJudge
 from .metrics.perplexity import TextMetrics, after_end
 
 __all__ = ["LanguageModelling", "TextTemplates"]
+
+_Samples = Int[Tensor, "N L"]
 
 REFERENCE = 256
 """Windows of the validation split whose diversity is reported next to that of samples."""
@@ -126,7 +128,7 @@ class TextTemplates:
         size = sum(map(len, ids))
         if size > self.length:
             message = f"the text has {size} ids, but a window {self.length}"
-            raise Refused(Problem(message, code="misfit"))
+            raise Refused(message, code="misfit")
 
         like = self.like(n, seed)
         x0 = like.x0.clone()
@@ -144,23 +146,21 @@ class TextTemplates:
         """Return the text of ids."""
         return self.tokenizer.decode(np.asarray(ids, np.int64))
 
-    def decode(self, samples: Int[Tensor, "N L"], like: Clean) -> list[str]:
+    def decode(self, samples: _Samples, like: Clean) -> list[str]:
         """Return each sample as text, up to its end."""
         return [self.tokenizer.decode(row) for row in self._texts(samples, like)]
 
-    def sample_metrics(
-        self, samples: Int[Tensor, "N L"], like: Clean
-    ) -> dict[str, float]:
+    def sample_metrics(self, samples: _Samples, like: Clean) -> dict[str, float]:
         """Return the diversity of samples."""
         return diversity_metrics(samples.cpu().numpy(), like.valid.cpu().numpy())
 
-    def plots(self, samples: Int[Tensor, "N L"], like: Clean) -> Iterator[Picture]:
+    def plots(self, samples: _Samples, like: Clean) -> Iterator[Picture]:
         """Yield each sample as text, up to its end; control characters become U+FFFD."""
         for number, row in enumerate(self._texts(samples, like)):
             text = self.tokenizer.decode(row).translate(CONTROLS)
             yield Picture(f"sample-{number:03d}", text=text)
 
-    def _texts(self, samples: Int[Tensor, "N L"], like: Clean) -> list[Ids]:
+    def _texts(self, samples: _Samples, like: Clean) -> list[Ids]:
         """Return the ids of each sample up to its first end-of-text id, without padding."""
         end = self.tokenizer.end
         texts = []
@@ -235,7 +235,7 @@ class LanguageModelling(TextTemplates, Task):
         }
         if documents == "ended" and tokenizer.end is None:
             raise Refused(
-                Problem(NO_END, path=("task", "documents"), help=ADD_END, code="misfit")
+                NO_END, path=("task", "documents"), help=ADD_END, code="misfit"
             )
         for split in ("train", "valid"):
             if not len(self.ids[split]):
@@ -246,9 +246,7 @@ class LanguageModelling(TextTemplates, Task):
             size = f"{len(self.ids['train'])} ids, less than one window of {length}"
             message = f"{corpus.name}: the training text has {size}"
             fix = "lower length, or give more text"
-            raise Refused(
-                Problem(message, path=("task", "length"), help=fix, code="no-samples")
-            )
+            raise Refused(message, path=("task", "length"), help=fix, code="no-samples")
 
     def size(self, split: Split) -> int:
         return len(self._windows[split])
@@ -374,9 +372,7 @@ class LanguageModelling(TextTemplates, Task):
             metrics[f"{name}/real"] = value
         return metrics
 
-    def sample_metrics(
-        self, samples: Int[Tensor, "N L"], like: Clean
-    ) -> dict[str, float]:
+    def sample_metrics(self, samples: _Samples, like: Clean) -> dict[str, float]:
         """Return the diversity of samples, and on request scores of n-grams and of the judge.
 
         `ngram_bits_per_char` is low for text like the training split, and lower still for
@@ -415,13 +411,13 @@ class LanguageModelling(TextTemplates, Task):
         if self._judge is None and self._order is None:
             message = "a frontier requires the perplexity of samples"
             fix = "set task.ngrams or task.judge"
-            raise Refused(Problem(message, ("task", "ngrams"), help=fix, code="misfit"))
+            raise Refused(message, ("task", "ngrams"), help=fix, code="misfit")
         size = self.size("valid")
         if size < 2 * count:
             message = (
                 f"{2 * count} windows of validation are compared, but there are {size}"
             )
-            raise Refused(Problem(message, ("evaluate", "samples"), code="no-samples"))
+            raise Refused(message, ("evaluate", "samples"), code="no-samples")
 
         numbers = np.linspace(0, size - 1, 2 * count).astype(np.int64)
         reference = self.batch("valid", numbers[0::2].tolist())
@@ -449,7 +445,7 @@ def _prompt_ids(prompt: str, tokenizer: Tokenizer, length: int) -> Ids:
     ids = _known_ids(prompt, tokenizer, "the prompt", ("task", "prompt"))
     if len(ids) >= length:
         message = f"the prompt has {len(ids)} ids and fills a window of {length}"
-        raise Refused(Problem(message, path=("task", "prompt"), code="misfit"))
+        raise Refused(message, path=("task", "prompt"), code="misfit")
     return ids
 
 
@@ -468,5 +464,5 @@ def _known_ids(
             repr(letter) for letter, number in pairs if number == tokenizer.unknown
         }
         message = f"{what} contains {', '.join(sorted(letters))}, which the training text does not"
-        raise Refused(Problem(message, path=path, code="unknown-value"))
+        raise Refused(message, path=path, code="unknown-value")
     return ids

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from dither.registry.config.errors import Problem, Refused
+from dither.registry.config.errors import Refused
 from dither.registry.contracts.records import Clean
 
 __all__ = ["TextTask", "require_text"]
@@ -28,7 +28,5 @@ class TextTask(Protocol):
 def require_text(task: Any) -> TextTask:
     """Return a task, or raise `Refused` if its samples are not text."""
     if not isinstance(task, TextTask):
-        raise Refused(
-            Problem("the task of the run is not about text", ("task",), code="misfit")
-        )
+        raise Refused("the task of the run is not about text", ("task",), code="misfit")
     return task

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from jaxtyping import Shaped
+from numpy import ndarray
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.atomic import atomic_write
@@ -25,6 +26,8 @@ from dither.registry.files.limits import (
 )
 
 __all__ = ["LIMIT", "Arrays", "load_npz", "map_npy", "read_archive", "write_archive"]
+
+_Array = Shaped[ndarray, "..."]
 
 DAMAGE = (
     EOFError,
@@ -54,10 +57,10 @@ def map_npy(path: Path, help_text: str | None = None) -> Shaped[np.memmap, "..."
         MemoryError,
     ) as error:
         message = f"{path}: damaged or cut short ({str(error)[:120]})"
-        raise Refused(Problem(message, help=help_text, code="damaged-file")) from None
+        raise Refused(message, help=help_text, code="damaged-file") from None
     if not isinstance(array, np.memmap):
         raise Refused(
-            Problem(f"{path}: not a single array", help=help_text, code="damaged-file")
+            f"{path}: not a single array", help=help_text, code="damaged-file"
         )
     return array
 
@@ -65,7 +68,7 @@ def map_npy(path: Path, help_text: str | None = None) -> Shaped[np.memmap, "..."
 LIMIT = 1 << 32
 """Bytes in memory that the arrays of one file may take."""
 
-Arrays = dict[str, Shaped[np.ndarray, "..."]]
+Arrays = dict[str, _Array]
 
 
 def write_archive(path: Path, arrays: Arrays, about: Mapping[str, Any]) -> None:
@@ -103,16 +106,16 @@ def read_archive(path: Path, help_text: str) -> Arrays:
         raise _unreadable(Path(error.filename), error, help_text) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         message = f"{sidecar}: damaged ({type(error).__name__}: {error})"
-        raise Refused(Problem(message, help=help_text, code="damaged-file")) from None
+        raise Refused(message, help=help_text, code="damaged-file") from None
 
     if hashlib.sha256(content).hexdigest() != sha256:
         message = f"{path}: damaged: sha256 differs from {sidecar.name} ({len(content):,} bytes)"
-        raise Refused(Problem(message, help=help_text, code="damaged-file"))
+        raise Refused(message, help=help_text, code="damaged-file")
     arrays = _load(io.BytesIO(content), path, len(content))
     shapes = {name: (array.dtype.str, array.shape) for name, array in arrays.items()}
     if shapes != expected:
         message = f"{path}: holds {shapes}, but {sidecar.name} declares {expected}"
-        raise Refused(Problem(message, help=help_text, code="damaged-file"))
+        raise Refused(message, help=help_text, code="damaged-file")
     return arrays
 
 
@@ -155,7 +158,7 @@ def _load(file: BinaryIO, path: Path, size: int, unread: Container[str] = ()) ->
         ) from None
 
 
-def _header(archive: zipfile.ZipFile, name: str) -> Shaped[np.ndarray, "..."]:
+def _header(archive: zipfile.ZipFile, name: str) -> _Array:
     """Return zeros of the declared dtype and shape, which take no memory."""
     with archive.open(f"{name}.npy") as file:
         if np.lib.format.read_magic(file) == (1, 0):
@@ -167,7 +170,7 @@ def _header(archive: zipfile.ZipFile, name: str) -> Shaped[np.ndarray, "..."]:
     return np.broadcast_to(np.zeros((), dtype), shape)
 
 
-def _member(archive: Any, name: str, path: Path) -> Shaped[np.ndarray, "..."]:
+def _member(archive: Any, name: str, path: Path) -> _Array:
     try:
         array = archive[name]
     except ValueError as error:
@@ -181,7 +184,7 @@ def _member(archive: Any, name: str, path: Path) -> Shaped[np.ndarray, "..."]:
             f'{path}: "{name}" holds objects', help=fix, code="wrong-shape"
         )
         raise Refused(problem) from None
-    if not isinstance(array, np.ndarray):
+    if not isinstance(array, ndarray):
         raise Refused(f'{path}: "{name}" is not an array', code="damaged-file")
     return array
 
@@ -190,6 +193,4 @@ def _unreadable(path: Path, error: OSError, help_text: str | None = None) -> Ref
     code = (
         "file-not-found" if isinstance(error, FileNotFoundError) else "unreadable-file"
     )
-    return Refused(
-        Problem(f"{path}: {error.strerror or error}", help=help_text, code=code)
-    )
+    return Refused(f"{path}: {error.strerror or error}", help=help_text, code=code)

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -30,7 +30,7 @@ __all__ = [
     "read_manifest",
 ]
 
-MANIFEST: Final = "manifest.json"
+MANIFEST = "manifest.json"
 """Written last: a folder that has it is complete."""
 
 
@@ -91,7 +91,7 @@ def read_manifest(folder: Path, kind: Kind, command: str = "") -> Manifest:
         if content["version"] != kind.version:
             versions = f"version {content['version']}, expected {kind.version}"
             message = f"{folder} was prepared by another version of dither ({versions})"
-            raise Refused(Problem(message, help=fix, code="other-version"))
+            raise Refused(message, help=fix, code="other-version")
         manifest = Manifest.model_validate(content)
     except (FileNotFoundError, NotADirectoryError):
         raise Refused(_not_prepared(folder, kind, fix)) from None
@@ -99,7 +99,7 @@ def read_manifest(folder: Path, kind: Kind, command: str = "") -> Manifest:
         raise Refused(f"{path}: {error.strerror}", code="unreadable-file") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         message = f"{path} is damaged: {describe_error(error)}"
-        raise Refused(Problem(message, help=fix, code="damaged-file")) from None
+        raise Refused(message, help=fix, code="damaged-file") from None
 
     problems: list[Problem] = []
     for record in manifest.arrays.values():

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from dither.registry.config.errors import Problem, Refused
+from dither.registry.config.errors import Refused
 from dither.registry.files.cache import cache_folder
 from dither.registry.kinds import DataSpec
 from dither.registry.spec.base import path_mark
@@ -106,4 +106,4 @@ class PrepareSpec(DataSpec):
                 f"{self.folder()} was prepared with other options: {names} changed"
             )
             fix = f"run: {self.command()} --force"
-            raise Refused(Problem(message, help=fix, code="changed-options"))
+            raise Refused(message, help=fix, code="changed-options")

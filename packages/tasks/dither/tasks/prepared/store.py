@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Shaped
+from numpy import ndarray
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.atomic import atomic_folder, atomic_write
 from dither.registry.files.cache import cache_folder
 from dither.registry.files.limits import read_bytes
 
-from .arrays import map_npy
+from .arrays import Arrays, map_npy
 from .manifest import MANIFEST, ArrayRecord, Kind, Manifest, read_manifest
 from .rejected import REJECTED, RejectedRows
 
@@ -34,6 +35,8 @@ __all__ = [
     "verify",
     "write_folder",
 ]
+
+_Block = Shaped[ndarray, "n ..."]
 
 BLOCK = 1 << 24
 """Bytes per read when computing a checksum."""
@@ -58,7 +61,7 @@ class ArrayStream:
         self.file = path.open("wb")
         self.file.write(self._header())
 
-    def append(self, block: Shaped[np.ndarray, "n ..."]) -> None:
+    def append(self, block: _Block) -> None:
         block = np.ascontiguousarray(block, self.dtype)
         if block.shape[1:] != self.row_shape:
             raise ValueError(
@@ -122,7 +125,7 @@ class Writer:
         )
         return self._streams[name]
 
-    def append(self, name: str, block: Shaped[np.ndarray, "n ..."]) -> None:
+    def append(self, name: str, block: _Block) -> None:
         """Write rows of an array, which begins with the first."""
         if name not in self._streams:
             self.stream(name, block.dtype, block.shape[1:])
@@ -133,9 +136,7 @@ class Writer:
         self._arrays[name] = self._streams.pop(name).close(**info)
         return self._arrays[name]
 
-    def add(
-        self, name: str, array: Shaped[np.ndarray, "n ..."], **info: Any
-    ) -> ArrayRecord:
+    def add(self, name: str, array: _Block, **info: Any) -> ArrayRecord:
         self.stream(name, array.dtype, array.shape[1:]).append(array)
         return self.end(name, **info)
 
@@ -244,9 +245,7 @@ def check_owned(folder: Path, kind: Kind) -> None:
             message = (
                 f"{folder} contains other files: {MANIFEST} is not one of prepared"
             )
-            raise Refused(
-                Problem(f"{message} {kind.name}", help=fix, code="file-exists")
-            )
+            raise Refused(f"{message} {kind.name}", help=fix, code="file-exists")
         patterns = [MANIFEST, REJECTED, *kind.files, *arrays]
 
     names = sorted(path.name for path in folder.iterdir())
@@ -260,7 +259,7 @@ def check_owned(folder: Path, kind: Kind) -> None:
         if len(others) > 3:
             shown += ", ..."
         message = f"{folder} contains other files ({shown})"
-        raise Refused(Problem(message, help=fix, code="file-exists"))
+        raise Refused(message, help=fix, code="file-exists")
 
 
 def _listed_arrays(path: Path, kind: Kind) -> list[str] | None:
@@ -315,7 +314,7 @@ def find_existing(
         f"{folder} holds {kind.name} prepared with other options: {'; '.join(texts)}"
     )
     fix = f"--force replaces them; --{kind.option} names another folder"
-    raise Refused(Problem(message, help=fix, code="changed-options"))
+    raise Refused(message, help=fix, code="changed-options")
 
 
 def open_arrays(
@@ -323,15 +322,15 @@ def open_arrays(
     manifest: Manifest,
     kind: Kind,
     names: Iterable[str] | None = None,
-) -> dict[str, Shaped[np.ndarray, "..."]]:
+) -> Arrays:
     """Memory-map arrays, all by default; raise Refused if one differs from the manifest."""
-    arrays: dict[str, Shaped[np.ndarray, "..."]] = {}
+    arrays: Arrays = {}
     fix = f"run: {kind.command}"
     for name in manifest.arrays if names is None else names:
         record = manifest.arrays.get(name)
         if record is None:
             message = f"{folder / MANIFEST} has no array {name}"
-            raise Refused(Problem(message, help=fix, code="missing-array"))
+            raise Refused(message, help=fix, code="missing-array")
         path = folder / record.file
         array = map_npy(path, fix)
         is_declared = (array.dtype.str, array.shape) == (record.dtype, record.shape)
@@ -340,7 +339,7 @@ def open_arrays(
                 f"{path} holds {array.dtype.str} of shape {array.shape}, "
                 f"{MANIFEST} declares {record.dtype} of shape {record.shape}"
             )
-            raise Refused(Problem(message, help=fix, code="damaged-file"))
+            raise Refused(message, help=fix, code="damaged-file")
         arrays[name] = array
     return arrays
 

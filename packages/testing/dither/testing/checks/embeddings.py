@@ -17,13 +17,13 @@ from dither.registry.contracts.records import State
 
 from ..check_utils import (
     NotApplicable,
+    as_double,
     assert_close,
     assert_equal,
     assert_output,
     change_values,
     check_gradients,
     perturb_parameters,
-    random_state,
     replace_infinite,
     seed_cpu,
 )
@@ -32,6 +32,8 @@ from .models import check_cache
 
 __all__ = ["CHECKS"]
 
+_Hidden = Float[Tensor, "B L D"]
+
 BATCH = 2
 LENGTH = 5
 LONG = 300
@@ -39,9 +41,7 @@ LONG = 300
 
 
 def _embedding(s: Situation) -> tuple[Any, State]:
-    return perturb_parameters(s.build(), s.seed), random_state(
-        s.space, s.clean.valid, s.seed
-    )
+    return s.build_perturbed(), s.random_state()
 
 
 def _embed(
@@ -49,7 +49,7 @@ def _embed(
     embedding: Any,
     state: State,
     start: int = 0,
-) -> Float[Tensor, "B L D"]:
+) -> _Hidden:
     """Return the embedded positions without extra tokens."""
     cond = s.clean.cond
     # A state of another number of samples gets the conditions of the first.
@@ -66,8 +66,10 @@ def embeds_each_position(s: Situation) -> None:
     embedding, state = _embedding(s)
     h, extra = embedding(state, s.clean.cond, 0)
     assert isinstance(extra, int), f"extra is a {type(extra).__name__}, not an int"
-    expected = (len(state.x), extra + state.x.shape[1], s.args[1])
-    assert tuple(h.shape) == expected, f"shape {tuple(h.shape)} instead of {expected}"
+    rows, length = state.x.shape[:2]
+    expected = (rows, extra + length, s.args[1])
+    shape = tuple(h.shape)
+    assert shape == expected, f"shape {shape} instead of {expected}"
     assert h.isfinite().all(), "values are not finite"
 
 
@@ -76,8 +78,10 @@ def embeds_every_id(s: Situation) -> None:
     embedding, _ = _embedding(s)
     length = s.space.length
     sizes = s.space.table(lambda field: torch.tensor(field.size))
+    # Sample n has id n at each position, or the last one of its field.
     ids = torch.arange(s.space.vocab)[:, None]
-    x = torch.minimum(ids, sizes - 1).expand(-1, length).contiguous()
+    x = torch.minimum(ids, sizes - 1)
+    x = x.expand(-1, length).contiguous()
     h = _embed(s, embedding, State.of(x))
     for position, size in enumerate(sizes.expand(length).tolist()):
         if size > 1:
@@ -91,25 +95,28 @@ def masked_values_ignored(s: Situation) -> None:
     """Masked values do not matter, but the mask does."""
     embedding, state = _embedding(s)
     h = _embed(s, embedding, state)
-    other = State(torch.where(state.masked, state.x + 1.0, state.x), state.masked)
-    assert_close(_embed(s, embedding, other), h, "other masked values")
+    x = torch.where(state.masked, state.x + 1.0, state.x)
+    other = _embed(s, embedding, State(x, state.masked))
+    assert_close(other, h, "other masked values")
+
     visible = _embed(s, embedding, State.of(state.x))
     masked = state.masked.any(-1)
-    assert not masked.any() or (visible != h)[masked].any(), (
-        "masked values look like zeros"
-    )
+    if masked.any():
+        differs = (visible != h)[masked]
+        assert differs.any(), "masked values look like zeros"
 
 
 def masked_positions_identical(s: Situation) -> None:
     """All fully masked positions of a sample have the same vector, also in training."""
     embedding, state = _embedding(s)
     # At least two masked positions, as far apart as possible.
-    ends = torch.tensor([0, state.x.shape[1] - 1])
-    state = State(state.x, state.masked.index_fill(1, ends, True))
-    h = _embed(s, embedding.train(), state)
-    for vectors, masked in zip(h, state.masked.all(-1), strict=True):
-        first = vectors[:1].expand_as(vectors[masked])
-        assert_close(vectors[masked], first, "vectors of masked positions")
+    masked = state.masked.clone()
+    masked[:, [0, -1]] = True
+    h = _embed(s, embedding.train(), State(state.x, masked))
+    for vectors, where in zip(h, masked.all(-1), strict=True):
+        of_masked = vectors[where]
+        first = vectors[:1].expand_as(of_masked)
+        assert_close(of_masked, first, "vectors of masked positions")
 
 
 def known_tokens_marked(s: Situation) -> None:
@@ -118,8 +125,9 @@ def known_tokens_marked(s: Situation) -> None:
     noisy = torch.rand(state.x.shape) < 0.5
     # At least one known token.
     noisy.view(-1)[0] = False
+    everything = torch.ones_like(noisy)
     plain = _embed(s, embedding, state)
-    all_noisy = _embed(s, embedding, replace(state, noisy=torch.ones_like(noisy)))
+    all_noisy = _embed(s, embedding, replace(state, noisy=everything))
     marked = _embed(s, embedding, replace(state, noisy=noisy))
     assert torch.equal(plain, all_noisy), "noisy tokens are marked"
     assert torch.equal(marked[noisy], plain[noisy]), "noisy tokens are marked"
@@ -133,7 +141,8 @@ def positions_independent(s: Situation) -> None:
     embedding, state = _embedding(s)
     where = torch.zeros(state.x.shape[:2], dtype=torch.bool)
     where[0, 0] = True
-    changed = _embed(s, embedding, State.of(change_values(s.space, state.x, where)))
+    x = change_values(s.space, state.x, where)
+    changed = _embed(s, embedding, State.of(x))
     h = _embed(s, embedding, State.of(state.x))
     assert_close(changed[~where], h[~where], "other positions after a change of one")
 
@@ -141,31 +150,31 @@ def positions_independent(s: Situation) -> None:
 def pieces_equal_whole(s: Situation) -> None:
     """A sample embedded in two pieces equals the whole."""
     embedding, state = _embedding(s)
-    cut = state.x.shape[1] // 2
-    if not cut:
+    length = state.x.shape[1]
+    if length < 2:
         raise NotApplicable("the sample has one position")
-    first = _embed(s, embedding, State(state.x[:, :cut], state.masked[:, :cut]))
-    second = _embed(
-        s, embedding, State(state.x[:, cut:], state.masked[:, cut:]), start=cut
-    )
-    assert_close(
-        torch.cat([first, second], 1), _embed(s, embedding, state), "two pieces"
-    )
+    cut = length // 2
+    pieces = []
+    for part in (slice(0, cut), slice(cut, length)):
+        piece = State(state.x[:, part], state.masked[:, part])
+        pieces.append(_embed(s, embedding, piece, start=part.start))
+    whole = _embed(s, embedding, state)
+    assert_close(torch.cat(pieces, 1), whole, "two pieces")
 
 
 def positions_shape(s: Situation) -> None:
     """The output has one finite vector per position, for all samples or for each."""
-    p = perturb_parameters(s.build(), s.seed)(0, s.space.length, s.clean.cond)
+    length = s.space.length
+    width = s.args[1]
+    p = s.build_perturbed()(0, length, s.clean.cond)
     shape = tuple(p.shape)
-    assert shape[1:] == (s.space.length, s.args[1]), (
-        f"{shape} for {s.space}, width {s.args[1]}"
-    )
+    assert shape[1:] == (length, width), f"{shape} for {s.space}, width {width}"
     assert p.isfinite().all(), "values are not finite"
 
 
 def positions_start(s: Situation) -> None:
     """Positions from a start on are a slice of all positions."""
-    position = perturb_parameters(s.build(), s.seed)
+    position = s.build_perturbed()
     length = s.space.length
     whole = position(0, length, s.clean.cond)
     for start in range(1, length):
@@ -176,7 +185,7 @@ def positions_start(s: Situation) -> None:
 def _condition(s: Situation) -> tuple[Any, Float[Tensor, " B"]]:
     # Levels are times, log-SNRs or steps of a thousand, so any number must do.
     level = torch.tensor([0.0, 0.37, 1.0, 5.0, 999.0])
-    return perturb_parameters(s.build(), s.seed), level
+    return s.build_perturbed(), level
 
 
 def condition_shape(s: Situation) -> None:
@@ -207,14 +216,15 @@ def condition_per_position(s: Situation) -> None:
 
 def levels_differ(s: Situation) -> None:
     """Levels that differ by 0.001 have different vectors, unless the condition ignores them."""
-    if "level-free" in s.spec.traits() or "constant" in s.spec.traits():
+    if not {"level-free", "constant"}.isdisjoint(s.spec.traits()):
         raise NotApplicable("the condition ignores the level")
     condition, _ = _condition(s)
     # float64, so that close levels are not equal by rounding.
-    vectors = condition.double()(torch.linspace(0, 1, 1001, dtype=torch.float64), {})
+    levels = torch.linspace(0, 1, 1001, dtype=torch.float64)
+    vectors = condition.double()(levels, {})
     different = len(vectors.round(decimals=9).unique(dim=0))
-    assert different == len(vectors), (
-        f"{len(vectors)} levels have {different} different vectors"
+    assert different == len(levels), (
+        f"{len(levels)} levels have {different} different vectors"
     )
 
 
@@ -266,14 +276,16 @@ def _cond(s: Situation, rows: int) -> dict[str, Tensor]:
     cond = {}
     for condition in s.space.conditions:
         shape = condition.shape(rows, s.space.length)
-        cond[condition.name] = (torch.arange(math.prod(shape)) % 7 % 2).view(shape)
+        # 0 and 1, with a period that is not that of a row.
+        labels = torch.arange(math.prod(shape)) % 7 % 2
+        cond[condition.name] = labels.view(shape)
     return cond
 
 
-def _head(s: Situation) -> tuple[Any, Float[Tensor, "B L D"]]:
-    generator = s.generator()
-    h = torch.randn(*s.clean.valid.shape, s.args[1], generator=generator)
-    return perturb_parameters(s.build(), s.seed), h
+def _head(s: Situation) -> tuple[Any, _Hidden]:
+    shape = (*s.clean.valid.shape, s.args[1])
+    h = torch.randn(shape, generator=s.generator())
+    return s.build_perturbed(), h
 
 
 def head_shape(s: Situation) -> None:
@@ -328,9 +340,9 @@ def head_weights(s: Situation) -> None:
     head, h = _head(s)
     _check_shapes(s, "maps", head.maps)
     # The first field stands for all.
-    logits, *_ = s.space.split(head(h)).values()
-    inputs, *_ = s.space.split(h).values()
-    logits = logits[..., : s.space.fields[0].size]
+    field = s.space.fields[0]
+    logits = s.space.split(head(h))[field.name][..., : field.size]
+    inputs = s.space.split(h)[field.name]
     assert_close(logits, head.maps[0](inputs), "logits compared with the first map")
 
 
@@ -343,7 +355,7 @@ def gradients_reach_all(s: Situation) -> None:
         module, state = _embedding(s)
         if "known" in s.spec.traits():
             state = replace(state, noisy=state.x % 2 == 0)
-        wide = state.apply(lambda x: x.double() if x.is_floating_point() else x)
+        wide = as_double(state)
         check_gradients(module, lambda: module(wide, s.clean.cond, 0)[0])
     elif s.spec.kind == "condition":
         module, level = _condition(s)
@@ -353,9 +365,9 @@ def gradients_reach_all(s: Situation) -> None:
         check_gradients(module, lambda h: replace_infinite(module(h)), h)
 
 
-def _block(s: Situation) -> tuple[Any, Float[Tensor, "B L D"], Float[Tensor, "B C"]]:
+def _block(s: Situation) -> tuple[Any, _Hidden, Float[Tensor, "B C"]]:
     """Return a perturbed block, a sequence and a condition."""
-    block = perturb_parameters(s.build(), s.seed)
+    block = s.build_perturbed()
     generator = s.generator()
     width, cond = s.args
     x = torch.randn(BATCH, LENGTH, width, generator=generator)
@@ -386,8 +398,13 @@ def identity_at_init(s: Situation) -> None:
 def rows_independent(s: Situation) -> None:
     """Samples of a batch do not influence each other."""
     block, x, c = _block(s)
-    other = block(torch.cat([x[:1], x[1:] + 1.0]), torch.cat([c[:1], c[1:] - 1.0]))
-    assert_close(other[0], block(x, c)[0], "row 0 after a change of row 1")
+    y = block(x, c)
+    other_x = x.clone()
+    other_x[1:] += 1.0
+    other_c = c.clone()
+    other_c[1:] -= 1.0
+    other = block(other_x, other_c)
+    assert_close(other[0], y[0], "row 0 after a change of row 1")
 
 
 def padding_inert(s: Situation) -> None:
@@ -395,10 +412,11 @@ def padding_inert(s: Situation) -> None:
     block, x, c = _block(s)
     # A long input may take another kernel.
     for more in (2, LONG):
-        padded = torch.cat([x, torch.randn(BATCH, more, x.shape[-1])], 1)
-        mask = (torch.arange(LENGTH + more) < LENGTH).expand(BATCH, 1, 1, -1)
-        y = block(padded, c, mask=mask)[:, :LENGTH]
-        assert_close(y, block(x, c), f"before {more} masked positions")
+        padding = torch.randn(BATCH, more, x.shape[-1])
+        padded = torch.cat([x, padding], 1)
+        visible = torch.arange(LENGTH + more) < LENGTH
+        y = block(padded, c, mask=visible.expand(BATCH, 1, 1, -1))
+        assert_close(y[:, :LENGTH], block(x, c), f"before {more} masked positions")
     changed = (block(padded, c) != padded).any(-1)
     assert changed.all(), "positions of a long input are not changed"
 
@@ -408,9 +426,8 @@ def permutation_equivariant(s: Situation) -> None:
     block, x, c = _block(s)
     generator = s.generator()
     order = torch.randperm(LENGTH, generator=generator)
-    per_position = c[:, None] + torch.randn(
-        BATCH, LENGTH, c.shape[-1], generator=generator
-    )
+    noise = torch.randn(BATCH, LENGTH, c.shape[-1], generator=generator)
+    per_position = c[:, None] + noise
     mask = torch.rand(BATCH, 1, LENGTH, LENGTH, generator=generator) < 0.7
     # Each position sees itself, so that none sees nothing.
     mask |= torch.eye(LENGTH, dtype=torch.bool)
@@ -419,12 +436,12 @@ def permutation_equivariant(s: Situation) -> None:
     permuted = block(x[:, order], per_position[:, order], mask=shuffled)
     assert_close(permuted, y[:, order], "permuted positions")
 
+    # Another kernel may compute a long input, here without a mask.
     long = torch.randn(BATCH, LONG, x.shape[-1], generator=generator)
     c = per_position[:, 0]
+    forwards = block(long, c)
     backwards = block(long.flip(1), c)
-    assert_close(
-        backwards, block(long, c).flip(1), "reversed positions of a long input"
-    )
+    assert_close(backwards.flip(1), forwards, "reversed positions of a long input")
 
 
 def weighted_equals_repeated(s: Situation) -> None:
@@ -473,18 +490,20 @@ def requested_equals_full(s: Situation) -> None:
     """Outputs and gradients at requested positions equal those without `requested`."""
     block, x, c = _block(s)
     weights = dict(block.named_parameters())
-    requested = torch.tensor(
-        [[True, False, True, True, False], [False, True, False, False, True]]
-    )
-    mask = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()[None, None]
+    parameters = list(weights.values())
+    # Other positions in each sample, and not as many.
+    requested = torch.tensor([[1, 0, 1, 1, 0], [0, 1, 0, 0, 1]], dtype=torch.bool)
+    causal = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
     per_position = c[:, None].expand(-1, LENGTH, -1)
-    for condition, attended in ((c, None), (per_position, mask)):
-        full = block(x, condition, mask=attended)
-        part = block(x, condition, mask=attended, requested=requested)
-        assert part.isfinite().all(), "values at other positions are not finite"
-        assert_close(part[requested], full[requested], "requested positions")
-        expected = torch.autograd.grad(full[requested].sum(), list(weights.values()))
-        grads = torch.autograd.grad(part[requested].sum(), list(weights.values()))
+    for condition, mask in ((c, None), (per_position, causal[None, None])):
+        whole = block(x, condition, mask=mask)[requested]
+        y = block(x, condition, mask=mask, requested=requested)
+        assert y.isfinite().all(), "values at other positions are not finite"
+        part = y[requested]
+        assert_close(part, whole, "requested positions")
+
+        expected = torch.autograd.grad(whole.sum(), parameters)
+        grads = torch.autograd.grad(part.sum(), parameters)
         for name, grad, other in zip(weights, grads, expected, strict=True):
             assert_close(grad, other, f"gradient of {name}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from dither.registry.contracts.records import Clean, Measured, Noise, Noised, St
 
 from ..check_utils import (
     NotApplicable,
+    as_double,
     assert_close,
     assert_equal,
     assert_unchanged,
@@ -38,35 +40,40 @@ from ..toy_distributions import (
 __all__ = ["CHECKS"]
 
 
-def _inputs(s: Situation) -> tuple[Any, Any, Float[Tensor, "B L V"], Noised]:
-    """Return a loss, its process, raw output and the noised batch."""
-    seed_cpu(s.seed)
-    process: Any = s.process.build(s.space)
-    # Off both ends, where a loss of weight 0 or of a huge weight is checked by itself.
-    noised = process.corrupt(s.clean, 0.05 + 0.9 * torch.rand(len(s.clean.valid)))
-    return (
-        s.build(),
-        process,
-        random_output(process.space, s.clean.valid, s.seed),
-        noised,
-    )
+@dataclass(frozen=True)
+class _Trial:
+    """A loss, its process, raw output and a noised batch."""
 
+    loss: Any
+    process: Any
+    raw: Float[Tensor, "B L V"]
+    noised: Noised
 
-def _measure(
-    loss: Any,
-    process: Any,
-    raw: Tensor,
-    noised: Noised,
-) -> Measured:
-    measured: Measured = loss(process.read(raw, noised.state, noised.noise), noised)
-    return measured
+    @classmethod
+    def of(cls, s: Situation) -> _Trial:
+        seed_cpu(s.seed)
+        process: Any = s.process.build(s.space)
+        # Off both ends, where a loss of weight 0 or of a huge weight is checked by itself.
+        t = 0.05 + 0.9 * torch.rand(len(s.clean.valid))
+        noised = process.corrupt(s.clean, t)
+        raw = random_output(process.space, s.clean.valid, s.seed)
+        return cls(s.build(), process, raw, noised)
+
+    def measure(self, raw: Tensor | None = None) -> Measured:
+        """Return the loss, of another output if it is given."""
+        if raw is None:
+            raw = self.raw
+        noised = self.noised
+        pred = self.process.read(raw, noised.state, noised.noise)
+        measured: Measured = self.loss(pred, noised)
+        return measured
 
 
 def per_position(s: Situation) -> None:
     """Values and weights are finite and per position; weights are not negative."""
-    loss, process, raw, noised = _inputs(s)
-    measured = _measure(loss, process, raw, noised)
-    expected = tuple(noised.valid.shape)
+    trial = _Trial.of(s)
+    measured = trial.measure()
+    expected = tuple(trial.noised.valid.shape)
     for name, part in (("values", measured.values), ("weights", measured.weights)):
         shape = tuple(part.shape)
         assert shape == expected, f"{name} have shape {shape}, not {expected}"
@@ -76,54 +83,52 @@ def per_position(s: Situation) -> None:
 
 def extremes_are_finite(s: Situation) -> None:
     """Loss and gradients are finite for a confident wrong prediction."""
-    loss, process, raw, noised = _inputs(s)
+    trial = _Trial.of(s)
     # As a log score, about the largest whose exponential is finite.
-    raw = (raw * 20).requires_grad_()
-    _check_finite(
-        _measure(loss, process, raw, noised), raw, "for a confident prediction"
-    )
+    _check_finite(trial, 20 * trial.raw, "for a confident prediction")
 
 
 def finite_at_both_ends(s: Situation) -> None:
     """Loss and gradients are finite near t = 0 and at t = 1."""
-    loss, process, raw, _ = _inputs(s)
+    trial = _Trial.of(s)
     for t in (0.0, 1e-4, 1.0):
-        noised = process.corrupt(s.clean, torch.full((len(s.clean.valid),), t))
-        output = raw.clone().requires_grad_()
-        _check_finite(_measure(loss, process, output, noised), output, f"at t = {t}")
+        noised = trial.process.corrupt(s.clean, s.times(t))
+        _check_finite(replace(trial, noised=noised), trial.raw, f"at t = {t}")
 
 
-def _check_finite(measured: Measured, raw: Tensor, when: str) -> None:
+def _check_finite(trial: _Trial, raw: Tensor, when: str) -> None:
+    output = raw.clone().requires_grad_()
+    measured = trial.measure(output)
     assert measured.values.isfinite().all(), f"a value is not finite {when}"
-    (grad,) = torch.autograd.grad(measured.mean(), raw)
+    (grad,) = torch.autograd.grad(measured.mean(), output)
     assert grad.isfinite().all(), f"a gradient is not finite {when}"
 
 
 def positions_independent(s: Situation) -> None:
     """The output at one position affects only its own value, and no weight."""
-    loss, process, raw, noised = _inputs(s)
-    measured = _measure(loss, process, raw, noised)
-    where = torch.zeros(noised.valid.shape, dtype=torch.bool)
+    trial = _Trial.of(s)
+    measured = trial.measure()
+    where = torch.zeros(trial.noised.valid.shape, dtype=torch.bool)
     where.view(-1)[s.seed % where.numel()] = True
     # Adding 0 elsewhere keeps the -inf that mark ids outside the vocabulary.
-    noise = torch.randn(raw.shape).masked_fill(~where[..., None], 0.0)
-    other = _measure(loss, process, raw + noise, noised)
-    values = other.values[~where]
-    assert_close(
-        values, measured.values[~where], "values of other positions", atol=1e-5
-    )
+    noise = torch.randn(trial.raw.shape)
+    noise = noise.masked_fill(~where[..., None], 0.0)
+    other = trial.measure(trial.raw + noise)
+    values = measured.values[~where]
+    what = "values of other positions"
+    assert_close(other.values[~where], values, what, atol=1e-5)
     assert_equal(other.weights, measured.weights, "weights")
 
 
 def weights_only_targets(s: Situation) -> None:
     """The mean has gradients in the target mask, and none at padding and known values."""
-    loss, process, _, noised = _inputs(s)
+    trial = _Trial.of(s)
+    noised = trial.noised
     grad_sum = torch.zeros(())
     # A loss may clamp some outputs, but hardly those of eight draws.
     for seed in range(s.seed, s.seed + 8):
-        raw = random_output(process.space, noised.valid, seed).requires_grad_()
-        total = _measure(loss, process, raw, noised).total()
-        (grad,) = torch.autograd.grad(total, raw)
+        raw = random_output(trial.process.space, noised.valid, seed).requires_grad_()
+        (grad,) = torch.autograd.grad(trial.measure(raw).total(), raw)
         grad_sum = grad_sum + grad.abs()
     fixed = noised.fixed
     target = noised.target_mask
@@ -137,34 +142,36 @@ def weights_only_targets(s: Situation) -> None:
 
 def rows_independent(s: Situation) -> None:
     """The loss of a sample does not depend on the rest of the batch."""
-    loss, process, raw, noised = _inputs(s)
-    whole = _measure(loss, process, raw, noised)
-    for row in range(len(noised.valid)):
-        alone = _measure(loss, process, raw[row : row + 1], noised[row : row + 1])
-        assert_close(
-            alone.values[0], whole.values[row], "values of a sample alone", atol=1e-5
-        )
-        assert_close(
-            alone.weights[0], whole.weights[row], "weights of a sample alone", atol=1e-6
-        )
+    trial = _Trial.of(s)
+    whole = trial.measure()
+    for row in range(len(whole.values)):
+        rows = slice(row, row + 1)
+        single = replace(trial, raw=trial.raw[rows], noised=trial.noised[rows])
+        alone = single.measure()
+        expected = whole[rows]
+        what = "of a sample alone"
+        assert_close(alone.values, expected.values, f"values {what}", atol=1e-5)
+        assert_close(alone.weights, expected.weights, f"weights {what}", atol=1e-6)
 
 
 def truth_is_best(s: Situation) -> None:
     """An ideal prediction has a lower loss than a random one, and no higher one than one nearby."""
-    loss, process, raw, noised = _inputs(s)
+    trial = _Trial.of(s)
+    noised = trial.noised
     if not noised.target_mask.any():
         raise NotApplicable("the target mask is empty")
 
     def mean(output: Tensor) -> float:
-        return _measure(loss, process, output, noised).mean().item()
+        return trial.measure(output).mean().item()
 
-    ideal = ideal_output(s.args[0].predict, noised, raw.shape[-1])
+    ideal = ideal_output(s.args[0].predict, noised, trial.raw.shape[-1])
     best = mean(ideal)
-    random = mean(raw)
+    random = mean(trial.raw)
     assert best < random, f"an ideal prediction has loss {best}, a random one {random}"
     # In both directions: at a minimum neither side is lower.
     for scale in (0.3, -0.3):
-        near = mean(ideal + scale * torch.randn(raw.shape).clamp(-2, 2))
+        noise = torch.randn(ideal.shape).clamp(-2, 2)
+        near = mean(ideal + scale * noise)
         text = (
             f"an ideal prediction has loss {best}, one perturbed by {scale} has {near}"
         )
@@ -173,7 +180,8 @@ def truth_is_best(s: Situation) -> None:
 
 def bound_is_exact(s: Situation) -> None:
     """With an exact model the mean over x_t is the exact bound in nats, for every x_0 and noise; weights are fixed."""
-    if "own-jumps" in s.spec.traits() and s.args[0].prior != "mask":
+    jumps = "own-jumps" in s.spec.traits()
+    if jumps and s.args[0].prior != "mask":
         return bound_of_own_jumps(s)
     for nats, expected, what in _bounds(s):
         assert_close(nats, expected, what, 2e-4)
@@ -232,22 +240,36 @@ def _token_bound(
     # All pairs of a clean outcome and a state that it may become.
     outcome, index = (q > 0).nonzero().T
     x = torch.cartesian_prod(ids, ids)[index]
+    # Ids that the prior does not have are known to be unchanged.
     uncertain = prior.expand(2, -1).gather(1, x.T).T > 0
-    noise = Noise(sigma.detach().expand(len(x)).float(), torch.full((len(x),), rate))
     none = torch.zeros_like(uncertain)
+    noise = _noise(sigma, rate, len(x))
     noised = Noised(
-        OUTCOMES[outcome], State.of(x), noise, uncertain, ~none, none, prior.float()
+        x0=OUTCOMES[outcome],
+        state=State.of(x),
+        noise=noise,
+        target_mask=uncertain,
+        valid=~none,
+        fixed=none,
+        prior=prior.float(),
     )
     raw = exact_outputs(noised.state, noise, prior)[predict].float()
     # A model cannot return -inf for ids of the vocabulary.
     if predict == "score":
         raw = raw.clamp_min(-60.0)
-    measured = _measure(loss, process, raw, noised)
+    measured = _Trial(loss, process, raw, noised).measure()
     weights = measured.weights
     assert_close(weights, weights[:1].expand_as(weights), "weights at another x_t")
-    nats = q[outcome, index] * (measured.values * weights).double().sum(1)
-    means = torch.zeros(len(q)).double().index_add(0, outcome, nats)
+    nats = (measured.values * weights).double().sum(1)
+    means = torch.zeros(len(q)).double()
+    means = means.index_add(0, outcome, q[outcome, index] * nats)
     return means, divergences(sigma, prior)
+
+
+def _noise(sigma: Tensor, rate: float, count: int) -> Noise:
+    """Return the same noise for each sample."""
+    level = sigma.detach().float()
+    return Noise(level.expand(count), torch.full((count,), rate))
 
 
 def _feature_bound(
@@ -262,33 +284,40 @@ def _feature_bound(
     node = torch.tensor([0.0, 3**0.5, -(3**0.5)])
     share = torch.tensor([2 / 3, 1 / 6, 1 / 6])
     x0 = torch.tensor([[[0.5, 1.0], [2.0, 3.5]]]).expand(3, -1, -1)
-    noise = Noise(sigma.detach().float().expand(3), torch.full((3,), rate))
+    noise = _noise(sigma, rate, len(x0))
     eps = node[:, None, None].expand_as(x0)
     a, b = gaussian_scales(process, noise, x0)
     state = State.of(a * x0 + b * eps)
     clean = Clean.of(x0)
     free = torch.ones(x0.shape, dtype=torch.bool)
-    noised = Noised(x0, state, noise, free, clean.valid, ~free, eps=eps)
+    noised = Noised(
+        x0=x0,
+        state=state,
+        noise=noise,
+        target_mask=free,
+        valid=clean.valid,
+        fixed=~free,
+        eps=eps,
+    )
     raw = exact_normal(process, state, noise, predict, mean=2.0, std=0.5)
-    measured = _measure(loss, process, raw, noised)
+    measured = _Trial(loss, process, raw, noised).measure()
     nats = (share[:, None] * measured.values * measured.weights).sum()
-    divergence = normal_divergence(sigma, x0[0].double(), mean=2.0, std=0.5).sum()
-    return nats.double()[None], divergence[None]
+    divergence = normal_divergence(sigma, x0[0].double(), mean=2.0, std=0.5)
+    return nats.double()[None], divergence.sum()[None]
 
 
 def gradcheck(s: Situation) -> None:
     """In float64 the gradient equals finite differences."""
-    loss, process, raw, noised = _inputs(s)
-    wide = noised.apply(
-        lambda tensor: tensor.double() if tensor.is_floating_point() else tensor
-    )
+    trial = _Trial.of(s)
+    wide = replace(trial, noised=as_double(trial.noised))
+    raw = trial.raw.double()
+    # Neither -inf nor its gradient has a finite difference.
     finite = raw.isfinite()
 
     def total(values: Tensor) -> Tensor:
-        output = raw.double().masked_scatter(finite, values)
-        return _measure(loss, process, output, wide).total()
+        return wide.measure(raw.masked_scatter(finite, values)).total()
 
-    values = raw[finite].double().requires_grad_()
+    values = raw[finite].requires_grad_()
     try:
         torch.autograd.gradcheck(total, values, fast_mode=True, rtol=1e-3, atol=1e-5)
     except RuntimeError as error:
@@ -297,10 +326,10 @@ def gradcheck(s: Situation) -> None:
 
 def inputs_not_written(s: Situation) -> None:
     """The loss does not modify its inputs."""
-    loss, process, raw, noised = _inputs(s)
-    before = snapshot(noised, raw)
-    _measure(loss, process, raw, noised)
-    assert_unchanged(before, noised, raw, what="the inputs")
+    trial = _Trial.of(s)
+    before = snapshot(trial.noised, trial.raw)
+    trial.measure()
+    assert_unchanged(before, trial.noised, trial.raw, what="the inputs")
 
 
 CHECKS = (

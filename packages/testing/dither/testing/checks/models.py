@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dither.registry import Spec, TokenSpace
@@ -18,7 +18,6 @@ from ..check_utils import (
     assert_output,
     change_values,
     check_gradients,
-    perturb_parameters,
     random_state,
     replace_infinite,
 )
@@ -27,130 +26,163 @@ from ..situations import Situation, checks_of
 __all__ = ["CHECKS", "check_cache"]
 
 
-def _inputs(
-    s: Situation,
-) -> tuple[Any, State, Float[Tensor, " B"], Tensor, dict[str, Tensor]]:
-    """Return a perturbed model, a state, a level per sample, the valid positions, and conditions."""
-    state = random_state(s.space, s.clean.valid, s.seed)
+class _Inputs(NamedTuple):
+    """The arguments of a model."""
+
+    state: State
+    level: Float[Tensor, " B"]
+    valid: Bool[Tensor, "B L"]
+    cond: dict[str, Tensor]
+
+
+def _perturbed(s: Situation) -> tuple[Any, _Inputs]:
+    """Return a perturbed model, and its arguments with a level per sample."""
     valid = s.clean.valid
     level = torch.rand(len(valid), generator=s.generator())
-    return perturb_parameters(s.build(), s.seed), state, level, valid, s.clean.cond
+    return s.build_perturbed(), _Inputs(s.random_state(), level, valid, s.clean.cond)
 
 
-def _run(model: Any, *inputs: Any, **options: Any) -> Tensor:
+def _run(model: Any, inputs: Any, **options: Any) -> Tensor:
     return replace_infinite(model(*inputs, **options))
 
 
 def raw_output(s: Situation) -> None:
     """The output has one finite value per feature, or per id and -inf outside the vocabulary of the field."""
-    model, state, level, valid, cond = _inputs(s)
-    assert_output(s.space, model(state, level, valid, cond), valid.shape)
+    model, inputs = _perturbed(s)
+    assert_output(s.space, model(*inputs), inputs.valid.shape)
 
 
 def trunk_then_head(s: Situation) -> None:
     """The model is its head applied to its trunk."""
-    model, *inputs = _inputs(s)
+    model, inputs = _perturbed(s)
     composed = replace_infinite(model.head(model.trunk(*inputs)))
-    assert_close(composed, _run(model, *inputs), "head(trunk(...))")
+    assert_close(composed, _run(model, inputs), "head(trunk(...))")
 
 
 def rows_independent(s: Situation) -> None:
     """Samples of a batch do not influence each other."""
-    model, state, level, valid, cond = _inputs(s)
-    first = {name: value[:1] for name, value in cond.items()}
-    alone = _run(model, state[:1], level[:1], valid[:1], first)
-
-    # The second sample differs in everything: values, padding, level and conditions.
-    other = change_values(s.space, state.x[:1], torch.ones_like(valid[:1]))
-    pair = State(
-        torch.cat([state.x[:1], other]), torch.cat([state.masked[:1], state.masked[:1]])
+    model, inputs = _perturbed(s)
+    first = _Inputs(
+        state=inputs.state[:1],
+        level=inputs.level[:1],
+        valid=inputs.valid[:1],
+        cond={name: value[:1] for name, value in inputs.cond.items()},
     )
-    levels = torch.cat([level[:1], level[:1] + 1.0])
-    valids = torch.cat([valid[:1], torch.ones_like(valid[:1])])
-    conditions = {
-        name: torch.cat([value[:1], value[-1:]]) for name, value in cond.items()
-    }
-    together = _run(model, pair, levels, valids, conditions)[:1]
-    assert_close(together[valid[:1]], alone[valid[:1]], "a sample next to another")
+    # The second sample differs in everything: values, padding, level and conditions.
+    everywhere = torch.ones_like(first.valid)
+    changed = change_values(s.space, first.state.x, everywhere)
+    second = _Inputs(
+        state=State(changed, first.state.masked),
+        level=first.level + 1.0,
+        valid=everywhere,
+        cond={name: value[-1:] for name, value in inputs.cond.items()},
+    )
+    alone = _run(model, first)[first.valid]
+    together = _run(model, _joined(first, second))[:1][first.valid]
+    assert_close(together, alone, "a sample next to another")
+
+
+def _joined(first: _Inputs, second: _Inputs) -> _Inputs:
+    """Return one batch of two."""
+    x = torch.cat([first.state.x, second.state.x])
+    masked = torch.cat([first.state.masked, second.state.masked])
+    cond = {}
+    for name, value in first.cond.items():
+        cond[name] = torch.cat([value, second.cond[name]])
+    return _Inputs(
+        state=State(x, masked),
+        level=torch.cat([first.level, second.level]),
+        valid=torch.cat([first.valid, second.valid]),
+        cond=cond,
+    )
 
 
 def padding_inert(s: Situation) -> None:
     """Values of padding do not influence valid positions."""
-    model, state, level, valid, cond = _inputs(s)
+    model, inputs = _perturbed(s)
+    valid = inputs.valid
     if valid.all():
         raise NotApplicable("there is no padding")
-    other = State(change_values(s.space, state.x, ~valid), state.masked)
-    changed = dict(cond)
+    x = change_values(s.space, inputs.state.x, ~valid)
+    cond = dict(inputs.cond)
     for condition in s.space.conditions:
+        name = condition.name
         # Conditions of whole samples have no padding.
         per_position = condition.size is None and condition.length is None
-        if per_position and condition.name in cond:
-            value = cond[condition.name]
-            changed[condition.name] = torch.where(valid, value, value + 1000)
-    out = _run(model, state, level, valid, cond)
-    padded = _run(model, other, level, valid, changed)
-    assert_close(padded[valid], out[valid], "other values of padding")
+        if per_position and name in cond:
+            cond[name] = torch.where(valid, cond[name], cond[name] + 1000)
+    other = inputs._replace(state=State(x, inputs.state.masked), cond=cond)
+    out = _run(model, inputs)[valid]
+    assert_close(_run(model, other)[valid], out, "other values of padding")
 
 
 def level_per_position(s: Situation) -> None:
     """One level per sample equals the same level at each of its positions."""
-    model, state, level, valid, cond = _inputs(s)
-    out = _run(model, state, level, valid, cond)
-    constant = _run(model, state, level[:, None].expand(valid.shape), valid, cond)
-    assert_close(constant[valid], out[valid], "a constant level per position")
+    model, inputs = _perturbed(s)
+    valid = inputs.valid
+    levels = inputs.level[:, None].expand(valid.shape)
+    out = _run(model, inputs)[valid]
+    constant = _run(model, inputs._replace(level=levels))[valid]
+    assert_close(constant, out, "a constant level per position")
 
 
 def state_matters(s: Situation) -> None:
     """The output depends on the state, and on the level unless a component ignores it."""
-    model, state, level, valid, cond = _inputs(s)
-    out = _run(model, state, level, valid, cond)
+    model, inputs = _perturbed(s)
+    valid = inputs.valid
+    out = _run(model, inputs)
     # Without masks, which would hide the changed values.
-    other = State.of(change_values(s.space, state.x, valid))
-    changed = _run(model, other, level, valid, cond) != out
+    x = change_values(s.space, inputs.state.x, valid)
+    changed = _run(model, inputs._replace(state=State.of(x))) != out
     assert changed[valid].any(), "the output does not depend on the state"
 
     # The model itself may ignore the level, or the condition in one of its slots.
-    specs = [s.spec, *(value for _, value in s.spec if isinstance(value, Spec))]
+    specs = [s.spec]
+    for _, value in s.spec:
+        if isinstance(value, Spec):
+            specs.append(value)
     if not any("level-free" in spec.traits() for spec in specs):
-        changed = _run(model, state, level + 1.0, valid, cond) != out
+        changed = _run(model, inputs._replace(level=inputs.level + 1.0)) != out
         assert changed[valid].any(), "the output does not depend on the level"
 
 
 def level_free(s: Situation) -> None:
     """The output does not depend on the level."""
-    model, state, level, valid, cond = _inputs(s)
-    other = _run(model, state, level + 1.0, valid, cond)
-    assert_close(other, _run(model, state, level, valid, cond), "another level")
+    model, inputs = _perturbed(s)
+    other = _run(model, inputs._replace(level=inputs.level + 1.0))
+    assert_close(other, _run(model, inputs), "another level")
 
 
 def gradients_reach_all(s: Situation) -> None:
     """Every parameter affects the output, and gradients equal finite differences."""
-    model, state, *inputs = _inputs(s)
+    model, inputs = _perturbed(s)
+    state = inputs.state
     if state.x.is_floating_point():
-        check_gradients(
-            model, lambda x: _run(model, State(x, state.masked), *inputs), state.x
-        )
+
+        def run(x: Tensor) -> Tensor:
+            return _run(model, inputs._replace(state=State(x, state.masked)))
+
+        check_gradients(model, run, state.x)
         return
     # An embedding may mark the tokens that are not noisy.
-    marked = replace(state, noisy=state.x % 2 == 0)
-    check_gradients(model, lambda: _run(model, marked, *inputs))
+    marked = inputs._replace(state=replace(state, noisy=state.x % 2 == 0))
+    check_gradients(model, lambda: _run(model, marked))
 
 
 def runs_on_meta(s: Situation) -> None:
     """On the meta device the model returns an output of the right shape."""
-    _, state, level, valid, cond = _inputs(s)
+    _, inputs = _perturbed(s)
+    arguments = [part.to("meta") for part in inputs[:3]]
+    conditions = {name: value.to("meta") for name, value in inputs.cond.items()}
     with torch.device("meta"):
         model = s.spec.build(*s.args)
-        conditions = {name: value.to("meta") for name, value in cond.items()}
         try:
-            out = model(
-                state.to("meta"), level.to("meta"), valid.to("meta"), conditions
-            )
+            out = model(*arguments, conditions)
         except (RuntimeError, NotImplementedError) as error:
             raise AssertionError(f"the model reads values: {error}") from None
     assert out.is_meta, f"the output is on {out.device}"
     last = s.space.vocab if isinstance(s.space, TokenSpace) else s.space.width
-    expected = (*valid.shape, last)
+    expected = (*inputs.valid.shape, last)
     assert tuple(out.shape) == expected, (
         f"shape {tuple(out.shape)} on meta instead of {expected}"
     )
@@ -158,7 +190,7 @@ def runs_on_meta(s: Situation) -> None:
 
 def cached_equals_full(s: Situation) -> None:
     """With block-causal attention, blocks with a cache equal the whole sample."""
-    check_cache(s, perturb_parameters(s.build(), s.seed), s.spec.facts().block_size)
+    check_cache(s, s.build_perturbed(), s.spec.facts().block_size)
 
 
 def check_cache(s: Situation, model: Any, size: int) -> None:
@@ -169,16 +201,16 @@ def check_cache(s: Situation, model: Any, size: int) -> None:
     valid = torch.ones_like(s.clean.valid)
     state = random_state(s.space, valid, s.seed)
     level = torch.rand(len(valid), generator=s.generator())
-    cond = s.clean.cond
     cache = model.new_cache()
     outputs = []
     with torch.no_grad():
-        whole = _run(model, state, level, valid, cond)
+        whole = _run(model, (state, level, valid, s.clean.cond))
         for part in _blocks(valid.shape[1], size):
             block = State(state.x[:, part], state.masked[:, part])
-            outputs.append(_run(model, block, level, valid[:, part], cond, cache=cache))
+            inputs = (block, level, valid[:, part], s.clean.cond)
+            outputs.append(_run(model, inputs, cache=cache))
             # Sampling runs a block many times before it keeps the finished one.
-            model.trunk(block, level, valid[:, part], cond, cache=cache, keep=True)
+            model.trunk(*inputs, cache=cache, keep=True)
     assert_close(torch.cat(outputs, 1), whole, "blocks with a cache")
 
 
@@ -188,7 +220,7 @@ def _blocks(length: int, size: int) -> list[slice]:
 
 def context_equals_cache(s: Situation) -> None:
     """All blocks with a clean context equal single blocks with a cache of the clean ones."""
-    model = perturb_parameters(s.build(), s.seed)
+    model = s.build_perturbed()
     size = s.spec.facts().block_size
     valid = torch.ones_like(s.clean.valid)
     cond = s.clean.cond
@@ -204,18 +236,16 @@ def context_equals_cache(s: Situation) -> None:
     outputs = []
     with torch.no_grad():
         context = Context(State.of(clean), zero)
-        whole = _run(
-            model, State.of(noised), per_position, valid, cond, context=context
-        )
-        for number, part in enumerate(blocks):
-            block = State.of(noised[:, part])
-            level = levels[:, number]
-            outputs.append(_run(model, block, level, valid[:, part], cond, cache=cache))
-            kept = State.of(clean[:, part])
-            model.trunk(kept, zero, valid[:, part], cond, cache=cache, keep=True)
-    assert_close(
-        torch.cat(outputs, 1), whole, "blocks with a cache, compared with a context"
-    )
+        inputs = (State.of(noised), per_position, valid, cond)
+        whole = _run(model, inputs, context=context)
+        for part, level in zip(blocks, levels.T, strict=True):
+            inputs = (State.of(noised[:, part]), level, valid[:, part], cond)
+            outputs.append(_run(model, inputs, cache=cache))
+            # The next block attends to this one as it is in the data.
+            finished = (State.of(clean[:, part]), zero, valid[:, part], cond)
+            model.trunk(*finished, cache=cache, keep=True)
+    what = "blocks with a cache, compared with a context"
+    assert_close(torch.cat(outputs, 1), whole, what)
 
 
 CHECKS = (

@@ -35,6 +35,8 @@ from ..toy_distributions import (
 
 __all__ = ["CHECKS"]
 
+_Probs = Float[Tensor, " V"]
+
 DRAWS = 2000
 """Draws per sample: a share is known to within .01."""
 MANY = 2**16
@@ -60,10 +62,12 @@ def _at(t: float) -> Float[Tensor, " N"]:
 def _forward(noised: Noised, noise: Noise) -> Float[Tensor, "L V"]:
     """Return q(x_t | x_0) of the first sample for some noise, one row per position."""
     assert noised.prior is not None
-    same = one_hot(noised.x0[:1], noised.prior.shape[-1]).double()
-    alpha = noise.alpha(noised.x0)[:1].double()[..., None]
-    rest = noise.one_minus_alpha(noised.x0)[:1].double()[..., None]
-    return (alpha * same + rest * noised.prior.double())[0]
+    # In float64, as small probabilities of both are added.
+    prior = noised.prior.double()
+    same = one_hot(noised.x0[:1], prior.shape[-1])
+    alpha = noise.alpha(noised.x0)[:1, ..., None].double()
+    rest = noise.one_minus_alpha(noised.x0)[:1, ..., None].double()
+    return (alpha * same + rest * prior)[0]
 
 
 def _free(noised: Noised) -> list[int]:
@@ -123,9 +127,8 @@ def _check_start(
         prior = noised.prior.expand(state.x.shape[1], -1).double()
         for position in _free(noised):
             p = prior[position]
-            shares = (
-                torch.bincount(state.x[:, position], minlength=len(p)).double() / DRAWS
-            )
+            counts = torch.bincount(state.x[:, position], minlength=len(p))
+            shares = counts.double() / DRAWS
             error = (shares - p).abs().max().item()
             variance = slack + float((p * (1 - p)).max())
             allowed = slack + 5 * (variance / DRAWS) ** 0.5
@@ -180,6 +183,7 @@ def chapman_kolmogorov(s: Situation) -> None:
 def joint_distributions(s: Situation) -> None:
     """Over two tokens all methods follow their joint distributions, not only the marginal ones."""
     process, _ = _over(s, SPACE)
+    # An outcome of two different ids.
     x0 = Clean.of(OUTCOMES[5:6].expand(MANY, -1))
     noised = process.corrupt(x0, torch.full((MANY,), 0.6))
     start = process.prior(Clean.of(x0.x0.repeat(4, 1)))
@@ -198,24 +202,24 @@ def joint_distributions(s: Situation) -> None:
     # From a state in the middle, and from the start, where all may be MASK. Large scores are those
     # of no distribution: clamped, they make a position certain, so the second output is small.
     for one, scale in ((noised.state[:1], 1.0), (start[:1], 0.1)):
-        state = one.apply(lambda tensor: tensor.expand(MANY, *tensor.shape[1:]).clone())
+        ids = one.x[0]
+        state = one.apply(lambda tensor: tensor.repeat_interleave(MANY, 0))
         output = (scale * raw).expand(MANY, -1, -1)
         pred = process.read(output, state, now)
         p0 = pred.log_clean()[0].double().exp()
-        reverse = []
-        for position, x in enumerate(one.x[0]):
-            row = _reverse(
-                p0[position], prior[position], x, now.sigma[0], then.sigma[0]
-            )
-            reverse.append(row)
-        stepped = process.step(state, pred, now, then, x0)
-        _assert_joint(stepped.x, torch.stack(reverse), f"x_s after {one.x.tolist()}")
 
-        uncertain = prior.gather(1, one.x.T) > 0
-        certain = one_hot(one.x[0], prior.shape[-1]).double()
+        sigmas = (now.sigma[0], then.sigma[0])
+        rows = zip(p0, prior, ids, strict=True)
+        reverse = torch.stack([_reverse(p, pi, x, *sigmas) for p, pi, x in rows])
+        stepped = process.step(state, pred, now, then, x0)
+        _assert_joint(stepped.x, reverse, f"x_s after {ids.tolist()}")
+
+        # Ids that the prior does not have were never changed.
+        uncertain = prior.gather(1, ids[:, None]) > 0
+        unchanged = one_hot(ids, prior.shape[-1]).double()
+        expected = torch.where(uncertain, p0, unchanged)
         finished = process.finish(state, pred, x0)
-        what = f"the sample finished from {one.x.tolist()}"
-        _assert_joint(finished, torch.where(uncertain, p0, certain), what)
+        _assert_joint(finished, expected, f"the sample finished from {ids.tolist()}")
 
 
 def _assert_joint(x: Tensor, p: Float[Tensor, "2 V"], what: str) -> None:
@@ -238,16 +242,15 @@ def normal_step(s: Situation) -> None:
     assert noised.eps is not None, "a Gaussian process records its noise"
     _assert_independent(state.x, "the state at t = 1")
     _assert_independent(noised.eps, "the noise of x_t")
-    ideal = process.read(
-        ideal_output(facts.predict, noised, 0), noised.state, noised.noise
-    )
+    output = ideal_output(facts.predict, noised, 0)
+    ideal = process.read(output, noised.state, noised.noise)
     assert_close(ideal.x0, noised.x0, "x0 of an exact model", atol=1e-3)
 
     # Random output: mean and variance must be right for any prediction.
     now = _noise(1.5)
     then = _noise(0.6)
-    raw = random_output(FEATURES, like.valid[:1], s.seed).expand(MANY, -1, -1)
-    pred = process.read(raw, state, now)
+    raw = random_output(FEATURES, like.valid[:1], s.seed)
+    pred = process.read(raw.expand(MANY, -1, -1), state, now)
     before = now.one_minus_alpha(state.x).double()
     after = then.one_minus_alpha(state.x).double()
     gap = now.since(then)
@@ -255,12 +258,15 @@ def normal_step(s: Situation) -> None:
     added = gap.one_minus_alpha(state.x).double()
 
     # Scaled so that the squares of both factors add up to 1, as in DDPM (eq. 7).
-    x = state.x * (before.sqrt() / gaussian_scales(process, now, state.x)[1])
-    new = process.step(state, pred, now, then, like).x
-    new = new * (after.sqrt() / gaussian_scales(process, then, state.x)[1])
-    mean = then.alpha(x).double().sqrt() * added / before * pred.x0
-    mean = mean + signal.sqrt() * after / before * x
-    eps = (new - mean) / (after / before * added).sqrt()
+    _, scale_before = gaussian_scales(process, now, state.x)
+    _, scale_after = gaussian_scales(process, then, state.x)
+    x = state.x * (before.sqrt() / scale_before)
+    stepped = process.step(state, pred, now, then, like)
+    new = stepped.x * (after.sqrt() / scale_after)
+    of_x0 = then.alpha(x).double().sqrt() * added / before
+    of_x = signal.sqrt() * after / before
+    variance = after / before * added
+    eps = (new - of_x0 * pred.x0 - of_x * x) / variance.sqrt()
     _assert_independent(eps, "the noise of a step from t to s (DDPM, eq. 7)")
     assert_close(process.finish(state, pred, like), pred.x0, "the finished sample")
 
@@ -289,22 +295,23 @@ def _over(s: Situation, space: Any) -> tuple[Any, Any]:
 
 
 def _reverse(
-    p0: Float[Tensor, " V"],
-    prior: Float[Tensor, " V"],
+    p0: _Probs,
+    prior: _Probs,
     x: Tensor,
     sigma_t: Tensor,
     sigma_s: Tensor,
-) -> Float[Tensor, " V"]:
+) -> _Probs:
     """Return p(x_s | x_t) from transition matrices by Bayes' rule."""
     # In float64: the product of two small probabilities is divided by their sum.
     eye = torch.eye(len(prior), dtype=torch.float64)
     sigma_s = sigma_s.double()
     gap = sigma_t.double() - sigma_s
+    # Rows are the ids of x_0, or of x_s; a column is that of x_s, or of x_t.
     to_s = (-sigma_s).exp() * eye - (-sigma_s).expm1() * prior
-    from_s = ((-gap).exp() * eye - (-gap).expm1() * prior)[:, x]
-    joint = to_s * from_s
-    posterior = joint / joint.sum(-1, keepdim=True).clamp_min(1e-300)
-    return p0 @ posterior
+    to_t = (-gap).exp() * eye - (-gap).expm1() * prior
+    joint = to_s * to_t[:, x]
+    evidence = joint.sum(-1, keepdim=True).clamp_min(1e-300)
+    return p0 @ (joint / evidence)
 
 
 def predictions_are_exact(s: Situation) -> None:

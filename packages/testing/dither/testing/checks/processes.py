@@ -56,16 +56,17 @@ def _grid(n: int = 41) -> Float[Tensor, " n"]:
 
 def grows(s: Situation) -> None:
     """Sigma and rate are finite and not negative, and sigma never decreases, with both ends."""
-    ends = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    start = torch.zeros(1, dtype=torch.float64)
     # So many times, because a wrong piece of a schedule may be short.
-    t = torch.cat([ends[:1], _grid(4001), ends[1:]])
+    t = torch.cat([start, _grid(4001), start + 1])
     noise: Noise = s.build()(t)
     for name, values in (("sigma", noise.sigma), ("rate", noise.rate)):
         infinite = t[~values.isfinite()].tolist()
         assert not infinite, f"{name} is not finite at t = {infinite}"
         negative = t[values < 0].tolist()
         assert not negative, f"{name} is negative at t = {negative}"
-    decreases = t[:-1][noise.sigma.diff() < 0].tolist()
+    decreasing = noise.sigma.diff() < 0
+    decreases = t[:-1][decreasing].tolist()
     assert not decreases, f"sigma decreases after t = {decreases}"
     assert noise.sigma[-1] > noise.sigma[0], "no noise is added between t = 0 and t = 1"
 
@@ -123,9 +124,9 @@ def _corrupted(s: Situation) -> tuple[Any, Clean, Noised]:
 
 def _times(s: Situation) -> Float[Tensor, " B"]:
     """Return a time between 0.05 and 1 per sample."""
-    generator = s.generator()
+    draws = torch.rand(len(s.clean.valid), generator=s.generator())
     # Near t = 0 nothing is noised, and there would be nothing to check.
-    return 0.05 + 0.95 * torch.rand(len(s.clean.valid), generator=generator)
+    return 0.05 + 0.95 * draws
 
 
 def facts_are_true(s: Situation) -> None:
@@ -156,6 +157,7 @@ def _check_prior(facts: Any, prior: Tensor) -> None:
         return
     expected = clean.double() / clean.sum(-1, keepdim=True)
     if facts.prior == "mask":
+        # A process with this prior gives each field a MASK.
         masks = facts.space.table(lambda field: torch.tensor(field.mask or 0))
         expected = one_hot(masks, facts.space.vocab).double()
     assert_close(prior, expected, f"prior {facts.prior}", atol=1e-6)
@@ -262,6 +264,7 @@ def _check_token_distribution(noised: Noised, t: float) -> None:
     noise = noised.noise.one_minus_alpha(noised.x0)[..., None]
     free = ~noised.fixed
     same = one_hot(noised.x0, noised.prior.shape[-1])
+    # q(x_t | x_0) = alpha x_0 + (1 - alpha) prior
     q = (alpha * same + noise * noised.prior)[free]
     same = same[free]
     drawn = one_hot(noised.state.x, q.shape[-1])[free]
@@ -363,12 +366,11 @@ def _states(s: Situation, process: Any = None) -> list[tuple[str, Any]]:
     t = _times(s)
     seed_cpu(s.seed)
     noised = process.corrupt(clean, t)
-    pred = process.read(
-        random_output(process.space, clean.valid, s.seed), noised.state, noised.noise
-    )
-    stepped = process.step(
-        noised.state, pred, process.schedule(t), process.schedule(t / 2), clean
-    )
+    now = process.schedule(t)
+    then = process.schedule(t / 2)
+    raw = random_output(process.space, clean.valid, s.seed)
+    pred = process.read(raw, noised.state, noised.noise)
+    stepped = process.step(noised.state, pred, now, then, clean)
     return [
         ("corrupt", noised.state),
         ("prior", process.prior(clean)),
@@ -403,10 +405,12 @@ def _finished(s: Situation, like: Clean) -> tuple[Tensor, Tensor, Tensor]:
     process: Any = s.build()
     seed_cpu(s.seed)
     start = process.prior(like)
-    ones = torch.ones(len(like.valid))
-    now = process.schedule(ones)
-    pred = process.read(random_output(process.space, like.valid, s.seed), start, now)
-    step = process.step(start, pred, now, process.schedule(ones / 2), like)
+    end = torch.ones(len(like.valid))
+    now = process.schedule(end)
+    then = process.schedule(end / 2)
+    raw = random_output(process.space, like.valid, s.seed)
+    pred = process.read(raw, start, now)
+    step = process.step(start, pred, now, then, like)
     return start.x, step.x, process.finish(start, pred, like)
 
 
@@ -454,8 +458,7 @@ def _noised(s: Situation, protocol: Any) -> tuple[Any, State]:
     process: Any = s.build()
     if not isinstance(process, protocol):
         raise NotApplicable(f"not a {protocol.__name__}")
-    half = torch.full((len(s.clean.valid),), 0.5)
-    return process, process.corrupt(s.clean, half).state
+    return process, process.corrupt(s.clean, s.times(0.5)).state
 
 
 def renoise_keeps_fixed(s: Situation) -> None:
@@ -463,7 +466,7 @@ def renoise_keeps_fixed(s: Situation) -> None:
     process, state = _noised(s, TokenProcess)
     sums = process.prior_probs().sum(-1)
     assert_close(sums, torch.ones_like(sums), "sums of prior_probs", atol=1e-5)
-    late = process.schedule(torch.ones(len(s.clean.valid)))
+    late = process.schedule(s.times(1.0))
     fixed = s.clean.fixed
     seed_cpu(s.seed)
     renoised = process.renoise(state, late, s.clean)
@@ -492,10 +495,10 @@ def noise_is_standard_normal(s: Situation) -> None:
     expected = a * x0 + b * eps
     assert_close(noised.x[free], expected[free], "a x0 + b eps", atol=1e-4)
     assert_equal(noised.x[~free], x0[~free], "values without noise")
+
+    fixed = clean.fixed
     replaced = process.replace(state, clean.x0 + 1.0, clean)
-    assert_equal(
-        replaced.x[clean.fixed], clean.x0[clean.fixed], "replace: fixed values"
-    )
+    assert_equal(replaced.x[fixed], clean.x0[fixed], "replace: fixed values")
 
 
 def reveal_keeps_visible(s: Situation) -> None:
@@ -509,13 +512,14 @@ def reveal_keeps_visible(s: Situation) -> None:
     assert (with_masked <= units).all(), "a unit with masked elements is not masked"
 
     # Reveal some of the masked values, and leave others masked.
-    every_second = (torch.arange(masked.shape[1]) % 2 == 0)[:, None]
-    still_masked = masked & every_second
+    even = torch.arange(masked.shape[1]) % 2 == 0
+    still_masked = masked & even[:, None]
     new = masked & ~still_masked
-    revealed = process.reveal(state, state.x + 1.0, still_masked)
+    x = state.x + 1.0
+    revealed = process.reveal(state, x, still_masked)
     assert_equal(revealed.masked, still_masked, "the mask after reveal")
     assert_equal(revealed.x[~masked], state.x[~masked], "values that were visible")
-    assert_equal(revealed.x[new], (state.x + 1.0)[new], "revealed values")
+    assert_equal(revealed.x[new], x[new], "revealed values")
 
 
 CHECKS = (

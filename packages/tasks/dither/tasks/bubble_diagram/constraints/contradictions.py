@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, pairwise, permutations
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -37,13 +37,13 @@ from .rules import (
     reversed_ids,
 )
 
-SECONDS: Final = 10.0
+SECONDS = 10.0
 """Time limit of one integer program; undecided rules count as feasible."""
 
-_SEARCH: Final = 50
+_SEARCH = 50
 """Linear programs after which fixed relations count as realisable."""
 
-_INFEASIBLE: Final = 2
+_INFEASIBLE = 2
 """Status of HiGHS."""
 
 _AnyRule = TypeVar("_AnyRule", bound=Rule)

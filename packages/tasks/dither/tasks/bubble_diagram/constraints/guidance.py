@@ -26,7 +26,7 @@ from .probabilities import (
     AdjacencyProbability,
     AreaProbability,
     BuildableProbability,
-    Probability,
+    CountProbability,
     ReachableProbability,
     count_groups,
 )
@@ -43,8 +43,16 @@ from .rules import (
     Rule,
 )
 
+_Types = Int[Tensor, "N R"]
 _Samples = Int[Tensor, "N L"]
 _Met = Bool[Tensor, " N"]
+_Part = (
+    AdjacencyProbability
+    | AreaProbability
+    | BuildableProbability
+    | CountProbability
+    | ReachableProbability
+)
 
 
 class ConstraintGuidance:
@@ -80,7 +88,7 @@ class ConstraintGuidance:
         counts = [
             rule for rule in rules if isinstance(rule, Count) and rule.types != ALL
         ]
-        parts: list[Probability] = []
+        parts: list[_Part] = []
         for rule in rules:
             match rule:
                 case Adjacency():
@@ -100,7 +108,7 @@ class ConstraintGuidance:
             ReachableProbability,
         ]
         parts.sort(key=lambda part: order.index(type(part)))
-        self._parts = [*count_groups(counts, slots), *parts]
+        self._parts: list[_Part] = [*count_groups(counts, slots), *parts]
 
     def _allowed_ids(self) -> Bool[Tensor, "L V"]:
         fields = [(0, "nodes"), (self.slots, "edges")]
@@ -232,7 +240,7 @@ class ConstraintGuidance:
     def _adjoins(
         self,
         rule: Adjacency,
-        types: Int[Tensor, "N R"],
+        types: _Types,
         relations: Int[Tensor, "N E"],
     ) -> _Met:
         # Pairs come first among doors, so relations are those of the first ends.
@@ -280,8 +288,8 @@ class ConstraintGuidance:
 
 def _areas_hold(
     rule: Area,
-    types: Int[Tensor, "N R"],
-    areas: Int[Tensor, "N R"],
+    types: _Types,
+    areas: _Types,
 ) -> _Met:
     wrong = ~_among(areas, rule.bins)
     if rule.room is not None:

@@ -10,11 +10,11 @@ Letters: N diagrams, R room slots, E pairs or doors, L tokens, V ids, K properti
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from numpy import ndarray
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
@@ -43,25 +43,18 @@ from ..vocabulary import (
 )
 from .rules import FRONT, Adjacency, Area, Count
 
-STATES: Final = 512
+STATES = 512
 """Largest joint state of counts; beyond it, groups of counts are treated as independent."""
-_ROUNDS: Final = 3
+_ROUNDS = 3
 """Rounds of propagation; most is known after the first."""
-_BATCH: Final = 64
+_BATCH = 64
 """Diagrams that are closed at once, so that their bounds fit into the CPU cache."""
 
 _Probs = Float[Tensor, "N L V"]
 _At = Int[Tensor, " N"]
 _ById = Float[Tensor, "N V"]
-_Bounds = Int[np.ndarray, "N 2 M M"]
+_Bounds = Int[ndarray, "N 2 M M"]
 _Counted = Float[Tensor, "N *widths"]
-
-
-class Probability(Protocol):
-    """Probability that one constraint is met."""
-
-    def log_prob(self, probs: _Probs, at: _At) -> _ById:
-        """Return the log-probability for each id of token `at`, others distributed as `probs`."""
 
 
 class AdjacencyProbability:
@@ -87,7 +80,8 @@ class AdjacencyProbability:
         i, j = self.ends.to(at.device)
         sorts = _by_id(probs, self.sorts, at, 0, self.slots)
         # The outside is one more slot, whose type is certain.
-        outside = self.outside.to(sorts).expand(*sorts.shape[:2], 1, 3)
+        outside = self.outside.to(sorts)
+        outside = outside.expand(*sorts.shape[:2], 1, -1)
         sorts = torch.cat([sorts, outside], 2)
         i_first, i_second, i_both = sorts[:, :, i].unbind(-1)
         j_first, j_second, j_both = sorts[:, :, j].unbind(-1)
@@ -153,21 +147,23 @@ class ReachableProbability:
         pairs = base - slots
 
         # Rows are diagrams, each with every id of token `at`.
-        related = _by_id(probs, self.related, at, slots, pairs) > 0
-        near = related.flatten(0, 1)[..., 0].cpu().numpy()
+        related = _by_id(probs, self.related, at, slots, pairs)[..., 0] > 0
+        near = related.flatten(0, 1).cpu().numpy()
         doors = _by_id(probs, self.doors, at, base, base) > 0
-        without, may = doors.flatten(0, 1).cpu().numpy().transpose(2, 0, 1)
+        without, may = doors.flatten(0, 1).permute(2, 0, 1).cpu().numpy()
         must = may & ~without
         exists = (probs[:, :slots, NODE_PAD] == 0).cpu().numpy()
         real = np.repeat(exists, NODE_SIZE, 0)
 
         # All doors that may exist connect the rooms, and no certain one joins rooms far apart.
         possible = connects(may[:, :pairs] & near, real)
-        possible &= ~(must[:, :pairs] & ~near).any(1)
+        too_far = must[:, :pairs] & ~near
+        possible &= ~too_far.any(1)
         # There may be a front door, and there are not two of them for certain.
         possible &= may[:, pairs:].any(1)
         possible &= must[:, pairs:].sum(1) <= 1
-        by_id = torch.from_numpy(possible).to(probs).reshape(len(at), NODE_SIZE)
+        by_id = torch.from_numpy(possible).to(probs)
+        by_id = by_id.reshape(len(at), NODE_SIZE)
         return _padded(by_id.log(), probs)
 
 
@@ -205,7 +201,7 @@ class CountProbability:
             counted.append(
                 tuple(c for c, rule in enumerate(rules) if kind in rule.types)
             )
-        self.steps = [(), *sorted(set(counted) - {()})]
+        self.steps = [(), *sorted({*counted} - {()})]
         """For each kind of room, the counts that it increments; the first kind increments none."""
         self.kind_of = torch.tensor([self.steps.index(step) for step in counted])
 
@@ -220,12 +216,12 @@ class CountProbability:
         excluded = one_hot(torch.zeros_like(at), kinds).to(rooms.dtype)
         rooms = torch.where(own[..., None], excluded[:, None], rooms)
         counted = self._count(rooms)
-        met = torch.stack(
-            [self._met(self._moved(counted, step)) for step in self.steps], 1
-        )
+        moved = (self._moved(counted, step) for step in self.steps)
+        met = torch.stack([self._met(counts) for counts in moved], 1)
         # Any other token leaves the counts as they are, which is the first step.
+        by_id = _padded(met[:, kind_of], probs)
         is_room = (at < self.slots)[:, None]
-        return torch.where(is_room, _padded(met[:, kind_of], probs), met[:, :1]).log()
+        return torch.where(is_room, by_id, met[:, :1]).log()
 
     def _count(self, rooms: Float[Tensor, "N R kinds"]) -> _Counted:
         """Return the joint distribution of the counts of independent rooms."""
@@ -235,7 +231,8 @@ class CountProbability:
         for room in rooms.unbind(1):
             following = torch.zeros_like(counted)
             for step, prob in zip(self.steps, room.unbind(1), strict=True):
-                following = following + self._moved(counted, step) * prob.reshape(shape)
+                moved = self._moved(counted, step)
+                following = following + moved * prob.reshape(shape)
             counted = following
         return counted
 
@@ -253,9 +250,8 @@ class CountProbability:
         return counted
 
     def _met(self, counted: _Counted) -> Float[Tensor, " N"]:
-        for axis, (rule, width) in enumerate(
-            zip(self.rules, self.widths, strict=True), start=1
-        ):
+        axes = enumerate(zip(self.rules, self.widths, strict=True), start=1)
+        for axis, (rule, width) in axes:
             counted = counted.narrow(axis, rule.low, width - rule.low)
         return counted.flatten(1).sum(1)
 
@@ -277,9 +273,8 @@ class BuildableProbability:
         rows = torch.nonzero(at < base)[:, 0]
         log_prob = probs.new_zeros(len(at), probs.shape[-1])
         if len(rows):
-            log_prob[rows] = (
-                self._attainable(probs[rows, :base], at[rows]).to(log_prob).log()
-            )
+            attainable = self._attainable(probs[rows, :base], at[rows])
+            log_prob[rows] = attainable.to(log_prob).log()
         return log_prob
 
     def _attainable(self, probs: _Probs, at: _At) -> Bool[Tensor, "N V"]:
@@ -295,8 +290,9 @@ class BuildableProbability:
         last = np.asarray(decided.all(1))
         attainable = (probs[numbers, at] > 0).cpu().numpy()
 
-        known = decided[:, slots:] & (ids[:, slots:] <= NO_EDGE)
-        relations = np.where(known, ids[:, slots:], OPEN)
+        edges = ids[:, slots:]
+        known = decided[:, slots:] & (edges <= NO_EDGE)
+        relations = np.where(known, edges, OPEN)
         living = probs[:, :slots, LIVING].cpu().numpy()
         rooms = np.flatnonzero((own < slots) & ~last)
         pairs = np.flatnonzero((own >= slots) & ~last)
@@ -315,16 +311,16 @@ class BuildableProbability:
         # Each id of the last token makes a whole diagram, of which the search decides.
         rows, options = np.nonzero(attainable & last[:, None])
         ended = ids[rows]
-        ended[np.arange(len(rows)), own[rows]] = options
+        np.put_along_axis(ended, own[rows, None], options[:, None], 1)
         attainable[rows, options] = is_buildable(ended, slots)
         return torch.from_numpy(attainable)
 
 
 def _refuted_types(
     relations: Relations,
-    living: Float[np.ndarray, "N R"],
+    living: Float[ndarray, "N R"],
     at: Numbers,
-) -> Bool[np.ndarray, "N 13"]:
+) -> Bool[ndarray, "N 13"]:
     """Return the types that one room `at` of each diagram cannot have in any plan.
 
     `living` is the probability of each room that it is the living room.
@@ -332,14 +328,14 @@ def _refuted_types(
     of_living = np.arange(NODE_MASK) == LIVING
     refuted = np.zeros((len(at), NODE_MASK), bool)
     for is_living in (True, False):
-        living[np.arange(len(at)), at] = is_living
+        np.put_along_axis(living, at[:, None], is_living, 1)
         disjoint = _disjoint_pairs(living)
         rows = contradictory(relations, living.shape[1], disjoint)
         refuted[rows] |= of_living == is_living
     return refuted
 
 
-def _disjoint_pairs(living: Float[np.ndarray, "N R"]) -> Pairs:
+def _disjoint_pairs(living: Float[ndarray, "N R"]) -> Pairs:
     """Pairs of which no room can be the only living room.
 
     `living` is the probability of each room that it is.
@@ -348,7 +344,7 @@ def _disjoint_pairs(living: Float[np.ndarray, "N R"]) -> Pairs:
     is_other = (living == 1).any(1, keepdims=True) & (living < 1)
     apart = (living == 0) | is_other
     i, j = pair_ends(living.shape[1])
-    return np.asarray(apart[:, i] & apart[:, j])
+    return apart[:, i] & apart[:, j]
 
 
 def contradictory(
@@ -362,7 +358,7 @@ def contradictory(
     # Many diagrams of a batch share their decided relations.
     states, same = np.unique(ids, axis=0, return_inverse=True)
     possible = _propagate(_decided_bounds(states, rooms), states, rooms)
-    return np.asarray(~possible[same.reshape(-1)])
+    return ~possible[same.reshape(-1)]
 
 
 def impossible_relations(
@@ -370,7 +366,7 @@ def impossible_relations(
     at: Numbers,
     rooms: int,
     disjoint: Pairs | None = None,
-) -> Bool[np.ndarray, "N 11"]:
+) -> Bool[ndarray, "N 11"]:
     """Return the relations that one pair `at` of each diagram cannot have in any plan.
 
     Undecided pairs, pairs without rooms, and the pair in question are `OPEN`. Boxes of `disjoint`
@@ -418,8 +414,8 @@ def _decided_bounds(relations: Relations, rooms: int) -> _Bounds:
 
 def _impose(
     most: _Bounds,
-    rows: Int[np.ndarray, " k"],
-    bounds: Int[np.ndarray, "k *F 4"],
+    rows: Int[ndarray, " k"],
+    bounds: Int[ndarray, "k *F 4"],
 ) -> None:
     axis, first, second, least = np.moveaxis(bounds, -1, 0)
     rows = rows.reshape(-1, *[1] * (bounds.ndim - 2))
@@ -474,9 +470,8 @@ def _properties(*sets: frozenset[int]) -> Float[Tensor, "V K"]:
     """Whether each id is in each of some sets."""
     properties = torch.zeros(NODE_SIZE, len(sets))
     for column, ids in enumerate(sets):
-        properties[:, column] = torch.tensor(
-            [float(v in ids) for v in range(NODE_SIZE)]
-        )
+        members = [float(v in ids) for v in range(NODE_SIZE)]
+        properties[:, column] = torch.tensor(members)
     return properties
 
 
@@ -490,10 +485,12 @@ def _by_id(
     """Return the probability that tokens `start`, ... have properties, by id of token `at`."""
     table = properties.to(probs)
     size = min(probs.shape[-1], NODE_SIZE)
-    shares = probs[:, start : start + count, :size] @ table[:size]
+    stop = start + count
+    shares = probs[:, start:stop, :size] @ table[:size]
     # The properties of token `at` itself are certain, given its id.
-    own = torch.arange(start, start + count, device=at.device) == at[:, None]
-    return torch.where(own[:, None, :, None], table[None, :, None], shares[:, None])
+    tokens = torch.arange(start, stop, device=at.device)
+    own = (tokens == at[:, None])[:, None, :, None]
+    return torch.where(own, table[:, None], shares[:, None])
 
 
 def _padded(by_id: Float[Tensor, "N 15"], probs: _Probs) -> _ById:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
-from typing import Final
 
 from dither.registry.spec.misfit import Path
 
 from ..vocabulary import AREAS, ENTRANCE, LIVING, NO_EDGE, RELATED, RELATIONS, ROOMS
 
-FRONT: Final = frozenset({-1})
+FRONT = frozenset({-1})
 """The outside, in place of the types of a room."""
 
-ALL: Final = frozenset(range(len(ROOMS)))
+ALL = frozenset(range(len(ROOMS)))
 """All types, for the number of rooms."""
 
 

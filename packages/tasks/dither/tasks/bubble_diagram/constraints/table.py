@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pydantic import SkipValidation
 
@@ -242,7 +242,7 @@ def _door_entries(placed: dict[int, int], doors: Doors) -> tuple[list[Any], list
     return joined, [entry for entry, rooms in ends if rooms not in doors]
 
 
-_FIELD_KEYS: Final = (
+_FIELD_KEYS = (
     ("doors", "doors"),
     ("doors", "no_doors"),
     ("doors", "reachable"),
@@ -250,13 +250,13 @@ _FIELD_KEYS: Final = (
 )
 """Fields of a diagram, and the keys that require them."""
 
-_RELATION_SETS: Final = {
+_RELATION_SETS = {
     **{name: frozenset({r}) for r, name in enumerate(RELATIONS)},
     "near": RELATED,
     "none": frozenset({NO_EDGE}),
 }
-_BOUND: Final = re.compile(r"at (least|most) (\d{1,4})")
-_AREAS: Final = '"8 to 10 m2", "at least 8 m2" or "at most 10 m2"'
+_BOUND = re.compile(r"at (least|most) (\d{1,4})")
+_AREAS = '"8 to 10 m2", "at least 8 m2" or "at most 10 m2"'
 
 
 def read_rules(table: Constraints, slots: int) -> tuple[list[Rule], list[Misfit]]:

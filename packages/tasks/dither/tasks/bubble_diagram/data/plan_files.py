@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
-from dither.registry.config.errors import Problem, Refused
+from dither.registry.config.errors import Refused
 
 from ...prepared.manifest import describe_sources
 from ...prepared.rejected import REJECTED, Rejected, RejectedRows
@@ -28,10 +28,10 @@ from ..isomorphism import plan_groups
 from ..plans import Box, Diagram, Plans, PlanSplits
 from ..vocabulary import Format
 
-FEW: Final = 500
+FEW = 500
 """Held-out plans below which sample metrics and their noise floor are unreliable."""
 
-_SORTS: Final = {
+_SORTS = {
     "file": "unreadable",
     "text": "malformed",
     "rooms": "with too few or too many rooms",
@@ -114,8 +114,8 @@ def load_prepared(
     return _split_plans(Plans(**arrays), split)
 
 
-FORMATS: Final[
-    dict[str, tuple[tuple[str, ...], Callable[[Path, ReadOptions], Iterator[Entry]]]]
+FORMATS: dict[
+    str, tuple[tuple[str, ...], Callable[[Path, ReadOptions], Iterator[Entry]]]
 ] = {
     "rplan-png": ((".png",), read_rplan_picture),
     "graph2plan": ((".mat",), read_graph2plan),
@@ -156,11 +156,9 @@ def find_source(
     actual = " and ".join(sorted(suffixes)) or "no"
     known = [f"{name}: {' or '.join(FORMATS[name][0])}" for name in names or FORMATS]
     raise Refused(
-        Problem(
-            f"{source} has {actual} files, expected one format",
-            help=f"formats: {'; '.join(known)}",
-            code="unknown-format" if files else "no-samples",
-        )
+        f"{source} has {actual} files, expected one format",
+        help=f"formats: {'; '.join(known)}",
+        code="unknown-format" if files else "no-samples",
     )
 
 

@@ -12,10 +12,10 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 from jaxtyping import Bool, Int
+from numpy import ndarray
 
 from dither.registry.config.errors import Refused
 from dither.registry.files.cache import cache_folder
@@ -37,16 +37,16 @@ from ..vocabulary import (
     door_ends,
 )
 
-BLOCK: Final = 512
+BLOCK = 512
 """Plans generated at once; a single plan costs as much as its block, about 0.1 s."""
 
-PLANS: Final = Kind("procedural-plans", 1, "dither run")
+PLANS = Kind("procedural-plans", 1, "dither run")
 """Cached plans; the version increases with every change of the generator."""
 
-CACHED: Final = 10_000
+CACHED = 10_000
 """Number of plans from which on they are cached on disk."""
 
-_EXTRA_PIECES: Final = (0.22, 0.46, 0.32)
+_EXTRA_PIECES = (0.22, 0.46, 0.32)
 """Probability that the living room consists of 1, 2 or 3 pieces."""
 
 _REACH = 3
@@ -58,12 +58,12 @@ _WALL = 2
 _SHIFT = 15
 """Largest offset of a plan from the centre of the canvas along an axis."""
 
-_Pieces = Int[np.ndarray, "P K 4"]
-_Kinds = Int[np.ndarray, "P K"]
-_Touching = Bool[np.ndarray, "P K K"]
-_PieceFlags = Bool[np.ndarray, "P K"]
-_PerPlan = Int[np.ndarray, " P"]
-_RoomDoors = Bool[np.ndarray, "P R R_1"]
+_Pieces = Int[ndarray, "P K 4"]
+_Kinds = Int[ndarray, "P K"]
+_Touching = Bool[ndarray, "P K K"]
+_PieceFlags = Bool[ndarray, "P K"]
+_PerPlan = Int[ndarray, " P"]
+_RoomDoors = Bool[ndarray, "P R R_1"]
 
 
 def make_plans(
@@ -144,8 +144,10 @@ def _make_block(
         remaining = remaining[~good]
 
     i, j = np.array(door_ends(most)).T
+    # The outside is one more side of a door, which every plan has.
     real = np.pad(types != NODE_PAD, ((0, 0), (0, 1)), constant_values=True)
-    tokens = np.where(real[:, i] & real[:, j], doors[:, i, j], DOOR_PAD).astype(np.int8)
+    exists = real[:, i] & real[:, j]
+    tokens = np.where(exists, doors[:, i, j], DOOR_PAD).astype(np.int8)
     return replace(Plans.from_boxes(types, boxes), doors=tokens)
 
 
@@ -177,11 +179,14 @@ def _draw(
     types, boxes, doors = _join(pieces, kinds, joined, most)
 
     # Around the centre of the canvas, turned by a random number of quarters.
-    margin = (GRID - pieces.max(1)[:, 2:]) / 2
-    offset = np.minimum(_SHIFT, margin) * (2 * random.random(margin.shape) - 1)
-    shift = (margin + offset).astype(np.int64)
-    points = (boxes + np.tile(shift, 2)[:, None]).reshape(len(boxes), -1, 2)
+    outline = pieces.max(1)[:, 2:]
+    margin = (GRID - outline) / 2
+    draws = 2 * random.random(margin.shape) - 1
+    shift = (margin + np.minimum(_SHIFT, margin) * draws).astype(np.int64)
+    boxes = boxes + np.tile(shift, 2)[:, None]
     turns = (4 * random.random(len(boxes))).astype(np.int64)
+    # Both corners of a box turn as points, and may then be the other two.
+    points = boxes.reshape(len(boxes), -1, 2)
     ends = turned(points, turns).reshape(*types.shape, 2, 2)
     boxes = np.concatenate([ends.min(2), ends.max(2)], -1)
     real = types != NODE_PAD
@@ -204,7 +209,7 @@ def place_doors(
     pieces: _Pieces,
     touching: _Touching,
     kinds: _Kinds,
-) -> Bool[np.ndarray, "P K K_1"]:
+) -> Bool[ndarray, "P K K_1"]:
     """Return which pieces are joined by doors, and in the last column which has the front door.
 
     Each room has one door to a room nearer to the living room: to the living room itself, or else
@@ -224,7 +229,8 @@ def place_doors(
     is_guest = reached & (np.arange(count) == guest[:, None])
     ensuite = bath & at_bedroom.any(2) & ~is_guest
 
-    way = np.where((reached & ~ensuite)[..., None], at_living, at_bedroom)
+    via_living = reached & ~ensuite
+    way = np.where(via_living[..., None], at_living, at_bedroom)
     parent = np.where(way, area[:, None], -1).argmax(2)
     doors = np.zeros((*kinds.shape, count + 1), bool)
     joined = way.any(2) & (kinds >= 0) & ~living
@@ -235,7 +241,8 @@ def place_doors(
     outer = _at_outline(pieces) & (kinds >= 0)
     # An entrance outweighs the living room, and that any area.
     rank = area + GRID**2 * (2 * (kinds == ENTRANCE) + living)
-    doors[np.arange(len(pieces)), np.where(outer, rank, -1).argmax(1), -1] = True
+    host = np.where(outer, rank, -1).argmax(1)
+    doors[np.arange(len(doors)), host, -1] = True
     return doors
 
 
@@ -243,13 +250,13 @@ def _at_outline(pieces: _Pieces) -> _PieceFlags:
     """Return which pieces have an outer wall."""
     low, high = corners(pieces)
     outline = high.max(1, keepdims=True)
-    return np.asarray(((low == 0) | (high == outline)).any(-1))
+    return ((low == 0) | (high == outline)).any(-1)
 
 
 def _join(
     pieces: _Pieces,
     kinds: _Kinds,
-    doors: Bool[np.ndarray, "P K K_1"],
+    doors: Bool[ndarray, "P K K_1"],
     most: int,
 ) -> tuple[Types, BoxBatch, _RoomDoors]:
     """Return types, boxes without walls and doors of rooms: the living room, then the others.
@@ -263,10 +270,10 @@ def _join(
     high = np.where(living, high, 0).max(1)
     other = (kinds >= 0) & (kinds != LIVING)
     order = np.argsort(~other, 1, kind="stable")[:, : most - 1]
-    types = np.take_along_axis(np.where(other, kinds, NODE_PAD), order, 1)
-    boxes = np.take_along_axis(
-        np.where(other[..., None], inner, 0), order[..., None], 1
-    )
+    types = np.where(other, kinds, NODE_PAD)
+    types = np.take_along_axis(types, order, 1)
+    boxes = np.where(other[..., None], inner, 0)
+    boxes = np.take_along_axis(boxes, order[..., None], 1)
 
     # One slot before for the living room, empty slots after.
     padding = ((0, 0), (1, most - 1 - types.shape[1]))
@@ -280,23 +287,24 @@ def _join(
     of_others = np.take_along_axis(doors, order[..., None], 1)
     rows = np.concatenate([of_living, of_others], 1)
     inside = rows[..., :-1]
-    to_living = (inside & living[:, None, :, 0]).any(-1, keepdims=True)
-    wanted = np.broadcast_to(order[:, None], (*rows.shape[:2], order.shape[1]))
-    to_others = np.take_along_axis(inside, wanted, 2)
+    is_living = living[:, None, :, 0]
+    to_living = (inside & is_living).any(-1, keepdims=True)
     count = rows.shape[1]
+    columns = np.repeat(order[:, None], count, 1)
+    to_others = np.take_along_axis(inside, columns, 2)
     joined = np.zeros((len(types), most, most + 1), bool)
     joined[:, :count, :count] = np.concatenate([to_living, to_others], 2)
     joined[:, :count, -1] = rows[..., -1]
     return types.astype(np.int8), boxes, joined
 
 
-LARGER_COUNTS: Final = {9: 0.2, 10: 0.15, 11: 0.1, 12: 0.06, 13: 0.03, 14: 0.015}
+LARGER_COUNTS = {9: 0.2, 10: 0.15, 11: 0.1, 12: 0.06, 13: 0.03, 14: 0.015}
 """Weights of larger numbers of rooms, relative to all smaller ones together."""
 
-_USUAL_ROOMS: Final = {"MasterRoom": 0.985, "Kitchen": 0.985, "Bathroom": 1.0}
+_USUAL_ROOMS = {"MasterRoom": 0.985, "Kitchen": 0.985, "Bathroom": 1.0}
 """Probability of these room types; every plan has a living room."""
 
-_EXTRA: Final = (
+_EXTRA = (
     *[("SecondRoom", weight) for weight in (12.0, 4.0, 0.5)],
     *[("Balcony", weight) for weight in (6.0, 0.6)],
     *[("Bathroom", weight) for weight in (1.6, 0.12)],
@@ -313,7 +321,7 @@ _EXTRA: Final = (
 
 def draw_room_programs(
     rooms: _PerPlan, random: np.random.Generator
-) -> Int[np.ndarray, "P M"]:
+) -> Int[ndarray, "P M"]:
     """Draw the types of the `rooms` - 1 rooms besides the living room; -1 in empty positions."""
     most = int(rooms.max()) - 1
     names = [*_USUAL_ROOMS, *(name for name, _ in _EXTRA)]
@@ -323,13 +331,16 @@ def draw_room_programs(
 
     # Sorting by u^(1/w) is weighted sampling without replacement (Efraimidis and Spirakis, 2006).
     # Keys of the others are between 0 and 1: usual rooms come before them, or after.
-    is_usual = random.random((len(rooms), len(shares))) < shares
+    plans = len(rooms)
+    is_usual = random.random((plans, len(shares))) < shares
     usual = np.where(is_usual, 2.0, -1.0)
-    others = random.random((len(rooms), len(weights))) ** (1 / weights)
+    draws = random.random((plans, len(weights)))
+    others = draws ** (1 / weights)
     keys = np.concatenate([usual, others], axis=1)
     order = np.argsort(-keys, axis=1, kind="stable")
     chosen = types[order[:, :most]]
-    return np.where(np.arange(most) < rooms[:, None] - 1, chosen, -1).astype(np.int8)
+    exists = np.arange(most) < rooms[:, None] - 1
+    return np.where(exists, chosen, -1).astype(np.int8)
 
 
 SHARED = 13
@@ -354,28 +365,31 @@ def partition_outlines(pieces: _PerPlan, random: np.random.Generator) -> _Pieces
     """
     plans = len(pieces)
     most = int(pieces.max())
-    sides = np.stack(
-        [110 + 71 * random.random(plans), 100 + 76 * random.random(plans)], 1
-    )
+    width = 110 + 71 * random.random(plans)
+    height = 100 + 76 * random.random(plans)
     scale = np.sqrt(np.maximum(pieces / _USUAL_PIECES, 1.0))
     boxes = np.zeros((plans, most, 4), np.int64)
     # The first piece is the whole outline, from the origin.
-    boxes[:, 0, 2:] = (sides * scale[:, None]).astype(np.int64)
+    boxes[:, 0, 2] = width * scale
+    boxes[:, 0, 3] = height * scale
     every = np.arange(plans)
     for done in range(1, most):
-        piece = np.argmax(areas_of(boxes) * (0.45 + random.random((plans, most))), 1)
+        draws = random.random((plans, most))
+        piece = np.argmax(areas_of(boxes) * (0.45 + draws), 1)
         rest = boxes[every, piece]
         width, height = sides_of(rest).T
-        axis = np.where(width * (0.7 + 0.6 * random.random(plans)) > height, 0, 1)
+        preference = 0.7 + 0.6 * random.random(plans)
+        axis = np.where(width * preference > height, 0, 1)
         share = 0.28 + 0.44 * random.random(plans)
         start = rest[every, axis]
-        cut = start + np.round(share * (rest[every, axis + 2] - start)).astype(np.int64)
+        length = rest[every, axis + 2] - start
+        cut = start + np.round(share * length).astype(np.int64)
 
         # The piece ends at the cut, and a new one starts there.
         rest[every, axis] = cut
-        active = done < pieces
-        boxes[:, done] = np.where(active[:, None], rest, 0)
-        boxes[every[active], piece[active], axis[active] + 2] = cut[active]
+        active = np.flatnonzero(done < pieces)
+        boxes[active, done] = rest[active]
+        boxes[active, piece[active], axis[active] + 2] = cut[active]
     return boxes
 
 
@@ -386,7 +400,7 @@ def shared_walls(boxes: _Pieces) -> _Touching:
     end = np.minimum(high[:, :, None], high[:, None])
     # Pieces do not overlap: they touch where they share 0 along one axis and more along the other.
     overlap = end - start
-    return np.asarray((overlap.min(-1) == 0) & (overlap.max(-1) >= SHARED))
+    return (overlap.min(-1) == 0) & (overlap.max(-1) >= SHARED)
 
 
 def grow_living_rooms(
@@ -404,21 +418,24 @@ def grow_living_rooms(
     every = np.arange(plans)
     area = areas_of(boxes)
     share = area / area.sum(1, keepdims=True)
-    score = touching.sum(2) + 8 * share + 1.5 * random.random((plans, most))
+    noise = random.random((plans, most))
+    score = touching.sum(2) + 8 * share + 1.5 * noise
+    first = np.where(area > 0, score, -1).argmax(1)
     living = np.zeros((plans, most), bool)
-    living[every, np.argmax(np.where(area > 0, score, -1), 1)] = True
+    living[every, first] = True
     for step in range(int(extra.max(initial=0))):
         # The gain of a piece is the number of others that only it would bring into contact.
         reached = (touching & living[:, :, None]).any(1)
         unreached = ~(reached | living)[:, None, :]
+        # Noise below 1 decides between equal gains.
         gain = (touching & unreached).sum(2) + random.random((plans, most))
-        piece = np.argmax(np.where(reached & ~living, gain, -1), 1)
-        joins = step < extra
-        living[every[joins], piece[joins]] = True
+        piece = np.where(reached & ~living, gain, -1).argmax(1)
+        joins = np.flatnonzero(step < extra)
+        living[joins, piece[joins]] = True
     return living
 
 
-_AREA_SHARE: Final = {
+_AREA_SHARE = {
     "MasterRoom": 0.2,
     "SecondRoom": 0.14,
     "ChildRoom": 0.12,
@@ -434,13 +451,13 @@ _AREA_SHARE: Final = {
 }
 """Preferred share of the area of the flat."""
 
-_PREFERRED_SHARE: Final = np.array([_AREA_SHARE.get(name, 0.0) for name in ROOMS])
-_BEDROOMS: Final = [ROOM_IDS[name] for name in BEDROOMS]
-_OUTSIDE: Final = np.isin(
+_PREFERRED_SHARE = np.array([_AREA_SHARE.get(name, 0.0) for name in ROOMS])
+_BEDROOMS = [ROOM_IDS[name] for name in BEDROOMS]
+_OUTSIDE = np.isin(
     np.arange(len(ROOMS)), [*_BEDROOMS, ROOM_IDS["Balcony"], ROOM_IDS["Entrance"]]
 )
 """Room types that require an outer wall."""
-_REACHABLE_VIA_BEDROOM: Final = np.isin(
+_REACHABLE_VIA_BEDROOM = np.isin(
     np.arange(len(ROOMS)), [ROOM_IDS["Bathroom"], ROOM_IDS["Balcony"]]
 )
 """Room types that may be reached through a bedroom instead of the living room."""
@@ -462,7 +479,7 @@ def assign_types(
     pieces: _Pieces,
     touching: _Touching,
     living: _PieceFlags,
-    program: Int[np.ndarray, "P M"],
+    program: Int[ndarray, "P M"],
     random: np.random.Generator,
 ) -> tuple[_Kinds, Rows]:
     """Assign types to the pieces outside the living room at minimum total cost.
@@ -477,9 +494,10 @@ def assign_types(
     reached = (touching & living[:, :, None]).any(1)
 
     # Costs of each room of the program at each piece.
-    crowded = np.minimum(_USUAL_COUNT / (1 + (program >= 0).sum(1)), 1.0)[:, None, None]
-    preferred = crowded * _PREFERRED_SHARE[program][..., None]
-    cost = _SIZE * np.abs(share[:, None] - preferred)
+    count = (program >= 0).sum(1)
+    crowded = np.minimum(_USUAL_COUNT / (1 + count), 1.0)
+    preferred = crowded[:, None] * _PREFERRED_SHARE[program]
+    cost = _SIZE * np.abs(share[:, None] - preferred[..., None])
     at_living = reached[:, None]
     via_bedroom = _REACHABLE_VIA_BEDROOM[program][..., None]
     of_bath = np.where(at_living, _BLOCKS_LIVING_ROOM, 0.0)
@@ -493,9 +511,13 @@ def assign_types(
     free = (share > 0) & ~living
     good = (share * living).sum(1) >= (share * free).max(1)
     for plan in np.flatnonzero(good):
-        costs = cost[plan][program[plan] >= 0][:, free[plan]]
+        rooms = np.flatnonzero(program[plan] >= 0)
+        places = np.flatnonzero(free[plan])
+        costs = cost[plan][np.ix_(rooms, places)]
         row, column = linear_sum_assignment(costs)
         good[plan] = costs[row, column].sum() <= _MAX_COST * len(row)
-        types[plan, np.flatnonzero(free[plan])[column]] = program[plan, row]
-    at_bedroom = (touching & np.isin(types, _BEDROOMS)[:, :, None]).any(1)
-    return types, good & (reached | living | at_bedroom | (types < 0)).all(1)
+        types[plan, places[column]] = program[plan, row]
+    is_bedroom = np.isin(types, _BEDROOMS)
+    at_bedroom = (touching & is_bedroom[:, :, None]).any(1)
+    accessible = reached | living | at_bedroom | (types < 0)
+    return types, good & accessible.all(1)

@@ -9,14 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Float
+from numpy import ndarray
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from dither.registry.config.errors import Problem, Refused, did_you_mean, dotted
+from dither.registry.config.errors import Refused, did_you_mean, dotted
 
 from ..plans import Diagram
 from ..relations import GRID
@@ -27,10 +28,10 @@ Sort = Literal[
 ]
 """Category of a fault."""
 
-_MAX_COORDINATE: Final = 1e6
+_MAX_COORDINATE = 1e6
 """Larger coordinates are rejected as meaningless."""
 
-_SORT_OF: Final[dict[Any, Sort]] = {
+_SORT_OF: dict[Any, Sort] = {
     "types": "types",
     "room_type": "types",
     "boxes": "boxes",
@@ -120,9 +121,7 @@ def path_not_found(path: Path, what: str) -> Refused:
     if folder.is_dir():
         hint = did_you_mean(path.name, (other.name for other in folder.glob("*")))
     where = "" if path.is_absolute() else f" (from {Path.cwd()})"
-    return Refused(
-        Problem(f"{what} not found: {path}{where}", help=hint, code="file-not-found")
-    )
+    return Refused(f"{what} not found: {path}{where}", help=hint, code="file-not-found")
 
 
 def parse_json(model: type[_Model], content: bytes) -> _Model:
@@ -264,7 +263,7 @@ def name_bedrooms(
     return tuple(named)
 
 
-def _numbers(values: Any) -> Float[np.ndarray, "*n"] | None:
+def _numbers(values: Any) -> Float[ndarray, "*n"] | None:
     try:
         return np.asarray(values, np.float64)
     except (ValueError, TypeError, OverflowError):

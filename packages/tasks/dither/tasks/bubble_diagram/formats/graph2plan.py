@@ -20,7 +20,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +41,7 @@ from .entries import (
 
 _BOXES = ("gtBoxNew", "box", "gtBox")
 _EDGES = ("rEdge", "edge")
-_FIELDS: Final = ("name", "rType", "boundary", *_BOXES, *_EDGES)
+_FIELDS = ("name", "rType", "boundary", *_BOXES, *_EDGES)
 
 
 def read_graph2plan(file: Path, options: ReadOptions) -> Iterator[Entry]:

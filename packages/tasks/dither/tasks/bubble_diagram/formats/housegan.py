@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 from pydantic import BaseModel
@@ -36,11 +35,11 @@ from .entries import (
     single_plan,
 )
 
-FRONT_DOOR: Final = 15
-DOOR: Final = 17
+FRONT_DOOR = 15
+DOOR = 17
 """Node types of doors: to the outside, and between two rooms."""
 
-FROM_HOUSEGAN: Final = {
+FROM_HOUSEGAN = {
     1: "LivingRoom",
     2: "Kitchen",
     3: "SecondRoom",
@@ -54,7 +53,7 @@ FROM_HOUSEGAN: Final = {
 }
 """Room type by number; 3 is any bedroom and 16 unknown."""
 
-TO_HOUSEGAN: Final = {
+TO_HOUSEGAN = {
     **{name: number for number, name in FROM_HOUSEGAN.items()},
     **dict.fromkeys(("MasterRoom", "ChildRoom", "GuestRoom"), 3),
 }

@@ -16,10 +16,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import sqrt
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
+from numpy import ndarray
 
 from dither.registry.files.limits import TABLE_BYTES, read_bytes
 from dither.registry.files.restricted_pickle import Stub, load_restricted
@@ -40,7 +41,7 @@ from .entries import (
     single_plan,
 )
 
-RESPLAN_ROOMS: Final = {
+RESPLAN_ROOMS = {
     "living": "LivingRoom",
     "kitchen": "Kitchen",
     "bedroom": "SecondRoom",
@@ -52,7 +53,7 @@ RESPLAN_ROOMS: Final = {
 }
 """Room type by key of a plan; stairs as in MSD."""
 
-MSD_ROOMS: Final = (
+MSD_ROOMS = (
     "SecondRoom",
     "LivingRoom",
     "Kitchen",
@@ -66,7 +67,7 @@ MSD_ROOMS: Final = (
 """Room type by id: bedroom, living room, kitchen, dining, corridor, stairs, storeroom, bathroom,
 balcony."""
 
-PIXELS_PER_METRE: Final = GRID / 18
+PIXELS_PER_METRE = GRID / 18
 """The grid is 18 metres wide."""
 
 _WALLS = 1.5
@@ -75,7 +76,7 @@ _WALLS = 1.5
 _WALL_WIDTH = 3.5
 """Thickness of a wall if the plan states none."""
 
-_LARGEST: Final = 1e5
+_LARGEST = 1e5
 """Area in square metres above which a plan is rejected."""
 
 
@@ -237,7 +238,7 @@ def _items(value: Any) -> list[tuple[Any, Any]]:
 
 def _diagram(
     types: Sequence[int],
-    boxes: Float[np.ndarray, "R 4"],
+    boxes: Float[ndarray, "R 4"],
     name: str,
     options: ReadOptions,
 ) -> Diagram:
@@ -250,7 +251,7 @@ def on_grid(
     scale: float,
     *,
     flip: bool = False,
-) -> Float[np.ndarray, "R 4"]:
+) -> Float[ndarray, "R 4"]:
     """Return boxes in pixels, centred on the grid, scaled down if the plan is larger than the grid.
 
     `scale` is the number of pixels per unit of the source, `flip` whether y points up in it.
@@ -265,9 +266,7 @@ def on_grid(
     shrink = min(1.0, GRID / max((high - low).max(), 1.0))
     # A shift by whole pixels preserves the relations of walls at whole pixels.
     shift = np.ceil((GRID - (low + high) * shrink) / 2 - 0.5)
-    pixels: Float[np.ndarray, "R 4"] = np.floor(
-        walls * shrink + np.tile(shift, 2) + 0.5
-    )
+    pixels: Float[ndarray, "R 4"] = np.floor(walls * shrink + np.tile(shift, 2) + 0.5)
     return pixels.clip(0, GRID)
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 from jaxtyping import UInt8
+from numpy import ndarray
 
 from ..geometry.boundary import ends_of_door, pack_boundary
 from ..geometry.floor_plan import trace_outline
@@ -22,12 +22,12 @@ from ..relations import GRID
 from ..vocabulary import ROOMS
 from .entries import Fault, ReadOptions, RejectedPlan, diagram_of_boxes, single_plan
 
-_FRONT_DOOR: Final = 255
+_FRONT_DOOR = 255
 """Value of the front door in the first channel."""
 
-_Pixels = UInt8[np.ndarray, "256 256 4"]
+_Pixels = UInt8[ndarray, "256 256 4"]
 
-CATEGORIES: Final = 18
+CATEGORIES = 18
 """Ids of the second channel: room types, then outside, outer wall, front door, inner wall, inner
 door."""
 

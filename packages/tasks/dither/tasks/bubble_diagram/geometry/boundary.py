@@ -13,10 +13,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from numpy import ndarray
 
 from dither.registry.config.errors import Problem, Refused
 
@@ -32,16 +33,16 @@ _WALL = 2
 _DOOR = 12
 """Width of a front door in pixels."""
 
-_CORNERS: Final = BOUNDARY_POINTS - 2
+_CORNERS = BOUNDARY_POINTS - 2
 """Most corners of an outline."""
 
-_EXPECTED: Final = (
+_EXPECTED = (
     '{"outline": [[x, y], ...], "front_door": [[x, y], [x, y]]}, '
     "a GeoJSON polygon, or an SVG path"
 )
 
 Point = tuple[float, float]
-_Points = Float[np.ndarray, "n 2"]
+_Points = Float[ndarray, "n 2"]
 
 
 def pack_boundary(
@@ -104,7 +105,9 @@ def boundary_iou(label: PixelLabels, boundary: Boundary) -> float:
     )
     drawn = closed[size:-size, size:-size]
     inside = mask_of(boundary)
-    return float((drawn & inside).sum() / max((drawn | inside).sum(), 1))
+    shared = (drawn & inside).sum()
+    covered = (drawn | inside).sum()
+    return float(shared / max(covered, 1))
 
 
 def boundaries_of_boxes(types: Types, boxes: BoxBatch) -> Boundaries:
@@ -115,8 +118,10 @@ def boundaries_of_boxes(types: Types, boxes: BoxBatch) -> Boundaries:
     """
     real = (types != NODE_PAD)[..., None]
     low, high = corners(boxes)
-    x0, y0 = (np.where(real, low, GRID).min(1) - _WALL).T
-    x1, y1 = (np.where(real, high, 0).max(1) + _WALL).T
+    low = np.where(real, low, GRID).min(1)
+    high = np.where(real, high, 0).max(1)
+    x0, y0 = (low - _WALL).T
+    x1, y1 = (high + _WALL).T
     rows = np.full((len(types), BOUNDARY_POINTS, 2), -1, np.int16)
     # Clockwise on the page, as y points down.
     corner_coordinates = [x0, y0, x1, y0, x1, y1, x0, y1]
@@ -143,8 +148,8 @@ def boundaries_of_boxes(types: Types, boxes: BoxBatch) -> Boundaries:
 
 
 def _longest_wall(
-    spans: Int[np.ndarray, "N R 2"],
-    outer: Bool[np.ndarray, "N R"],
+    spans: Int[ndarray, "N R 2"],
+    outer: Bool[ndarray, "N R"],
     hosts: Numbers,
 ) -> tuple[Numbers, Numbers]:
     """Return the middle and the length of the longest part of a wall that no other room covers.
@@ -221,9 +226,7 @@ def read_boundary(path: Path) -> Boundary:
     ) as error:
         message = f"{path}: no outline: {error}"
         help_text = f"expected {_EXPECTED}"
-        raise Refused(
-            Problem(message, help=help_text, code="unreadable-file")
-        ) from None
+        raise Refused(message, help=help_text, code="unreadable-file") from None
 
     # A closed outline repeats its first corner.
     if len(points) > 1 and (points[0] == points[-1]).all():
@@ -243,8 +246,8 @@ def read_boundary(path: Path) -> Boundary:
 def _outline_problems(
     path: Path,
     count: int,
-    size: Float[np.ndarray, " 2"],
-    numbers: Float[np.ndarray, " n"],
+    size: Float[ndarray, " 2"],
+    numbers: Float[ndarray, " n"],
 ) -> Iterator[Problem]:
     """Yield the mistakes of an outline by its number of corners, its size, and its coordinates."""
     width, height = size
@@ -293,7 +296,7 @@ def _parse_svg(text: str) -> tuple[list[Point], list[Point]]:
     return paths[0], paths[1] if len(paths) > 1 else []
 
 
-_SVG_PATH: Final = re.compile(r"<path\b[^>]*\sd\s*=\s*[\"']([^\"']*)")
+_SVG_PATH = re.compile(r"<path\b[^>]*\sd\s*=\s*[\"']([^\"']*)")
 
 
 def _svg_corners(data: str) -> list[Point]:

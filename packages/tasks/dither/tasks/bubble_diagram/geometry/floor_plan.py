@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import hypot
-from typing import Final
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from ..arrays import Boxes, Mask, PixelLabels
 from ..relations import GRID, NEAR, areas_of
 from ..vocabulary import BEDROOMS, ENTRANCE, LIVING, ROOM_IDS, pairs
 
-DOOR_WIDTH: Final = 12
+DOOR_WIDTH = 12
 """Width of a door in pixels, about 0.85 m; walls of at least this length can have one."""
 
 _SLIVER = 9
@@ -28,21 +27,21 @@ _SLIVER = 9
 _WALL = 4
 """Thickness of the walls of rooms cut out of another."""
 
-_BEDROOMS: Final = frozenset(ROOM_IDS[name] for name in BEDROOMS)
-_ALONE: Final = frozenset(
+_BEDROOMS = frozenset(ROOM_IDS[name] for name in BEDROOMS)
+_ALONE = frozenset(
     ROOM_IDS[name] for name in ("Bathroom", "Balcony", "Wall-in", "Storage")
 )
 """Types of rooms that others are not reached through."""
 
-_DARK: Final = frozenset(
+_DARK = frozenset(
     ROOM_IDS[name] for name in ("Entrance", "Storage", "Wall-in", "Balcony")
 )
 """Types without a window."""
 
-_WINDOW: Final = 24
+_WINDOW = 24
 """Largest length of a window in pixels."""
 
-_SHORT: Final = 100
+_SHORT = 100
 """Cost of a door between rooms that share no wall long enough for it."""
 
 Corner = tuple[int, int]
@@ -265,10 +264,10 @@ def _simple_region(region: Mask) -> Mask:
         left = np.flatnonzero(~region[row, :column])
         start = left[-1] + 1 if len(left) else 0
         region[row, start:column] = False
-    return np.asarray(region)
+    return region
 
 
-_TURNS: Final = (
+_TURNS = (
     ((-1, 0), (0, 0), (1, 0)),
     ((0, 1), (1, 0), (1, 1)),
     ((1, 0), (1, 1), (0, 1)),
@@ -377,13 +376,16 @@ def _longest_walls(label: PixelLabels) -> dict[tuple[int, int], tuple[int, Door]
         beyond, gap = _next_rooms(image)
         facing = (image >= 0) & (beyond >= 0) & (image != beyond)
         for i, j, across, low, high, width in _runs(image, beyond, gap, facing):
-            place = (across, (low + high) / 2)
-            if not upright:
-                place = place[::-1]
             ends = (min(i, j), max(i, j))
             length = high - low
-            if ends not in longest or length > longest[ends][0]:
-                longest[ends] = length, Door(i, j, *place, upright, width - 1.0)
+            if ends in longest and length <= longest[ends][0]:
+                continue
+            x = across
+            y = (low + high) / 2
+            if not upright:
+                x, y = y, x
+            door = Door(i, j, x, y, upright, depth=width - 1.0)
+            longest[ends] = (length, door)
     return longest
 
 

@@ -6,7 +6,6 @@ Letters: R rooms, P points, H x W pixels.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 import numpy as np
 
@@ -33,7 +32,7 @@ _FILL = 0.2
 _WALL = 2
 """Gap between the two."""
 
-_OVERLAP: Final = 4
+_OVERLAP = 4
 """Pixels along a side from which on a room hides another one from the outline."""
 
 

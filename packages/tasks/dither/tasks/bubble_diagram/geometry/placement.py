@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
+from numpy import ndarray
 
 from ..arrays import Boundary, Boxes, RelationRow, Walls
 from ..plans import Box, Diagram
@@ -41,7 +42,7 @@ from .floor_plan import DOOR_WIDTH, doors_between, regions_of
 from .realisability import realise, realises, wall_rows
 from .wall_constraints import Canvas, WallConstraints, mark_values, wall_constraints_of
 
-_CANVAS: Final = Canvas()
+_CANVAS = Canvas()
 
 _LAYOUT_ROUNDS = 6
 _SPREAD_ROUNDS = 3
@@ -52,15 +53,13 @@ _LIVING_SCALES = (1.0, 0.6, 1.6)
 _NO_WALL = 0.5
 """Penalty of a door without a wall."""
 
-_MARGINS: Final = (2.0, 1.0, 0.0)
+_MARGINS = (2.0, 1.0, 0.0)
 """Margins in half pixels that protect bounds from rounding, tried in this order."""
 
-PREFERRED_SIDES: Final = np.array(
-    [84, 60, 44, 36, 46, 50, 46, 54, 50, 38, 34, 34, 32], float
-)
+PREFERRED_SIDES = np.array([84, 60, 44, 36, 46, 50, 46, 54, 50, 38, 34, 34, 32], float)
 """Preferred side by room type, in pixels."""
 
-_SLIMMEST: Final = 1.6
+_SLIMMEST = 1.6
 """Largest factor by which it is stretched."""
 
 _AREA_SLIMMEST = 2.5
@@ -90,7 +89,7 @@ _TIGHT = 0.7
 _CRAMPED = 0.1
 """That penalty per pixel."""
 
-_DIRECTION: Final = {
+_DIRECTION = {
     0: (-1, -1),
     1: (-1, 1),
     2: (-1, 0),
@@ -102,10 +101,10 @@ _DIRECTION: Final = {
 }
 """Direction of the first room's centre from the second box along x and y, by relation."""
 
-_SIDE_OF: Final = ((-1, 0), (0, -1), (1, 0), (0, 1))
+_SIDE_OF = ((-1, 0), (0, -1), (1, 0), (0, 1))
 """Directions of the sides of a room, in the order of its walls: left, above, right, below."""
 
-_Sides = Float[np.ndarray, "R 2"]
+_Sides = Float[ndarray, "R 2"]
 _Separations = dict[tuple[str, int, int], int]
 """Wall of room u that separates it from room v ("apart"), or that must not protrude beyond v's
 ("within")."""
@@ -247,7 +246,8 @@ def place_rooms(diagram: Diagram) -> Boxes:
         program = soft_program(diagram, target, separations, preferred_sides(diagram))
         walls = program.solve()
         assert walls is not None, "soft constraints are always feasible"
-        boxes = whole_boxes(walls - np.tile(walls[:, :2].min(0), 2))
+        origin = np.tile(walls[:, :2].min(0), 2)
+        boxes = whole_boxes(walls - origin)
         broken = int((edges_of(boxes) != target).sum())
         if broken < fewest:
             best = boxes
@@ -320,9 +320,9 @@ def _spread_rounds(
             areas = areas + actual.prod(1) - net_areas(np.array(diagram.types), boxes)
         # Rooms that must be slim still get their area.
         root = np.sqrt(areas)[:, None]
-        sides = np.clip(
-            areas[:, None] / actual[:, ::-1], root / slimmest, root * slimmest
-        )
+        # Each side that, with the other one as it is, gives the area.
+        wanted = areas[:, None] / actual[:, ::-1]
+        sides = np.clip(wanted, root / slimmest, root * slimmest)
     return found
 
 
@@ -378,7 +378,7 @@ def layout_error(diagram: Diagram, boxes: Boxes) -> float:
     return error
 
 
-def area_errors(diagram: Diagram, boxes: Boxes) -> Float[np.ndarray, " R"]:
+def area_errors(diagram: Diagram, boxes: Boxes) -> Float[ndarray, " R"]:
     """Return how far the area of each box is outside its bounds, relative to the nearest bound."""
     low, high = np.array(diagram.areas).T
     areas = net_areas(np.array(diagram.types), boxes) * METRES**2
@@ -400,14 +400,15 @@ def preferred_sides(diagram: Diagram) -> _Sides:
     return np.tile(np.sqrt(middle)[:, None] / METRES, 2)
 
 
-def active_bounds(constraints: WallConstraints, boxes: Boxes) -> Int[np.ndarray, "B 4"]:
+def active_bounds(constraints: WallConstraints, boxes: Boxes) -> Int[ndarray, "B 4"]:
     """Return the fixed bounds, and of each choice those that the boxes satisfy best."""
     choices = constraints.choices
     if not len(choices):
         return constraints.fixed
     marks = mark_values(boxes)
     axis, first, second, most = np.moveaxis(choices, -1, 0)
-    slack = most - (marks[axis, first] - marks[axis, second])
+    differences = marks[axis, first] - marks[axis, second]
+    slack = most - differences
 
     # Padding is neither the tightest bound of an alternative nor the best alternative.
     limits = np.iinfo(np.int64)
@@ -576,7 +577,7 @@ class _WallProgram:
         self.add_soft({first: 1.0, second: -1.0}, -gap, penalty)
 
     def solve(
-        self, hard: Int[np.ndarray, "B 4"] | None = None, margin: float = 0.0
+        self, hard: Int[ndarray, "B 4"] | None = None, margin: float = 0.0
     ) -> Walls | None:
         """Return the walls with the smallest penalty; None if the hard constraints are infeasible.
 

@@ -9,10 +9,11 @@ Letters: R rooms, E pairs, M marks, F bounds, C choices, A alternatives, V varia
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from numpy import ndarray
 
 from ..arrays import Boxes, PairRow, RelationRow
 from ..relations import edges_of, overlapping, sides_of
@@ -25,13 +26,13 @@ from .wall_constraints import (
     wall_constraints_of,
 )
 
-LIMIT: Final = 400
+LIMIT = 400
 """Linear programs after which a diagram counts as unknown."""
 
 Verdict = Literal["realisable", "impossible", "unknown"]
 """Boxes exist; none exist (proved); the search gave up."""
 
-_CANVAS: Final = Canvas()
+_CANVAS = Canvas()
 
 _MARGIN_WEIGHT = 40.0
 """Objective weight of the rounding margin relative to pixels of wall."""
@@ -43,7 +44,7 @@ _INFEASIBLE = 2
 """Status of HiGHS."""
 
 _PairFlags = bool | PairRow
-_BoundRows = Int[np.ndarray, "F 4"]
+_BoundRows = Int[ndarray, "F 4"]
 
 
 @dataclass(frozen=True)
@@ -117,10 +118,10 @@ class _Node:
         decided: Choices of which one alternative has been imposed.
     """
 
-    most: Int[np.ndarray, "2 M M"]
+    most: Int[ndarray, "2 M M"]
     bounds: _BoundRows
-    alive: Bool[np.ndarray, "C A"]
-    decided: Bool[np.ndarray, " C"]
+    alive: Bool[ndarray, "C A"]
+    decided: Bool[ndarray, " C"]
 
     def copy(self) -> _Node:
         return _Node(
@@ -243,7 +244,7 @@ class _Search:
         node.alive[choice] = np.arange(node.alive.shape[1]) == option
         return self.impose(node, self.constraints.choices[choice, option])
 
-    def impose(self, node: _Node, bounds: Int[np.ndarray, "n 4"]) -> bool:
+    def impose(self, node: _Node, bounds: Int[ndarray, "n 4"]) -> bool:
         """Add the bounds that are not implied yet, and update all paths; False if contradictory."""
         axis, first, second, most = bounds.T
         new = bounds[node.most[axis, first, second] > most]
@@ -284,18 +285,18 @@ class _Search:
             return None
         if result.x is None:
             raise _UndecidedError
-        return np.asarray(np.round(result.x[:-1]).astype(np.int64).reshape(rooms, 4))
+        return np.round(result.x[:-1]).astype(np.int64).reshape(rooms, 4)
 
-    def excess(self, boxes: Boxes) -> Int[np.ndarray, "C A"]:
+    def excess(self, boxes: Boxes) -> Int[ndarray, "C A"]:
         """Return the violation of each alternative in half pixels; 0 if satisfied."""
         marks = mark_values(boxes)
         gap = marks[self.axis, self.first] - marks[self.axis, self.second]
-        return np.asarray(np.maximum(gap - self.bound, 0).sum(-1))
+        return np.maximum(gap - self.bound, 0).sum(-1)
 
-    def violated(self, node: _Node, boxes: Boxes) -> Bool[np.ndarray, " C"]:
+    def violated(self, node: _Node, boxes: Boxes) -> Bool[ndarray, " C"]:
         """True for undecided choices of which the boxes satisfy no alternative."""
         satisfied = (self.excess(boxes) == 0) & self.constraints.available
-        return np.asarray(~node.decided & ~satisfied.any(1))
+        return ~node.decided & ~satisfied.any(1)
 
     def proved(self, boxes: Boxes) -> bool:
         constraints = self.constraints
@@ -312,7 +313,7 @@ def wall_rows(
     bounds: _BoundRows,
     rooms: int,
     canvas: Canvas,
-) -> tuple[Any, Float[np.ndarray, " F"]]:
+) -> tuple[Any, Float[ndarray, " F"]]:
     """Return bounds, and the smallest sides, as rows of a linear program on walls.
 
     The result is the matrix and the right-hand side. The last variable is the share of the rounding

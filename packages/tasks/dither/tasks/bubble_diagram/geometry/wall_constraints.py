@@ -16,18 +16,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations_with_replacement, product
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int
+from numpy import ndarray
 
 from ..arrays import Boxes, PairRow, RelationRow, Rows
 from ..relations import GRID, NEAR, RULE, corners
 from ..vocabulary import ABOVE, BELOW, INSIDE, LEFT, NO_EDGE, RIGHT, SURROUNDING, pairs
 
-START: Final = 0
-MIDDLE: Final = 1
-END: Final = 2
+START = 0
+MIDDLE = 1
+END = 2
 """Room r has marks 3 r + START, 3 r + MIDDLE and 3 r + END; the last mark is the canvas origin,
 0."""
 
@@ -41,10 +42,10 @@ _Cells = tuple[tuple[int, int], tuple[int, int]]
 Choice = Sequence[Sequence[Bound]]
 """Alternatives; all bounds of at least one of them hold."""
 
-OPEN: Final = NO_EDGE + 1
+OPEN = NO_EDGE + 1
 """Relation of an undecided pair, which has no constraints."""
 
-DISJOINT: Final = OPEN + 1
+DISJOINT = OPEN + 1
 """Added to the relation of a pair whose boxes must not overlap; without effect on inside and
 surrounding."""
 
@@ -60,7 +61,7 @@ _ALTERNATIVES = 4
 _BOUNDS = 4
 """Most bounds of an alternative."""
 
-_Matrices = Int[np.ndarray, "*n M M"]
+_Matrices = Int[ndarray, "*n M M"]
 
 
 @dataclass(frozen=True)
@@ -87,11 +88,11 @@ class WallConstraints:
     edges: RelationRow
     constrained: PairRow
     disjoint: PairRow
-    fixed: Int[np.ndarray, "F 4"]
-    choices: Int[np.ndarray, "C A B 4"]
-    available: Bool[np.ndarray, "C A"]
+    fixed: Int[ndarray, "F 4"]
+    choices: Int[ndarray, "C A B 4"]
+    available: Bool[ndarray, "C A"]
 
-    def closed_bounds(self, canvas: Canvas) -> Int[np.ndarray, "2 M M"] | None:
+    def closed_bounds(self, canvas: Canvas) -> Int[ndarray, "2 M M"] | None:
         """Return the fixed bounds on a canvas, closed; None if they contradict each other."""
         most = initial_bounds(self.rooms, canvas).copy()
         np.minimum.at(most, tuple(self.fixed[:, :3].T), self.fixed[:, 3])
@@ -105,9 +106,9 @@ class Table(NamedTuple):
     which may be trivial.
     """
 
-    fixed: Int[np.ndarray, "E 24 F 4"]
-    choices: Int[np.ndarray, "E 24 C A B 4"]
-    available: Bool[np.ndarray, "E 24 C A"]
+    fixed: Int[ndarray, "E 24 F 4"]
+    choices: Int[ndarray, "E 24 C A B 4"]
+    available: Bool[ndarray, "E 24 C A"]
 
 
 @lru_cache(maxsize=64)
@@ -170,7 +171,7 @@ def wall_constraints_of(
     )
 
 
-def mark_values(walls: Boxes) -> Int[np.ndarray, "2 M"]:
+def mark_values(walls: Boxes) -> Int[ndarray, "2 M"]:
     """Return the marks of rooms in half pixels, by axis."""
     low, high = corners(walls)
     marks = np.stack([2 * low.T, (low + high).T, 2 * high.T], -1).reshape(2, -1)
@@ -299,7 +300,7 @@ def _pieces(relation: int) -> list[_Cells]:
 
 
 @lru_cache(maxsize=64)
-def initial_bounds(rooms: int, canvas: Canvas) -> Int[np.ndarray, "2 M M"]:
+def initial_bounds(rooms: int, canvas: Canvas) -> Int[ndarray, "2 M M"]:
     """Return the bounds of unrelated rooms on a canvas. Read-only.
 
     Entry (axis, p, q) is the upper bound of mark p minus mark q, in half pixels.
@@ -319,7 +320,7 @@ def initial_bounds(rooms: int, canvas: Canvas) -> Int[np.ndarray, "2 M M"]:
     return most
 
 
-def close_bounds(most: Int[np.ndarray, "N 2 M M"], rounds: int = 4) -> Rows:
+def close_bounds(most: Int[ndarray, "N 2 M M"], rounds: int = 4) -> Rows:
     """Compute shortest paths in place (Floyd-Warshall); False where there is a contradiction.
 
     Middles are tightened between rounds; after four rounds hardly anything changes.
@@ -331,7 +332,7 @@ def close_bounds(most: Int[np.ndarray, "N 2 M M"], rounds: int = 4) -> Rows:
             np.minimum(most, most[..., mark, None] + most[..., mark, None, :], out=most)
     # A mark before itself is a cycle of negative length.
     least = np.diagonal(most, axis1=-2, axis2=-1).min((-1, -2))
-    return np.asarray(least >= 0)
+    return least >= 0
 
 
 def _tighten_middles(most: _Matrices) -> None:

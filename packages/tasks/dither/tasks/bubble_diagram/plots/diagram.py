@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil
-from typing import Final
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
 
 from ..arrays import PixelLabels, Walls
 from ..geometry.floor_plan import (
@@ -43,7 +43,7 @@ BROKEN = "#c8443c"
 LINK = "#4a515c"
 """Colour of links."""
 
-_SIZES: Final = (12.5, 11.5, 10.5, 9.5, 8.5, 7.5)
+_SIZES = (12.5, 11.5, 10.5, 9.5, 8.5, 7.5)
 """Font sizes of names."""
 
 _MIN_RATIO = 24
@@ -76,7 +76,7 @@ _FOOT = 26.0
 _CAPTION = 9.5
 """Font size of captions."""
 
-_Cells = Bool[np.ndarray, "h w"]
+_Cells = Bool[ndarray, "h w"]
 
 
 @dataclass(frozen=True)
@@ -142,17 +142,21 @@ class Scene:
             x0, y0, x1, y1 = np.round(within[room] / _CELL).astype(int)
             self._visible[y0:y1, x0:x1] = room
 
-    def _show_regions(
-        self, regions: PixelLabels, margin: Float[np.ndarray, " 2"]
-    ) -> None:
+    def _show_regions(self, regions: PixelLabels, margin: Float[ndarray, " 2"]) -> None:
         """Sample the rooms at the centres of the cells of the label grid."""
         height, width = self._visible.shape
-        x = ((np.arange(width) + 0.5) * _CELL - margin[0]) / self.scale
-        y = ((np.arange(height) + 0.5) * _CELL - margin[1]) / self.scale
-        columns = (x >= 0) & (x < len(regions))
-        rows = (y >= 0) & (y < len(regions))
-        pixels = np.ix_(y[rows].astype(int), x[columns].astype(int))
-        self._visible[np.ix_(rows, columns)] = regions[pixels]
+
+        def pixels(cells: int, start: float) -> Int[ndarray, " c"]:
+            centres = (np.arange(cells) + 0.5) * _CELL
+            return np.floor((centres - start) / self.scale).astype(int)
+
+        x = pixels(width, float(margin[0]))
+        y = pixels(height, float(margin[1]))
+        # The margins are outside of the canvas.
+        columns = np.flatnonzero((x >= 0) & (x < len(regions)))
+        rows = np.flatnonzero((y >= 0) & (y < len(regions)))
+        sampled = regions[np.ix_(y[rows], x[columns])]
+        self._visible[np.ix_(rows, columns)] = sampled
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         """Return the point of the page at a point in box pixels."""
@@ -219,7 +223,8 @@ class Scene:
         cells = np.argwhere(self._visible == room)
         if len(cells):
             # The line ends in the visible part of the room.
-            points = (cells[:, ::-1] + 0.5) * _CELL + np.array([self.x, self.y])
+            centres = (cells[:, ::-1] + 0.5) * _CELL
+            points = centres + np.array([self.x, self.y])
             distances = np.square(points - np.array([x, y])).sum(1)
             x, y = points[distances.argmin()].tolist()
 
@@ -271,7 +276,7 @@ def _free_rectangles(
     sums = np.pad(sums, ((1, 0), (1, 0)))
     columns = sums[:, width:] - sums[:, :-width]
     count = columns[height:] - columns[:-height]
-    return np.asarray(count == height * width)
+    return count == height * width
 
 
 def draw_gallery(

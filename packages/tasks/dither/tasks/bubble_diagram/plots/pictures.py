@@ -13,10 +13,10 @@ from dataclasses import replace
 from html import escape
 from io import BytesIO
 from math import ceil, isqrt
-from typing import Final
 
 import numpy as np
 from jaxtyping import Int
+from numpy import ndarray
 
 from dither.registry.contracts.protocols import Picture
 
@@ -63,9 +63,9 @@ _LAST = 3000
 _COLOURS = 128
 """Colours of a GIF."""
 
-_SIZE: Final = 300.0
+_SIZE = 300.0
 
-_CHIPS: Final = (
+_CHIPS = (
     "#c8443c",
     "#b4632a",
     "#8a6d1a",
@@ -76,7 +76,7 @@ _CHIPS: Final = (
 )
 """Colours of the verdicts, from unreadable to level 5; dark enough for white text."""
 
-_STYLE: Final = """
+_STYLE = """
 body { margin: 0 auto; padding: 1rem; max-width: 1980px; color: #2b2f36; \
 background: #f4f5f7; font: 15px sans-serif }
 fieldset, article { background: #fff; border: 1px solid #d5d8dd; border-radius: 8px; \
@@ -98,7 +98,7 @@ font-size: .85rem }
 _GREY = "#c9ced6"
 _UNDECIDED = "#dfe2e7"
 
-_Path = Int[np.ndarray, "T K L"]
+_Path = Int[ndarray, "T K L"]
 
 Narrow = Callable[[Diagram], Diagram] | None
 """Restricts the areas of a diagram to constraints."""

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from html import escape
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ...child_process import map_in_processes, usable_cores
 
 if TYPE_CHECKING:
     from PIL.ImageFont import FreeTypeFont
 
-_MEASURED: Final = 100
+_MEASURED = 100
 """Font size at which text is measured."""
 
-_RENDER: Final = """
+_RENDER = """
 import json, sys
 from resvg_py import svg_to_bytes
 pages, font = json.load(sys.stdin)

@@ -8,14 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Final,
-    Literal,
-    NamedTuple,
-    Protocol,
-    runtime_checkable,
-)
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -33,7 +26,6 @@ __all__ = [
     "REGIONS",
     "Accessibility",
     "Given",
-    "HasFacts",
     "Largest",
     "RegionFacts",
     "RegionInfo",
@@ -47,7 +39,7 @@ __all__ = [
 MAX_FIT_REGIONS = 1 << 17
 """Largest number of training regions in memory."""
 
-REGIONS: Final = Kind("regions", 4, "dither prepare get PATHS")
+REGIONS = Kind("regions", 4, "dither prepare get PATHS")
 
 Accessibility = Literal["none", "open", "quantitative", "constant"]
 """Values of the accessibility column: 0 or 1, a number from 0 to 1, or 1 everywhere; or there is
@@ -96,15 +88,6 @@ class RegionFacts:
     expression: bool = False
     tss: bool = False
     unknown: tuple[str, ...] = ()
-
-
-@runtime_checkable
-class HasFacts(Protocol):
-    """A source of regions whose facts are known before it is read."""
-
-    def facts(self) -> RegionFacts:
-        """Return sizes and names."""
-        ...
 
 
 class RegionInfo(BaseModel):

@@ -15,6 +15,7 @@ from typing import Any, get_args
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float32, Int, Integer, Shaped
+from numpy import ndarray
 from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused
@@ -68,7 +69,7 @@ class Columns:
         self.divisor = np.ones(self.width, np.float32)
         if matrix.divisor is not None:
             self.divisor[: self.motifs] = matrix.divisor
-        self._open: Shaped[np.ndarray, "C P"] | None = None
+        self._open: Shaped[ndarray, "C P"] | None = None
         if self.accessibility != "none":
             self._open = self._accessibility_column()
         self._expression: Tensor | None = None
@@ -85,8 +86,8 @@ class Columns:
         return torch.cat([motifs, self._extra_columns(index, cell)], -1)
 
     def in_source_units(
-        self, index: Int[np.ndarray, "*B L"], cell: Int[np.ndarray, "*B 1"]
-    ) -> Float32[np.ndarray, "*B L W"]:
+        self, index: Int[ndarray, "*B L"], cell: Int[ndarray, "*B 1"]
+    ) -> Float32[ndarray, "*B L W"]:
         """Return columns as the source has them."""
         scaled = self.in_data_units(
             torch.from_numpy(index), torch.from_numpy(cell)
@@ -101,7 +102,7 @@ class Columns:
 
     def measure(
         self,
-        covering: Callable[[int], Iterator[Integer[np.ndarray, " n"]]],
+        covering: Callable[[int], Iterator[Integer[ndarray, " n"]]],
         units: ColumnUnits | None = None,
     ) -> ColumnStats:
         """Return mean and standard deviation of each column over the training regions.
@@ -129,8 +130,8 @@ class Columns:
         )
 
     def _weighted_motifs(
-        self, times: Float[np.ndarray, " P"], units: ColumnUnits | None
-    ) -> Iterator[tuple[Float32[np.ndarray, "n M"], Float[np.ndarray, " n"]]]:
+        self, times: Float[ndarray, " P"], units: ColumnUnits | None
+    ) -> Iterator[tuple[Float32[ndarray, "n M"], Float[ndarray, " n"]]]:
         """Yield blocks of motifs of the regions that occur, and the number of times."""
         for block in row_blocks(len(times)):
             rows = np.flatnonzero(times[block]) + block.start
@@ -157,7 +158,7 @@ class Columns:
             parts.append(self._expression[cell, index])
         return torch.cat(parts, -1)
 
-    def _accessibility_column(self) -> Shaped[np.ndarray, "C P"]:
+    def _accessibility_column(self) -> Shaped[ndarray, "C P"]:
         matrix = self.matrix
         if self.accessibility == "constant":
             # A view of one number, of no size in memory.
@@ -174,10 +175,10 @@ class Columns:
         train = column[: self.trained, matrix.rows("train")]
         largest = train.max(initial=0) or np.float32(1)
         self.divisor[self.motifs] = largest
-        scaled: Float32[np.ndarray, "C P"] = np.minimum(column / largest, np.float32(1))
+        scaled: Float32[ndarray, "C P"] = np.minimum(column / largest, np.float32(1))
         return scaled
 
-    def _expression_columns(self) -> Float32[np.ndarray, "C P 2"]:
+    def _expression_columns(self) -> Float32[ndarray, "C P 2"]:
         matrix = self.matrix
         assert matrix.expression is not None
         columns = np.array(
@@ -245,7 +246,7 @@ class RegionSamples:
         self.units = self._fit_units(spec.transform)
         self._tss = self._transcription_starts()
 
-    def _transcription_starts(self) -> Bool[np.ndarray, "C P"] | None:
+    def _transcription_starts(self) -> Bool[ndarray, "C P"] | None:
         names = [condition.name for condition in self.space.conditions]
         if self.matrix.tss is None or "tss" not in names:
             return None
@@ -291,7 +292,7 @@ class RegionSamples:
 
     def training(
         self, limit: int = MAX_FIT_REGIONS, cell: int | None = None
-    ) -> tuple[Float32[np.ndarray, "n W"], Bool[np.ndarray, " n"]]:
+    ) -> tuple[Float32[ndarray, "n W"], Bool[ndarray, " n"]]:
         """Return training regions in order, in the units of the data, and which begin a run.
 
         Each occurs once for each cell type, or for the given one only. Windows are thinned out
@@ -368,7 +369,7 @@ class RegionSamples:
             self.matrix, split, self.options, numbers, subset, covering=covering
         )
 
-    def _covering(self, cell: int) -> Iterator[Integer[np.ndarray, " n"]]:
+    def _covering(self, cell: int) -> Iterator[Integer[ndarray, " n"]]:
         """Yield the training regions of a cell type in windows that do not overlap."""
         subset = None if self.subset is None else [self.subset[cell]]
         options = WindowOptions(self.options.regions, self.options.regions)
@@ -415,7 +416,7 @@ class RegionSamples:
         return Problem(message, path=("task", option), help=fix, code="no-samples")
 
 
-def _open(matrix: RegionMatrix, cell: int) -> Bool[np.ndarray, " P"]:
+def _open(matrix: RegionMatrix, cell: int) -> Bool[ndarray, " P"]:
     """Return where a cell type has any accessibility."""
     if matrix.atpm is None or f"atpm:{matrix.cells[cell]}" in matrix.unknown:
         return np.asarray(matrix.open[:, cell])

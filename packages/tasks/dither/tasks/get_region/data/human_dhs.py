@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Integer, Shaped
+from numpy import ndarray
 
 from dither.registry.config.errors import Refused
 from dither.registry.files.cache import cache_folder, fetch_wheel, read_member
@@ -39,6 +40,9 @@ __all__ = [
     "read_sequences",
     "write_built",
 ]
+
+_Matrix = Float[ndarray, "K K"]
+_Labels = Integer[ndarray, " K"]
 
 BUILT = "human-dhs/matrix-1.npz"
 """Path of the exact matrix in the cache folder; the number increases when the recipe changes."""
@@ -88,11 +92,11 @@ NEWEST = """
 class Sequences:
     """Regions in genome order: their 200 bases, and where they are open, by `CELLS`."""
 
-    chromosome: Shaped[np.ndarray, " P"]
-    start: Integer[np.ndarray, " P"]
-    end: Integer[np.ndarray, " P"]
+    chromosome: Shaped[ndarray, " P"]
+    start: Integer[ndarray, " P"]
+    end: Integer[ndarray, " P"]
     sequence: list[str]
-    open: Bool[np.ndarray, "P C"]
+    open: Bool[ndarray, "P C"]
 
 
 def read_sequences(wheel: Path) -> Sequences:
@@ -113,7 +117,7 @@ def read_sequences(wheel: Path) -> Sequences:
     )
 
 
-def read_counts(wheel: Path) -> dict[str, tuple[str, Float[np.ndarray, "_ 4"]]]:
+def read_counts(wheel: Path) -> dict[str, tuple[str, Float[ndarray, "_ 4"]]]:
     """Read the newest CORE motifs of vertebrates: JASPAR id -> name and base counts `W 4`."""
     cells: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
     names: dict[str, str] = {}
@@ -141,32 +145,26 @@ def read_counts(wheel: Path) -> dict[str, tuple[str, Float[np.ndarray, "_ 4"]]]:
     return result
 
 
-def correlation(scores: Float[np.ndarray, "P K"]) -> Float[np.ndarray, "K K"]:
+def correlation(scores: Float[ndarray, "P K"]) -> _Matrix:
     """Return Pearson's correlation of columns; 0 where one is constant. `K K`."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        r: Float[np.ndarray, "K K"] = np.nan_to_num(
-            np.corrcoef(scores, rowvar=False, dtype=np.float64)
-        )
+        r: _Matrix = np.nan_to_num(np.corrcoef(scores, rowvar=False, dtype=np.float64))
     np.fill_diagonal(r, 1)
     return r
 
 
-def cluster(r: Float[np.ndarray, "K K"], number: int) -> Integer[np.ndarray, " K"]:
+def cluster(r: _Matrix, number: int) -> _Labels:
     """Return the archetype of each motif: average linkage on 1 - r, in order of appearance."""
     from pandas import factorize  # type: ignore[import-untyped,unused-ignore]
     from sklearn.cluster import AgglomerativeClustering
 
     # Made symmetric: the two triangles of correlations may differ by rounding.
     model = AgglomerativeClustering(number, metric="precomputed", linkage="average")
-    labels: Integer[np.ndarray, " K"] = factorize(model.fit_predict(1 - (r + r.T) / 2))[
-        0
-    ]
+    labels: _Labels = factorize(model.fit_predict(1 - (r + r.T) / 2))[0]
     return labels
 
 
-def pool(
-    scores: Float[np.ndarray, "P K"], labels: Integer[np.ndarray, " K"]
-) -> Float32[np.ndarray, "P M"]:
+def pool(scores: Float[ndarray, "P K"], labels: _Labels) -> Float32[ndarray, "P M"]:
     """Sum the columns of `P K` that share an archetype. `P M`."""
     pooled = np.zeros((len(scores), int(labels.max()) + 1), dtype=np.float32)
     for archetype in range(pooled.shape[1]):
@@ -175,9 +173,7 @@ def pool(
     return pooled
 
 
-def archetype_names(
-    names: Sequence[str], r: Float[np.ndarray, "K K"], labels: Integer[np.ndarray, " K"]
-) -> list[str]:
+def archetype_names(names: Sequence[str], r: _Matrix, labels: _Labels) -> list[str]:
     """Name each archetype after its medoid and the number of its other motifs, as in "GATA1+12".
 
     The medoid has the highest mean correlation with the others. Equal names are numbered, as in
@@ -227,7 +223,7 @@ ABOUT = {
 
 def build_matrix(
     sequences: Sequences,
-    counts: dict[str, tuple[str, Float[np.ndarray, "_ 4"]]],
+    counts: dict[str, tuple[str, Float[ndarray, "_ 4"]]],
     archetypes: int,
 ) -> dict[str, Any]:
     """Return the arrays for `RegionMatrix.of`, and `scale`: the bits of a feature of 1, by motif.

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Float, Float32, Integer, UInt8
+from numpy import ndarray
 from torch import Tensor
 from torch.nn import functional
 
@@ -28,6 +29,9 @@ __all__ = [
     "threshold",
 ]
 
+_Scores = Integer[ndarray, "W 4"]
+_Counts = Float[ndarray, "W 4"]
+
 BASES = "ACGT"
 """Order of the bases in every matrix and sequence."""
 UNITS_PER_BIT = 100
@@ -39,19 +43,17 @@ class Motif:
     """A motif to scan for: name, integer log-odds (`W 4`), and the lowest score of a hit."""
 
     name: str
-    scores: Integer[np.ndarray, "W 4"]
+    scores: _Scores
     threshold: int
 
     @classmethod
-    def of(
-        cls, name: str, counts: Float[np.ndarray, "W 4"], p_value: float = 1e-4
-    ) -> Motif:
+    def of(cls, name: str, counts: _Counts, p_value: float = 1e-4) -> Motif:
         """Return the motif of base counts `W 4`; `p_value` is that of a hit in a random word."""
         scores = log_odds(counts)
         return cls(name, scores, threshold(scores, p_value))
 
 
-def log_odds(counts: Float[np.ndarray, "W 4"]) -> Integer[np.ndarray, "W 4"]:
+def log_odds(counts: _Counts) -> _Scores:
     """Return log2 of the odds of each base against 1/4, in units of 1/100 bit, rounded.
 
     Each column of counts has one more, shared by its four bases. ValueError if the counts have
@@ -70,14 +72,14 @@ def log_odds(counts: Float[np.ndarray, "W 4"]) -> Integer[np.ndarray, "W 4"]:
         )
     # A base that was never observed must not have minus infinity.
     share = (table + 1 / 4) / (table.sum(1, keepdims=True) + 1)
-    bits: Float[np.ndarray, "W 4"] = np.log2(share * 4)
-    scores: Integer[np.ndarray, "W 4"] = np.rint(UNITS_PER_BIT * bits).astype(np.int64)
+    bits: _Counts = np.log2(share * 4)
+    scores: _Scores = np.rint(UNITS_PER_BIT * bits).astype(np.int64)
     return scores
 
 
 def score_distribution(
-    scores: Integer[np.ndarray, "W 4"],
-) -> tuple[int, Float[np.ndarray, " n"]]:
+    scores: _Scores,
+) -> tuple[int, Float[ndarray, " n"]]:
     """Return the lowest score of a random W-mer, and the probabilities of it and each one above.
 
     Bases are independent and equally likely. The sum over columns is a convolution, computed column
@@ -93,7 +95,7 @@ def score_distribution(
 
 
 def threshold(
-    scores: Integer[np.ndarray, "W 4"],
+    scores: _Scores,
     p_value: float = 1e-4,
     floor: int = UNITS_PER_BIT // 2,
 ) -> int:
@@ -116,7 +118,7 @@ UNKNOWN = -float(2**17)
 """Score of an unknown base: no word with one is a hit."""
 
 
-def encode(sequences: Sequence[str]) -> UInt8[np.ndarray, "P S"]:
+def encode(sequences: Sequence[str]) -> UInt8[ndarray, "P S"]:
     """Return bases as numbers: A 0, C 1, G 2, T 3, others 4; ValueError unless of one length."""
     lengths = {len(sequence) for sequence in sequences}
     if len(lengths) != 1:
@@ -134,11 +136,11 @@ def encode(sequences: Sequence[str]) -> UInt8[np.ndarray, "P S"]:
 
 
 def scan(
-    bases: UInt8[np.ndarray, "P S"],
+    bases: UInt8[ndarray, "P S"],
     motifs: Sequence[Motif],
     rows: int = 16,
     update: Callable[[int, int], None] = lambda done, total: None,
-) -> Float32[np.ndarray, "P K"]:
+) -> Float32[ndarray, "P K"]:
     """Return the sum of the scores of all hits on both strands, in bits, by sequence and motif.
 
     Scores are integers with sums below 2^24, exact in float32, so the result does not depend on the
@@ -159,7 +161,7 @@ def scan(
             totals[:, members] = _scan_width(torch.from_numpy(bases), of_width, rows)
         done += len(members)
         update(done, len(motifs))
-    bits: Float32[np.ndarray, "P K"] = (totals / UNITS_PER_BIT).numpy()
+    bits: Float32[ndarray, "P K"] = (totals / UNITS_PER_BIT).numpy()
     return bits
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Integer, Shaped
+from numpy import ndarray
 
 from dither.registry.config.errors import Problem, Refused, did_you_mean
 
@@ -28,9 +29,13 @@ __all__ = [
     "row_blocks",
 ]
 
-BLOCK: Final = 8192
+_PerMotif = Float32[ndarray, " M"]
+_Numbers = Integer[ndarray, " P"]
+_Motifs = Float32[ndarray, "... M"]
+
+BLOCK = 8192
 """Rows per block when all are read."""
-OPTIONAL: Final = ("atpm", "expression", "tss", "gene", "gene_region")
+OPTIONAL = ("atpm", "expression", "tss", "gene", "gene_region")
 
 
 @dataclass(frozen=True)
@@ -47,22 +52,22 @@ class RegionMatrix:
     are valid, but may be a mistake.
     """
 
-    features: Shaped[np.ndarray, "P M"]
+    features: Shaped[ndarray, "P M"]
     motifs: tuple[str, ...]
-    chromosomes: Shaped[np.ndarray, " N"]
-    chromosome_number: Integer[np.ndarray, " P"]
-    start: Integer[np.ndarray, " P"]
-    end: Integer[np.ndarray, " P"]
-    open: Bool[np.ndarray, "P C"]
+    chromosomes: Shaped[ndarray, " N"]
+    chromosome_number: _Numbers
+    start: _Numbers
+    end: _Numbers
+    open: Bool[ndarray, "P C"]
     cells: tuple[str, ...]
     valid: tuple[str, ...]
     test: tuple[str, ...]
-    divisor: Float32[np.ndarray, " M"] | None = None
-    atpm: Float[np.ndarray, "P C"] | None = None
-    expression: Float[np.ndarray, "P C 2"] | None = None
-    tss: Bool[np.ndarray, "P C 2"] | None = None
-    gene: Shaped[np.ndarray, " G"] | None = None
-    gene_region: Integer[np.ndarray, " G"] | None = None
+    divisor: _PerMotif | None = None
+    atpm: Float[ndarray, "P C"] | None = None
+    expression: Float[ndarray, "P C 2"] | None = None
+    tss: Bool[ndarray, "P C 2"] | None = None
+    gene: Shaped[ndarray, " G"] | None = None
+    gene_region: Integer[ndarray, " G"] | None = None
     unknown: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -96,35 +101,33 @@ class RegionMatrix:
         return len(self.features)
 
     @property
-    def chromosome(self) -> Shaped[np.ndarray, " P"]:
+    def chromosome(self) -> Shaped[ndarray, " P"]:
         """Name of the chromosome of each region."""
         return np.asarray(self.chromosomes[self.chromosome_number])
 
-    def scores(self, rows: Any) -> Float32[np.ndarray, "... M"]:
+    def scores(self, rows: Any) -> _Motifs:
         """Return motifs of regions in the units of the source."""
         # Stored as float16 perhaps, and on disk: only these rows are read.
         return np.asarray(self.features[rows], np.float32)
 
-    def scaled(self, rows: Any) -> Float32[np.ndarray, "... M"]:
+    def scaled(self, rows: Any) -> _Motifs:
         """Return motifs of regions divided by `divisor` and cut at 1."""
         scores = self.scores(rows)
         if self.divisor is None:
             return scores
-        scaled: Float32[np.ndarray, "... M"] = np.minimum(
-            scores / self.divisor, np.float32(1)
-        )
+        scaled: _Motifs = np.minimum(scores / self.divisor, np.float32(1))
         return scaled
 
-    def rows(self, split: Split) -> Bool[np.ndarray, " P"]:
+    def rows(self, split: Split) -> Bool[ndarray, " P"]:
         """True for the regions of a split; a whole chromosome belongs to one split. `P`."""
         return np.asarray(self._chromosomes_of(split)[self.chromosome_number])
 
-    def _chromosomes_of(self, split: Split) -> Bool[np.ndarray, " N"]:
+    def _chromosomes_of(self, split: Split) -> Bool[ndarray, " N"]:
         valid = np.isin(self.chromosomes, self.valid)
         test = np.isin(self.chromosomes, self.test)
         return {"train": ~(valid | test), "valid": valid, "test": test}[split]
 
-    def sizes(self) -> Integer[np.ndarray, " N"]:
+    def sizes(self) -> Integer[ndarray, " N"]:
         """Return the number of regions of each chromosome."""
         return np.bincount(self.chromosome_number, minlength=len(self.chromosomes))
 
@@ -163,17 +166,17 @@ def row_blocks(rows: int) -> Iterator[slice]:
 class ColumnStats:
     """Mean and standard deviation of each column over the training regions."""
 
-    mean: Float32[np.ndarray, " M"]
-    std: Float32[np.ndarray, " M"]
+    mean: _PerMotif
+    std: _PerMotif
 
     @classmethod
-    def of(cls, columns: Float32[np.ndarray, "P M"]) -> ColumnStats:
+    def of(cls, columns: Float32[ndarray, "P M"]) -> ColumnStats:
         return cls.over([(columns, np.ones(len(columns)))])
 
     @classmethod
     def over(
         cls,
-        blocks: Iterable[tuple[Float32[np.ndarray, "P M"], Float[np.ndarray, " P"]]],
+        blocks: Iterable[tuple[Float32[ndarray, "P M"], Float[ndarray, " P"]]],
     ) -> ColumnStats:
         """Return the statistics of blocks of rows with weights; a constant column has std 1."""
         from sklearn.preprocessing import StandardScaler
@@ -192,8 +195,8 @@ class ColumnStats:
 
 
 def column_divisors(
-    features: Shaped[np.ndarray, "P M"], train: Bool[np.ndarray, " P"]
-) -> Float32[np.ndarray, " M"]:
+    features: Shaped[ndarray, "P M"], train: Bool[ndarray, " P"]
+) -> _PerMotif:
     """Return the largest value of each motif in the training regions, 1 if that is 0. `M`."""
     largest = np.zeros(features.shape[1], np.float32)
     # By blocks, as the features may be larger than the memory.

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Float32
+from numpy import ndarray
 
 from dither.registry.config.errors import Refused
 
@@ -23,12 +24,14 @@ from .region_matrix import ColumnStats
 
 __all__ = ["UNITS", "ColumnUnits"]
 
-UNITS: Final = "columns.npz"
+_Values = Float[ndarray, "*B W"]
+
+UNITS = "columns.npz"
 """File of a run and of exports that holds the units, motifs and cell types."""
 
 Function = Callable[[Any], Any]
 
-FUNCTIONS: Final[dict[str, tuple[Function, Function]]] = {
+FUNCTIONS: dict[str, tuple[Function, Function]] = {
     "sqrt": (np.sqrt, np.square),
     "log1p": (np.log1p, np.expm1),
 }
@@ -46,44 +49,36 @@ class ColumnUnits:
     each motif over the training regions.
     """
 
-    divisor: Float32[np.ndarray, " W"]
+    divisor: Float32[ndarray, " W"]
     standard: ColumnStats
     transform: Transform = "none"
     motifs: int = 0
-    quantiles: Float32[np.ndarray, "Q M"] | None = None
+    quantiles: Float32[ndarray, "Q M"] | None = None
 
-    def forward(self, scaled: Float[np.ndarray, "*B W"]) -> Float32[np.ndarray, "*B W"]:
+    def forward(self, scaled: _Values) -> _Values:
         """Scaled -> model."""
-        values: Float32[np.ndarray, "*B W"] = (
+        values: _Values = (
             self.transformed(scaled) - self.standard.mean
         ) / self.standard.std
         return values
 
-    def transformed(
-        self, scaled: Float[np.ndarray, "*B W"]
-    ) -> Float32[np.ndarray, "*B W"]:
+    def transformed(self, scaled: _Values) -> _Values:
         """Return scaled values with the motifs transformed."""
         return self._of_motifs(scaled, inverse=False)
 
-    def inverse(self, values: Float[np.ndarray, "*B W"]) -> Float32[np.ndarray, "*B W"]:
+    def inverse(self, values: _Values) -> _Values:
         """Model -> scaled. Values within rounding of 0 become 0 and rank as such."""
-        plain: Float32[np.ndarray, "*B W"] = (
-            values * self.standard.std + self.standard.mean
-        )
+        plain: _Values = values * self.standard.std + self.standard.mean
         plain[np.abs(plain) <= ROUNDING * np.abs(self.standard.mean)] = 0
         return self._of_motifs(plain, inverse=True)
 
-    def inverse_transform(
-        self, values: Float[np.ndarray, "*B W"]
-    ) -> Float32[np.ndarray, "*B W"]:
+    def inverse_transform(self, values: _Values) -> _Values:
         """Model -> source; values that were cut at 1 come back as `divisor`."""
         scaled = self.inverse(np.asarray(values, np.float32))
-        source: Float32[np.ndarray, "*B W"] = scaled * self.divisor
+        source: _Values = scaled * self.divisor
         return source
 
-    def _of_motifs(
-        self, values: Float[np.ndarray, "*B W"], *, inverse: bool
-    ) -> Float32[np.ndarray, "*B W"]:
+    def _of_motifs(self, values: _Values, *, inverse: bool) -> _Values:
         if self.transform == "none":
             return values
         result = np.array(values, np.float32)
@@ -102,7 +97,7 @@ class ColumnUnits:
             motifs[..., column] = np.interp(motifs[..., column], *points)
         return result
 
-    def arrays(self) -> dict[str, np.ndarray]:
+    def arrays(self) -> dict[str, ndarray]:
         """Return the arrays that a run and its exports keep."""
         arrays = {
             "divisor": self.divisor,

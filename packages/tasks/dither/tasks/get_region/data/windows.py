@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Bool, Int, Integer
+from numpy import ndarray
 
 if TYPE_CHECKING:
     from dither.registry.contracts.protocols import Split
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from .region_matrix import RegionMatrix
 
 __all__ = ["WindowOptions", "Windows", "cut_windows"]
+
+_PerWindow = Integer[ndarray, " W"]
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,10 @@ class Windows:
     many bases.
     """
 
-    rows: Integer[np.ndarray, " R"]
-    first: Integer[np.ndarray, " W"]
-    count: Integer[np.ndarray, " W"]
-    cell: Integer[np.ndarray, " W"]
+    rows: Integer[ndarray, " R"]
+    first: _PerWindow
+    count: _PerWindow
+    cell: _PerWindow
     wide: int
 
     def __len__(self) -> int:
@@ -66,7 +69,7 @@ class Windows:
 
     def take(
         self, numbers: Sequence[int], length: int
-    ) -> tuple[Int[np.ndarray, "B L"], Bool[np.ndarray, "B L"], Int[np.ndarray, " B"]]:
+    ) -> tuple[Int[ndarray, "B L"], Bool[ndarray, "B L"], Int[ndarray, " B"]]:
         """Return regions of windows, padded with the last one, a mask of real ones, and cells."""
         chosen = np.array(numbers, np.int64)
         if ((chosen < 0) | (chosen >= len(self))).any():
@@ -86,7 +89,7 @@ def cut_windows(
     split: Split,
     options: WindowOptions,
     cells: Sequence[int],
-    subset: Sequence[Bool[np.ndarray, " P"]] | None = None,
+    subset: Sequence[Bool[ndarray, " P"]] | None = None,
     *,
     covering: bool = False,
 ) -> Windows:
@@ -127,18 +130,18 @@ def cut_windows(
     )
 
 
-def _shortest(numbers: Integer[np.ndarray, " n"]) -> Integer[np.ndarray, " n"]:
+def _shortest(numbers: Integer[ndarray, " n"]) -> Integer[ndarray, " n"]:
     """Return numbers in the smallest type that holds them."""
     return numbers.astype(np.min_scalar_type(numbers.max(initial=0)), copy=False)
 
 
 def _cut_rows(
     matrix: RegionMatrix,
-    rows: Integer[np.ndarray, " R"],
+    rows: Integer[ndarray, " R"],
     options: WindowOptions,
     *,
     covering: bool,
-) -> tuple[Integer[np.ndarray, " W"], Integer[np.ndarray, " W"], int]:
+) -> tuple[_PerWindow, _PerWindow, int]:
     """Return first index and size of each window, and the number of those that were too wide."""
     chromosome = matrix.chromosome_number[rows]
     length = options.regions

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Shaped
+from numpy import ndarray
 
-from dither.registry.config.errors import Problem, Refused
+from dither.registry.config.errors import Refused
 
 from ...missing_library import require_extra
 from ...prepared.arrays import LIMIT, Arrays
@@ -109,12 +110,12 @@ def _value_columns(file: Any, columns: Mapping[str, Any]) -> list[tuple[str, str
     return result
 
 
-def _is_region(first: Shaped[np.ndarray, " _"]) -> bool:
+def _is_region(first: Shaped[ndarray, " _"]) -> bool:
     return any(NAME.fullmatch(name) for name in first.tolist())
 
 
-def _dense(matrix: Any) -> Shaped[np.ndarray, "P K"]:
-    return np.asarray(matrix if isinstance(matrix, np.ndarray) else matrix.toarray())
+def _dense(matrix: Any) -> Shaped[ndarray, "P K"]:
+    return np.asarray(matrix if isinstance(matrix, ndarray) else matrix.toarray())
 
 
 def _of_cells(file: Any, path: Path) -> Arrays:
@@ -127,7 +128,7 @@ def _of_cells(file: Any, path: Path) -> Arrays:
         )
         fix = 'store the motifs as varm["motifs"], a DataFrame, '
         fix += "or regions as observations and motifs as variables"
-        raise Refused(Problem(f"{message} {present}", help=fix, code="wrong-shape"))
+        raise Refused(f"{message} {present}", help=fix, code="wrong-shape")
 
     table = tables.get("motifs", next(iter(tables.values())))
     if hasattr(table, "columns"):

@@ -9,10 +9,11 @@ import re
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Shaped
+from numpy import ndarray
 
 from dither.registry.config.errors import Problem, Refused
 
@@ -28,7 +29,7 @@ __all__ = [
     "standard_names",
 ]
 
-SYNONYMS: Final = {
+SYNONYMS = {
     "chr": "chromosome",
     "chrom": "chromosome",
     "chromstart": "start",
@@ -36,10 +37,10 @@ SYNONYMS: Final = {
 }
 """Other names of the columns with places, such as those of BED; case is ignored."""
 
-NAMED: Final = ("", "peak", "peaks", "region", "regions", "name", "names")
+NAMED = ("", "peak", "peaks", "region", "regions", "name", "names")
 """Names of a first column that holds names of regions; case is ignored."""
 
-OTHERS: Final = frozenset(
+OTHERS = frozenset(
     {
         "name",
         "score",
@@ -54,7 +55,7 @@ OTHERS: Final = frozenset(
 )
 """Columns of BED and narrowPeak that are not motifs; case is ignored."""
 
-PREFIXES: Final = {
+PREFIXES = {
     "open": ("open",),
     "atpm": ("atpm",),
     "expression": ("expression_positive", "expression_negative"),
@@ -62,16 +63,16 @@ PREFIXES: Final = {
 }
 """Values of cell types, and the prefix of their columns before the colon: one, or one per
 strand."""
-ALL_PREFIXES: Final = frozenset(chain.from_iterable(PREFIXES.values()))
+ALL_PREFIXES = frozenset(chain.from_iterable(PREFIXES.values()))
 
-WORDS: Final = "|".join(sorted({*PREFIXES, *ALL_PREFIXES}, reverse=True))
-NEAR: Final = re.compile(
+WORDS = "|".join(sorted({*PREFIXES, *ALL_PREFIXES}, reverse=True))
+NEAR = re.compile(
     rf"(?:({WORDS})(?:[\s:._/-]+(.+))?|(.+?)[\s:._/-]+({WORDS}))", re.IGNORECASE
 )
 """Names similar to those of values of cell types: open, open_CELL, Open.CELL, CELL_open."""
 
 
-def column_arrays(names: Sequence[str], table: Float[np.ndarray, "P K"]) -> Arrays:
+def column_arrays(names: Sequence[str], table: Float[ndarray, "P K"]) -> Arrays:
     """Return the arrays of a table by name; values that are unknown of a cell type are 0."""
     column = dict(zip(names, table.T, strict=True))
     cells = list(
@@ -105,7 +106,7 @@ def column_arrays(names: Sequence[str], table: Float[np.ndarray, "P K"]) -> Arra
     return arrays | stack_cells(values, cells, len(table))
 
 
-def numbered(count: int) -> Shaped[np.ndarray, " M"]:
+def numbered(count: int) -> Shaped[ndarray, " M"]:
     """Return names for motifs that have none."""
     return np.array([f"motif-{number:04d}" for number in range(1, count + 1)], np.str_)
 

@@ -17,7 +17,7 @@ import csv
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,9 +38,9 @@ from .tables import BOOLEANS, open_table
 
 __all__ = ["LIST", "read_folder"]
 
-LIST: Final = "cell_type_align.txt"
+LIST = "cell_type_align.txt"
 """File that only a folder of this layout has."""
-SUFFIXES: Final = {"expression": ".exp.npy", "tss": ".tss.npy"}
+SUFFIXES = {"expression": ".exp.npy", "tss": ".tss.npy"}
 
 
 class _CellType(NamedTuple):

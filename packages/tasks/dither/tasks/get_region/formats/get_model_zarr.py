@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -31,14 +31,14 @@ from .zarr_array import COPY_AGAIN, ZarrArray, is_group
 
 __all__ = ["read_store"]
 
-REQUIRED: Final = ("data", "peak_names", "motif_names")
-STRANDS: Final = ("expression_positive", "expression_negative")
-GROUPS: Final = ("atpm", *STRANDS, "tss")
+REQUIRED = ("data", "peak_names", "motif_names")
+STRANDS = ("expression_positive", "expression_negative")
+GROUPS = ("atpm", *STRANDS, "tss")
 """Groups with one array per cell type."""
-DISPLAY_NAMES: Final = {"features": "data", "motifs": "motif_names"}
+DISPLAY_NAMES = {"features": "data", "motifs": "motif_names"}
 """Arrays that have another name in a store."""
-SHOWN_CHUNKS: Final = 3
-TEXTS: Final = REQUIRED[1:]
+SHOWN_CHUNKS = 3
+TEXTS = REQUIRED[1:]
 """Arrays whose chunks are never all fill value."""
 
 
@@ -74,9 +74,7 @@ def _cells(path: Path) -> list[str]:
         raise Refused(f"{path}: No such file or directory", code="file-not-found")
     if not is_group(path):
         fix = "a store has .zgroup or zarr.json at its top; unpack it first if it is one file"
-        raise Refused(
-            Problem(f"{path}: not a zarr store", help=fix, code="unknown-format")
-        )
+        raise Refused(f"{path}: not a zarr store", help=fix, code="unknown-format")
     cells = set()
     for group in GROUPS:
         for folder in path.glob(f"{group}/*/"):
@@ -185,7 +183,7 @@ def _genes(path: Path) -> dict[str, Any]:
         # A peak that is read as the fill value 0 would be a wrong one.
         if missing := array.missing():
             message = f"{array.folder}: {_missing_chunks(array, missing)}"
-            raise Refused(Problem(message, help=COPY_AGAIN, code="missing-chunk"))
+            raise Refused(message, help=COPY_AGAIN, code="missing-chunk")
     return {"gene": decoded(names[:], str(names.folder)), "gene_region": regions[:]}
 
 

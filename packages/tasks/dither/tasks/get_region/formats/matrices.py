@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from numpy import ndarray
 
 from dither.registry.config.errors import Problem, Refused
 
@@ -45,12 +46,12 @@ __all__ = [
     "read_matrix",
 ]
 
-MATRICES: Final = (".npz", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".h5ad")
-BED: Final = (".bed", ".bed.gz")
-ACCESSIBILITY: Final = ".atac"
-SPARSE: Final = ("data", "indices", "indptr", "shape", "format")
-RENAMED: Final = {"motif_names": "motifs", "peak_names": "names"}
-TEXTS: Final = ("names", "motifs", "chromosome", "cells", "gene")
+MATRICES = (".npz", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".h5ad")
+BED = (".bed", ".bed.gz")
+ACCESSIBILITY = ".atac"
+SPARSE = ("data", "indices", "indptr", "shape", "format")
+RENAMED = {"motif_names": "motifs", "peak_names": "names"}
+TEXTS = ("names", "motifs", "chromosome", "cells", "gene")
 
 
 def read_matrix(
@@ -107,7 +108,7 @@ def _missing_places(arrays: Arrays, path: Path) -> Iterator[Problem]:
         yield Problem(message, help=fix, code="missing-array")
 
 
-def densify(arrays: Arrays, path: Path) -> Float[np.ndarray, "P K"]:
+def densify(arrays: Arrays, path: Path) -> Float[ndarray, "P K"]:
     """Return a sparse matrix of scipy (CSR or CSC) as a dense one; Refused if it is invalid."""
     from scipy.sparse import csc_matrix, csr_matrix
 
@@ -125,7 +126,7 @@ def densify(arrays: Arrays, path: Path) -> Float[np.ndarray, "P K"]:
         matrix = kind(parts, shape=(rows, columns))
         # Indices of a damaged file would be written outside of the dense array.
         matrix.check_format(full_check=True)
-        dense: Float[np.ndarray, "P K"] = matrix.toarray()
+        dense: Float[ndarray, "P K"] = matrix.toarray()
     except (KeyError, ValueError, TypeError) as error:
         message = f"{path}: not a sparse matrix of scipy ({error})"
         raise Refused(message, code="damaged-file") from None
@@ -186,7 +187,7 @@ class Bed(NamedTuple):
 
     places: Arrays
     lines: list[int]
-    accessibility: Float[np.ndarray, " P"] | None
+    accessibility: Float[ndarray, " P"] | None
 
 
 def read_bed(path: Path) -> Bed:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
+from numpy import ndarray
 
 from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.files.cache import fetch_wheel
@@ -26,7 +27,7 @@ from .tables import open_table
 
 __all__ = ["read_motifs", "scan_regions"]
 
-Counts = Float[np.ndarray, "_ _"]
+Counts = Float[ndarray, "_ _"]
 
 SITES = 20
 """Sites behind a probability matrix of MEME that does not state their number: its own default."""

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Shaped
+from numpy import ndarray
 
 from dither.registry.config.errors import Problem, Refused
 
@@ -43,35 +44,37 @@ __all__ = [
     "texts_of",
 ]
 
-MAX_SHOWN: Final = 5
+_Column = Shaped[ndarray, " P"]
+
+MAX_SHOWN = 5
 """Problems of one kind that are shown; the others are counted."""
-KINDS: Final = {
+KINDS = {
     **dict.fromkeys(("features", "start", "end", "atpm", "expression"), "fiu"),
     **dict.fromkeys(("open", "tss"), "bfiu"),
     **dict.fromkeys(("motifs", "chromosome", "cells", "gene"), "U"),
     "gene_region": "iu",
 }
-KIND_NAMES: Final = {
+KIND_NAMES = {
     "fiu": "numbers",
     "iu": "whole numbers",
     "bfiu": "0 and 1",
     "U": "text",
 }
-OF_CELLS: Final = ("open", "atpm", "expression", "tss")
-GENES: Final = ("gene", "gene_region")
-PLACES: Final = ("chromosome", "start", "end")
-LARGEST: Final = float(np.finfo(np.float32).max)
-MAX_NAME: Final = 1000
+OF_CELLS = ("open", "atpm", "expression", "tss")
+GENES = ("gene", "gene_region")
+PLACES = ("chromosome", "start", "end")
+LARGEST = float(np.finfo(np.float32).max)
+MAX_NAME = 1000
 """Characters of a chromosome or of the name of a region."""
-MAX_BASE: Final = 2**40
+MAX_BASE = 2**40
 """More than the number of bases of any chromosome."""
-CHROMOSOME: Final = re.compile(r"[^\s:]{1,60}")
-LABELS: Final = ("label", "labels", "target", "targets", "class", "accessibility")
-MISSING_VALUES: Final = ("na", "nan", "none", "null", "<na>")
-ENSEMBL: Final = re.compile(r"[0-9]{1,2}|[XYM]|MT")
+CHROMOSOME = re.compile(r"[^\s:]{1,60}")
+LABELS = ("label", "labels", "target", "targets", "class", "accessibility")
+MISSING_VALUES = ("na", "nan", "none", "null", "<na>")
+ENSEMBL = re.compile(r"[0-9]{1,2}|[XYM]|MT")
 """Names of chromosomes without "chr"."""
 
-NAME: Final = re.compile(r"([^\s:]{1,60}):(\d{1,12})-(\d{1,12})")
+NAME = re.compile(r"([^\s:]{1,60}):(\d{1,12})-(\d{1,12})")
 
 Locator = Callable[[str, int, str], str]
 """Returns the place of a value, given the name of its array, its row and the name of its column (""
@@ -153,7 +156,7 @@ def line_problems(lines: Iterable[str], count: int, code: str) -> list[Problem]:
 
 
 def invalid_rows(
-    wrong: Bool[np.ndarray, " n"],
+    wrong: Bool[ndarray, " n"],
     describe: Callable[[int], str],
     code: str = "invalid-sample",
 ) -> list[Problem]:
@@ -308,7 +311,7 @@ def _values(locate: Locator, arrays: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _column_of_cell(
-    name: str, cells: Shaped[np.ndarray, " C"], cell: int, strand: int | None = None
+    name: str, cells: Shaped[ndarray, " C"], cell: int, strand: int | None = None
 ) -> str:
     """Return the name of a column of a cell type in a table."""
     suffix = ""
@@ -317,7 +320,7 @@ def _column_of_cell(
     return f"{name}{suffix}:{cells[cell]}"
 
 
-def _faults(name: str, block: Shaped[np.ndarray, "n ..."]) -> dict[str, Any]:
+def _faults(name: str, block: Shaped[ndarray, "n ..."]) -> dict[str, Any]:
     """Return masks of the values that are not allowed, by their description."""
     if name in ("start", "end"):
         whole = (block >= 0) & (block < MAX_BASE) & (np.floor(block) == block)
@@ -385,7 +388,7 @@ def check_order(
         return f"{chromosome[row]}:{start[row]:.0f}-{end[row]:.0f}"
 
     def problems(
-        wrong: Bool[np.ndarray, " P"], fault: Callable[[int], str], code: str
+        wrong: Bool[ndarray, " P"], fault: Callable[[int], str], code: str
     ) -> list[Problem]:
         return invalid_rows(
             wrong, lambda row: f"{locate('start', row, '')}: {fault(row)}", code
@@ -426,8 +429,8 @@ def check_order(
 
 def _chromosomes(
     where: Callable[[int], str],
-    chromosome: Shaped[np.ndarray, " P"],
-    begins: Bool[np.ndarray, " P"],
+    chromosome: _Column,
+    begins: Bool[ndarray, " P"],
 ) -> Iterator[Problem]:
     """Yield chromosomes that occur in two places, and names that are none, or of two styles."""
     rows = np.flatnonzero(begins)
@@ -460,9 +463,7 @@ def _chromosomes(
         )
 
 
-def parse_names(
-    names: Shaped[np.ndarray, " P"], where: Callable[[int], str]
-) -> dict[str, Any]:
+def parse_names(names: _Column, where: Callable[[int], str]) -> dict[str, Any]:
     """Return chromosome, start and end from names of regions; raise Refused with invalid ones.
 
     `where` returns the place of a row.
@@ -486,7 +487,7 @@ def place_arrays(rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
     }
 
 
-def decoded(values: Shaped[np.ndarray, " n"], where: str) -> Shaped[np.ndarray, " n"]:
+def decoded(values: Shaped[ndarray, " n"], where: str) -> Shaped[ndarray, " n"]:
     """Return text, decoded from UTF-8 if it is stored as bytes; raise Refused for others."""
     if values.dtype.kind == "U":
         return values
@@ -504,7 +505,7 @@ def decoded(values: Shaped[np.ndarray, " n"], where: str) -> Shaped[np.ndarray, 
     return np.array(texts, np.str_).reshape(values.shape)
 
 
-def name_array(names: Sequence[str], where: str) -> Shaped[np.ndarray, " P"]:
+def name_array(names: Sequence[str], where: str) -> _Column:
     """Return names as an array, which takes the bytes of the longest for each; Refused if long."""
     longest = max(map(len, names), default=0)
     if longest > MAX_NAME:
@@ -515,9 +516,7 @@ def name_array(names: Sequence[str], where: str) -> Shaped[np.ndarray, " P"]:
     return np.array(names, np.str_)
 
 
-def texts_of(
-    values: Shaped[np.ndarray, " P"], where: Callable[[int], str]
-) -> Shaped[np.ndarray, " P"]:
+def texts_of(values: _Column, where: Callable[[int], str]) -> _Column:
     """Return names or whole numbers as text; raise Refused with rows of neither, such as nan."""
     if values.dtype.kind in "iuU":
         return values.astype(np.str_)

@@ -79,9 +79,7 @@ def find_source(paths: Sequence[Path]) -> Source:
     if form is not None:
         return Source(path, form, beds)
     raise Refused(
-        Problem(
-            f"{path}: unknown format of regions", help=FORMATS, code="unknown-format"
-        )
+        f"{path}: unknown format of regions", help=FORMATS, code="unknown-format"
     )
 
 
@@ -201,9 +199,7 @@ def _map_folder(folder: Path, splits: Splits) -> RegionMatrix:
     if any(name not in mapped or mapped[name].shape != shapes[name] for name in shapes):
         sizes = f"{regions} regions and {len(info.motifs)} motifs"
         message = f"{folder}: arrays do not match {sizes} in {MANIFEST}"
-        raise Refused(
-            Problem(message, help=f"run: {REGIONS.command}", code="damaged-file")
-        )
+        raise Refused(message, help=f"run: {REGIONS.command}", code="damaged-file")
 
     arrays: dict[str, Any] = {
         "features": mapped["features"],

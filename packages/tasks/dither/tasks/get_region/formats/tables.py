@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO
 
 import numpy as np
 from jaxtyping import Shaped
+from numpy import ndarray
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.limits import LINE_BYTES, max_expanded, open_file
@@ -41,9 +42,9 @@ from .region_checks import (
 
 __all__ = ["BOOLEANS", "numeric_columns", "open_table", "read_table"]
 
-COLUMNS: Final = 100_000
+COLUMNS = 100_000
 """Most columns of a text table."""
-BOOLEANS: Final = {
+BOOLEANS = {
     "True": "1",
     "TRUE": "1",
     "true": "1",
@@ -165,7 +166,7 @@ def _read_text(path: Path) -> Any:
         if delimiter not in first and ";" in first:
             message = f'{path}: line 1: columns are separated by ";"'
             fix = "use commas or tabs, and points in numbers"
-            raise Refused(Problem(message, help=fix, code="syntax-error"))
+            raise Refused(message, help=fix, code="syntax-error")
         if max(first.count(delimiter), second.count(delimiter)) >= COLUMNS:
             raise Refused(f"{path}: more than {COLUMNS:,} columns", code="too-large")
     with open_table(path, LIMIT) as lines:
@@ -213,7 +214,7 @@ def _roles(names: Sequence[str]) -> tuple[int | None, list[int]]:
 
 
 def numeric_columns(
-    columns: Sequence[tuple[str, str, Shaped[np.ndarray, " P"]]],
+    columns: Sequence[tuple[str, str, Shaped[ndarray, " P"]]],
     path: Path,
     locate: Callable[[int], str],
 ) -> tuple[Arrays, list[Problem]]:

@@ -13,12 +13,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from jaxtyping import Shaped
+from numpy import ndarray
 
-from dither.registry.config.errors import Problem, Refused
+from dither.registry.config.errors import Refused
 from dither.registry.files.limits import read_bytes
 
 from .region_checks import line_problems, name_array
@@ -28,7 +29,7 @@ __all__ = ["COPY_AGAIN", "ZarrArray", "is_group"]
 MAX_ARRAY = 1 << 34
 MAX_CHUNK = 1 << 31
 """Bytes in memory."""
-CODECS: Final = frozenset(
+CODECS = frozenset(
     # checksums
     {"adler32", "crc32", "crc32c", "fletcher32", "jenkins_lookup3"}
     # compressors
@@ -48,7 +49,7 @@ CODECS: Final = frozenset(
 )
 """Codecs that are decoded. Others may execute code: "pickle" of numcodecs loads chunks as
 pickles."""
-COPY_AGAIN: Final = "copy the store again, all of it"
+COPY_AGAIN = "copy the store again, all of it"
 
 Chunk = tuple[int, ...]
 
@@ -64,7 +65,7 @@ class ZarrArray:
             message = (
                 f"{folder}: neither .zarray nor zarr.json; the store is incomplete"
             )
-            raise Refused(Problem(message, help=COPY_AGAIN, code="file-not-found"))
+            raise Refused(message, help=COPY_AGAIN, code="file-not-found")
         _check_codecs(folder)
         try:
             # Text in format 3 is not specified yet.
@@ -101,7 +102,7 @@ class ZarrArray:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, rows: slice) -> Shaped[np.ndarray, "..."]:
+    def __getitem__(self, rows: slice) -> Shaped[ndarray, "..."]:
         """Return consecutive rows; raises Refused with the first damaged files and their rows."""
         low, high, _ = rows.indices(len(self))
         raised = ""
@@ -142,7 +143,7 @@ class ZarrArray:
         first = place[0] * self.files[0]
         return f"rows {first} to {min(first + self.files[0], len(self)) - 1}"
 
-    def _decode(self, *part: slice) -> Shaped[np.ndarray, "..."]:
+    def _decode(self, *part: slice) -> Shaped[ndarray, "..."]:
         values = np.asarray(self._array[part])
         if self.dtype.kind != "U":
             return values

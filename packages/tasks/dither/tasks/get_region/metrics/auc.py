@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from numpy import ndarray
 
 __all__ = ["areas_under_curves"]
 
@@ -15,11 +16,11 @@ MAX_NUMBERS = 2**22
 
 
 def areas_under_curves(
-    label: Bool[np.ndarray, " n"],
-    score: Float[np.ndarray, " n"],
-    window: Int[np.ndarray, " n"],
-    weights: Float[np.ndarray, "R W"],
-) -> dict[str, Float[np.ndarray, " R"]]:
+    label: Bool[ndarray, " n"],
+    score: Float[ndarray, " n"],
+    window: Int[ndarray, " n"],
+    weights: Float[ndarray, "R W"],
+) -> dict[str, Float[ndarray, " R"]]:
     """Return `auc` and `auprc` in each resample, with ties as in scikit-learn.
 
     Empty unless both labels occur and scores are finite.

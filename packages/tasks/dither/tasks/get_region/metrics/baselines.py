@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Integer
+from numpy import ndarray
 from torch import Tensor
 
 from dither.registry.contracts.records import Clean
@@ -23,6 +24,10 @@ from ..data.region_matrix import ColumnStats, row_blocks
 from .column_metrics import windows_of
 
 __all__ = ["RIVALS", "Baselines", "MaskedBatch", "neighbour_mean"]
+
+_Values = Float[ndarray, "B L M"]
+_Mask = Bool[ndarray, "B L M"]
+_Motifs = Float32[ndarray, "... M"]
 
 RIVALS = ("logistic-sqrt", "mlp", "boosting")
 """Baselines of single columns that take longer to fit."""
@@ -51,20 +56,20 @@ class MaskedBatch:
     (see `windows_of`), and `guess` the predictions of the model, if known.
     """
 
-    truth: Float32[np.ndarray, "B L M"]
-    visible: Bool[np.ndarray, "B L M"]
-    target: Bool[np.ndarray, "B L M"]
-    cell: Integer[np.ndarray, " B"]
-    window: Integer[np.ndarray, "B 2"] | None = None
-    guess: Float[np.ndarray, "B L M"] | None = None
+    truth: _Values
+    visible: _Mask
+    target: _Mask
+    cell: Integer[ndarray, " B"]
+    window: Integer[ndarray, "B 2"] | None = None
+    guess: _Values | None = None
 
     @classmethod
     def of(
         cls,
-        truth: Float32[np.ndarray, "B L M"],
+        truth: _Values,
         target: Bool[Tensor, "B L M"],
         clean: Clean,
-        guess: Float[np.ndarray, "B L M"] | None = None,
+        guess: _Values | None = None,
     ) -> MaskedBatch:
         """Take what is neither target nor padding as visible."""
         masked = target.cpu().numpy()
@@ -75,7 +80,7 @@ class MaskedBatch:
         visible = valid[..., None] & ~masked
         return cls(truth, visible, masked, cell, windows_of(clean), guess)
 
-    def of_windows(self, rows: Bool[np.ndarray, " B"]) -> MaskedBatch:
+    def of_windows(self, rows: Bool[ndarray, " B"]) -> MaskedBatch:
         """Return some of the windows."""
         return MaskedBatch(
             truth=self.truth[rows],
@@ -108,8 +113,8 @@ class Baselines:
 
     def __init__(
         self,
-        train: Float32[np.ndarray, "P M"],
-        starts: Bool[np.ndarray, " P"],
+        train: Float32[ndarray, "P M"],
+        starts: Bool[ndarray, " P"],
         groups: Sequence[Group],
         rivals: bool = False,
     ) -> None:
@@ -125,9 +130,7 @@ class Baselines:
             (block, np.ones(len(block))) for block in blocks
         )
 
-    def predictions(
-        self, batch: MaskedBatch
-    ) -> Iterator[tuple[str, Float[np.ndarray, "B L M"], Bool[np.ndarray, "B L M"]]]:
+    def predictions(self, batch: MaskedBatch) -> Iterator[tuple[str, _Values, _Mask]]:
         """Yield name, predictions in the units of the data, and predicted elements."""
         truth = batch.truth
         visible = batch.visible
@@ -155,7 +158,7 @@ class Baselines:
 
     def _of_column(
         self, column: int, batch: MaskedBatch
-    ) -> Iterator[tuple[str, Float32[np.ndarray, "B L M"]]]:
+    ) -> Iterator[tuple[str, _Values]]:
         """Yield predictions of a column after the motifs from the motifs.
 
         Columns between, such as accessibility, are inputs, too, if they are never masked.
@@ -178,8 +181,8 @@ class Baselines:
             yield name, values
 
     def _ridge(
-        self, z: Float32[np.ndarray, "R M"], visible: Bool[np.ndarray, "R M"]
-    ) -> Float32[np.ndarray, "R M"]:
+        self, z: Float32[ndarray, "R M"], visible: Bool[ndarray, "R M"]
+    ) -> Float32[ndarray, "R M"]:
         """Regress every column on the visible ones V: S_.V (S_VV + penalty)^-1 z_V.
 
         S are the products of columns.
@@ -203,13 +206,13 @@ class Baselines:
         return guess
 
     @cached_property
-    def _products(self) -> Float[np.ndarray, "M M"]:
+    def _products(self) -> Float[ndarray, "M M"]:
         z = self._scaled(self.train)
-        products: Float[np.ndarray, "M M"] = (z.T @ z).astype(np.float64)
+        products: Float[ndarray, "M M"] = (z.T @ z).astype(np.float64)
         return products
 
     @cached_property
-    def _sides(self) -> Float32[np.ndarray, "M M"]:
+    def _sides(self) -> Float32[ndarray, "M M"]:
         """Coefficients from the mean of the regions left and right to a region."""
         from scipy.linalg import solve
 
@@ -244,10 +247,8 @@ class Baselines:
     def _is_binary(self, column: int) -> bool:
         return set(np.unique(self.train[:, column])) == {0.0, 1.0}
 
-    def _scaled(
-        self, values: Float32[np.ndarray, "... M"]
-    ) -> Float32[np.ndarray, "... M"]:
-        scaled: Float32[np.ndarray, "... M"] = values - self.standard.mean
+    def _scaled(self, values: _Motifs) -> _Motifs:
+        scaled: _Motifs = values - self.standard.mean
         # In place, to avoid a second table of all training regions.
         scaled /= self.standard.std
         return scaled
@@ -287,9 +288,7 @@ def _new_model(name: str, *, binary: bool) -> Any:
     return make_pipeline(*steps)
 
 
-def neighbour_mean(
-    z: Float32[np.ndarray, "B L M"], visible: Bool[np.ndarray, "B L M"]
-) -> Float32[np.ndarray, "B L M"]:
+def neighbour_mean(z: _Values, visible: _Mask) -> _Values:
     """Return the mean of the nearest regions with visible columns on either side; 0 without any."""
     seen = visible.any(-1, keepdims=True)
     length = z.shape[1]
@@ -304,5 +303,5 @@ def neighbour_mean(
         exists = (side >= 0) & (side < length)
         total += np.take_along_axis(z, side.clip(0, length - 1), 1) * exists
         count += exists
-    mean: Float32[np.ndarray, "B L M"] = total / np.maximum(count, 1)
+    mean: _Values = total / np.maximum(count, 1)
     return mean

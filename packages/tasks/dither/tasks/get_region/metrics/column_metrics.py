@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Integer, Shaped
+from numpy import ndarray
 
 from dither.registry.contracts.records import Clean
 
@@ -22,7 +23,10 @@ __all__ = [
     "windows_of",
 ]
 
-Pair = tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]
+_Vector = Float[ndarray, " n"]
+Windows = Integer[ndarray, "B 2"]
+
+Pair = tuple[_Vector, _Vector]
 """Truth and prediction of a column."""
 
 BINARY = 1e-3
@@ -33,24 +37,24 @@ FLAT = 1e-6
 of float32."""
 
 
-def varies(truth: Shaped[np.ndarray, " n"]) -> bool:
+def varies(truth: Shaped[ndarray, " n"]) -> bool:
     """Whether there are two different values."""
     return bool(truth.size and truth.min() < truth.max())
 
 
-def is_binary(truth: Shaped[np.ndarray, " n"]) -> bool:
+def is_binary(truth: Shaped[ndarray, " n"]) -> bool:
     """Whether every value is 0 or 1, up to the rounding of standardised numbers."""
     return bool((np.abs(truth - truth.round().clip(0, 1)) <= BINARY).all())
 
 
-def is_flat(guess: Float[np.ndarray, " n"]) -> bool:
+def is_flat(guess: _Vector) -> bool:
     """Whether predictions are constant, up to rounding."""
     return bool(
         np.isfinite(guess).all() and np.ptp(guess) <= FLAT * np.abs(guess).max()
     )
 
 
-def pearson(truth: Float[np.ndarray, " n"], guess: Float[np.ndarray, " n"]) -> float:
+def pearson(truth: _Vector, guess: _Vector) -> float:
     """Return Pearson's r of a truth that varies; 0 for a flat prediction, NaN if not finite."""
     if not np.isfinite(guess).all():
         return float("nan")
@@ -59,7 +63,7 @@ def pearson(truth: Float[np.ndarray, " n"], guess: Float[np.ndarray, " n"]) -> f
     return float(np.corrcoef(truth, guess, dtype=np.float64)[0, 1])
 
 
-def spearman(truth: Float[np.ndarray, " n"], guess: Float[np.ndarray, " n"]) -> float:
+def spearman(truth: _Vector, guess: _Vector) -> float:
     """Return Spearman's rank correlation, ties at their mean rank; otherwise as `pearson`."""
     from scipy.stats import rankdata
 
@@ -76,17 +80,15 @@ class Predictions:
 
     def __init__(self, width: int) -> None:
         self.width = width
-        self._parts: list[
-            tuple[Integer[np.ndarray, "2 n"], Float[np.ndarray, "2 n"]]
-        ] = []
-        self._windows: list[Integer[np.ndarray, "B 2"] | None] = []
+        self._parts: list[tuple[Integer[ndarray, "2 n"], Float[ndarray, "2 n"]]] = []
+        self._windows: list[Windows | None] = []
 
     def add(
         self,
-        truth: Float[np.ndarray, "B L M"],
-        guess: Float[np.ndarray, "B L M"],
-        counted: Bool[np.ndarray, "B L M"],
-        windows: Integer[np.ndarray, "B 2"] | None = None,
+        truth: Float[ndarray, "B L M"],
+        guess: Float[ndarray, "B L M"],
+        counted: Bool[ndarray, "B L M"],
+        windows: Windows | None = None,
     ) -> None:
         """Add the counted elements, and their windows if known."""
         # 16 bytes an element: a split of 100 million is in memory until its metrics are computed.
@@ -107,7 +109,7 @@ class Predictions:
         by_column = self._by_column(np.concatenate(numbers, 1))
         return [(truth, guess) for truth, guess in by_column]
 
-    def windows(self) -> tuple[int, list[Int[np.ndarray, " n"]]] | None:
+    def windows(self) -> tuple[int, list[Int[ndarray, " n"]]] | None:
         """Return the number of windows, and by column the window of each pair; None if unknown.
 
         Windows are numbered by place, so that the numbers do not depend on the batches.
@@ -124,8 +126,8 @@ class Predictions:
         return len(names), self._by_column(np.concatenate(window))
 
     def _by_column(
-        self, values: Shaped[np.ndarray, "... n"]
-    ) -> list[Shaped[np.ndarray, "... _"]]:
+        self, values: Shaped[ndarray, "... n"]
+    ) -> list[Shaped[ndarray, "... _"]]:
         columns = [np.zeros(0, np.int32)]
         columns += [place[0] for place, _ in self._parts]
         column = np.concatenate(columns)
@@ -134,7 +136,7 @@ class Predictions:
         return np.split(values[..., order], ends, axis=-1)
 
 
-def windows_of(clean: Clean) -> Integer[np.ndarray, "B 2"] | None:
+def windows_of(clean: Clean) -> Windows | None:
     """Return chromosome and first place of each window; None if the batch has no such conditions.
 
     The same regions in another cell type are the same window: their motifs are equal.

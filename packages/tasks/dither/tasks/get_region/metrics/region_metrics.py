@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int, Integer
+from numpy import ndarray
 from torch import Tensor
 
 from dither.registry.contracts.protocols import Metrics
@@ -42,6 +43,9 @@ __all__ = [
     "baseline_metrics",
     "bootstrap_weights",
 ]
+
+_PerDraw = Float[ndarray, " R"]
+_Sums = Float[ndarray, "R K 7"]
 
 BASELINE_REGIONS = 1 << 15
 """Largest number of regions of an evaluation on which baselines are measured; windows are thinned
@@ -89,8 +93,8 @@ class RegionMetrics(Metrics):
         self,
         groups: Sequence[Group],
         units: ColumnUnits,
-        mean: Float[np.ndarray, " M"],
-        trained_chromosomes: Integer[np.ndarray, " n"] | None = None,
+        mean: Float[ndarray, " M"],
+        trained_chromosomes: Integer[ndarray, " n"] | None = None,
     ) -> None:
         self.chromosomes = trained_chromosomes
         self.trained: RegionMetrics | None = None
@@ -176,9 +180,7 @@ class RegionMetrics(Metrics):
                 self.values[f"{APART}{name}"] = value
         return self.values
 
-    def in_data_units(
-        self, value: Float[Tensor, "B L M"]
-    ) -> Float[np.ndarray, "B L M"]:
+    def in_data_units(self, value: Float[Tensor, "B L M"]) -> Float[ndarray, "B L M"]:
         """Return scaled values: invert standardisation and transform, on the CPU."""
         return self.units.inverse(value.detach().to("cpu", torch.float32).numpy())
 
@@ -268,7 +270,7 @@ def _model_key(name: str) -> str:
 class _Resampled:
     """Each metric of all windows, then its values in each resample of `count` windows."""
 
-    values: dict[str, Float[np.ndarray, " R"]]
+    values: dict[str, _PerDraw]
     count: int
 
     @classmethod
@@ -312,17 +314,17 @@ class _Resampled:
 
 def _metrics(
     pairs: Sequence[Pair],
-    windows: Sequence[Int[np.ndarray, " n"]],
-    weights: Float[np.ndarray, "R W"],
+    windows: Sequence[Int[ndarray, " n"]],
+    weights: Float[ndarray, "R W"],
     groups: Sequence[Group],
-    mean: Float[np.ndarray, " M"],
-) -> dict[str, Float[np.ndarray, " R"]]:
+    mean: Float[ndarray, " M"],
+) -> dict[str, _PerDraw]:
     """Return each metric of `RegionMetrics` under the weights of windows, or under the first."""
     varying = [column for column, (truth, _) in enumerate(pairs) if varies(truth)]
     target = [column for column, (truth, _) in enumerate(pairs) if len(truth)]
     # Squared errors, those of the means, and pairs of all columns.
     totals = np.zeros((3, len(weights)))
-    result = dict[str, Float[np.ndarray, " R"]]()
+    result = dict[str, _PerDraw]()
     for group in groups:
         name = PREFIXES.get(group.name, group.name)
         columns = set(range(group.start, group.stop))
@@ -357,8 +359,8 @@ def _metrics(
 
 
 def _metrics_of_all(
-    totals: Float[np.ndarray, "3 R"], constant: int
-) -> dict[str, Float[np.ndarray, " R"]]:
+    totals: Float[ndarray, "3 R"], constant: int
+) -> dict[str, _PerDraw]:
     """Return the metrics of all columns from their errors, those of the means, and counts."""
     error, error_of_means, count = totals
     result = {}
@@ -372,7 +374,7 @@ def _metrics_of_all(
     return result
 
 
-def bootstrap_weights(count: int) -> Float[np.ndarray, "R W"]:
+def bootstrap_weights(count: int) -> Float[ndarray, "R W"]:
     """Return the number of occurrences of each window in each resample."""
     random = np.random.default_rng(0)
     times = random.multinomial(count, np.full(count, 1 / count), DRAWS)
@@ -381,10 +383,10 @@ def bootstrap_weights(count: int) -> Float[np.ndarray, "R W"]:
 
 def _sums(
     pair: Pair,
-    window: Int[np.ndarray, " n"],
+    window: Int[ndarray, " n"],
     count: int,
     centre: float,
-) -> Float[np.ndarray, "W 7"]:
+) -> Float[ndarray, "W 7"]:
     """Return sums by window of 1, x, y, x x, y y, x y and (x - y)^2.
 
     x is the truth and y the prediction, both minus `centre`.
@@ -395,17 +397,15 @@ def _sums(
     return np.stack([np.bincount(window, part, count) for part in parts], 1)
 
 
-def _errors(
-    sums: Float[np.ndarray, "R K 7"], mean: Float[np.ndarray, " K"]
-) -> Float[np.ndarray, "3 R"]:
+def _errors(sums: _Sums, mean: Float[ndarray, " K"]) -> Float[ndarray, "3 R"]:
     """Return the squared errors, those of the training means, and the number of pairs."""
     n, x, _, xx, _, _, error = np.moveaxis(sums, -1, 0)
     return np.stack([error.sum(1), (xx - 2 * mean * x + mean**2 * n).sum(1), n.sum(1)])
 
 
 def _correlations(
-    sums: Float[np.ndarray, "R K 7"], pairs: Sequence[Pair], *, overall: bool
-) -> dict[str, Float[np.ndarray, " R"]]:
+    sums: _Sums, pairs: Sequence[Pair], *, overall: bool
+) -> dict[str, _PerDraw]:
     """Return means over columns of r, Spearman's correlation and R2, and those of all pairs."""
     result = _columns(sums, [is_flat(guess) for _, guess in pairs])
     result["spearman"] = np.array([np.mean([spearman(*pair) for pair in pairs])])
@@ -418,9 +418,7 @@ def _correlations(
     return result
 
 
-def _columns(
-    sums: Float[np.ndarray, "R K 7"], flat: Sequence[bool]
-) -> dict[str, Float[np.ndarray, " R"]]:
+def _columns(sums: _Sums, flat: Sequence[bool]) -> dict[str, _PerDraw]:
     """Return means of r and R2 over columns whose truth varies; r of a flat prediction is 0."""
     n, x, y, xx, yy, xy, error = np.moveaxis(sums, -1, 0)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
+from numpy import ndarray
 from torch import Tensor
 
 from dither.registry.contracts.records import Clean
@@ -32,6 +33,10 @@ __all__ = [
     "sampled_mask",
 ]
 
+_Vector = Float[ndarray, " n"]
+_Samples = Float[Tensor, "N L M"]
+_Quantile = float | Float[ndarray, " q"]
+
 LEVEL = 0.9
 """Share of truths that an interval should contain."""
 
@@ -49,7 +54,7 @@ def draw_groups(like: Clean) -> list[slice]:
     return [slice(low, high) for low, high in pairwise(edges)]
 
 
-def sampled_mask(samples: Float[Tensor, "N L M"], like: Clean) -> Bool[Tensor, "N L M"]:
+def sampled_mask(samples: _Samples, like: Clean) -> Bool[Tensor, "N L M"]:
     """Return which values were sampled, neither given nor left visible, on the CPU.
 
     A process may leave values equal to the truth, bit for bit, and counting them would lower every
@@ -72,19 +77,19 @@ class Draws:
     single draws, and `above` the share of the draws above 1/2.
     """
 
-    truth: Float[np.ndarray, " n"]
-    mean: Float[np.ndarray, " n"]
-    spread: Float[np.ndarray, " n"]
-    error: Float[np.ndarray, " n"]
-    above: Float[np.ndarray, " n"]
+    truth: _Vector
+    mean: _Vector
+    spread: _Vector
+    error: _Vector
+    above: _Vector
     count: int
 
     @classmethod
     def of(
         cls,
-        truth: Float[np.ndarray, "N L M"],
-        samples: Float[np.ndarray, "N L M"],
-        counted: Bool[np.ndarray, "N L M"],
+        truth: Float[ndarray, "N L M"],
+        samples: Float[ndarray, "N L M"],
+        counted: Bool[ndarray, "N L M"],
         windows: Sequence[slice],
     ) -> Draws | None:
         """Collect windows with the full number of draws; None if that is 1, or none was sampled."""
@@ -111,9 +116,7 @@ class Draws:
         )
 
 
-def half_width(
-    count: int, level: float | Float[np.ndarray, " q"]
-) -> float | Float[np.ndarray, " q"]:
+def half_width(count: int, level: _Quantile) -> _Quantile:
     """Return half the width of the prediction interval, in standard deviations of the draws.
 
     For a normal variable after K values it is t_{K-1} sqrt(1 + 1/K), exact for any K; quantiles of
@@ -122,7 +125,7 @@ def half_width(
     from scipy.stats import t
 
     quantile = t.ppf((1 + np.asarray(level)) / 2, count - 1)
-    width: float | Float[np.ndarray, " q"] = quantile * np.sqrt(1 + 1 / count)
+    width: _Quantile = quantile * np.sqrt(1 + 1 / count)
     return width
 
 
@@ -160,7 +163,7 @@ def draw_metrics(draws: Draws) -> dict[str, float]:
 
 
 def sample_metrics(
-    metrics: RegionMetrics, samples: Float[Tensor, "N L M"], like: Clean
+    metrics: RegionMetrics, samples: _Samples, like: Clean
 ) -> dict[str, float]:
     """Return metrics of the mean over the draws of each window, and of the spread of several draws.
 
@@ -185,7 +188,7 @@ def sample_metrics(
 
 
 def sampled_batches(
-    metrics: RegionMetrics, samples: Float[Tensor, "N L M"], like: Clean
+    metrics: RegionMetrics, samples: _Samples, like: Clean
 ) -> list[MaskedBatch]:
     """Return the sampled values of the first windows as a batch for baselines."""
     groups = draw_groups(like)[: -(-BASELINE_REGIONS // like.x0.shape[1])]

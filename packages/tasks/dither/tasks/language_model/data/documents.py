@@ -171,7 +171,7 @@ def _check_column(path: Path, column: str, file: Any) -> None:
     listed = ", ".join(texts) or "none"
     message = f'{path}: no string column "{column}"; string columns: {listed}'
     fix = f"--column {near}" if near else None
-    raise Refused(Problem(message, help=fix, code="missing-array"))
+    raise Refused(message, help=fix, code="missing-array")
 
 
 def _values(file: Any, column: str) -> Iterator[str | None]:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from dither.registry.config.errors import Problem, Refused
+from dither.registry.config.errors import Refused
 
 from ...prepared.manifest import MANIFEST, Kind, Manifest, describe_error, read_manifest
 
@@ -91,5 +91,5 @@ def read_store(folder: Path, command: str = "") -> tuple[Manifest, StoreInfo]:
     except ValidationError as error:
         message = f"{folder / MANIFEST} is damaged: {describe_error(error)}"
         raise Refused(
-            Problem(message, help=f"run: {SHARDS.command}", code="damaged-file")
+            message, help=f"run: {SHARDS.command}", code="damaged-file"
         ) from None

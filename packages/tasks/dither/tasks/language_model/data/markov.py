@@ -14,6 +14,7 @@ from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float64, Int64
+from numpy import ndarray
 
 __all__ = ["ALPHABET", "FLOOR", "MarkovChain"]
 
@@ -50,12 +51,10 @@ class MarkovChain:
         self.seed = seed
         rng = np.random.default_rng([seed, 0])
         rows = rng.dirichlet(np.full(states, concentration), states**order)
-        self.transitions: Float64[np.ndarray, "C V"] = (
-            1 - FLOOR
-        ) * rows + FLOOR / states
+        self.transitions: Float64[ndarray, "C V"] = (1 - FLOOR) * rows + FLOOR / states
 
     @cached_property
-    def stationary(self) -> Float64[np.ndarray, " C"]:
+    def stationary(self) -> Float64[ndarray, " C"]:
         """The stationary distribution of contexts."""
         now = np.full(len(self.transitions), 1 / len(self.transitions))
         for _ in range(1_000_000):
@@ -133,10 +132,10 @@ class MarkovChain:
 
     def _walk(
         self,
-        rows: Float64[np.ndarray, "C V"],
+        rows: Float64[ndarray, "C V"],
         context: int,
-        u: Float64[np.ndarray, " N"],
-    ) -> Int64[np.ndarray, " N"]:
+        u: Float64[ndarray, " N"],
+    ) -> Int64[ndarray, " N"]:
         """Return the context after each draw, given cumulative transitions.
 
         Stretches are walked in parallel from guessed contexts, again from the context at which the
@@ -182,7 +181,7 @@ class MarkovChain:
         return walked
 
     @cached_property
-    def _numbers(self) -> Int64[np.ndarray, " codes"]:
+    def _numbers(self) -> Int64[ndarray, " codes"]:
         """The number of each symbol by its code point; -1 for other characters."""
         codes = [ord(letter) for letter in ALPHABET[: self.states]]
         numbers = np.full(max(codes) + 1, -1)

@@ -21,8 +21,8 @@ from .corpus import Corpus, Document
 from .text_files import NotText, read_json_lines
 
 if TYPE_CHECKING:
-    import numpy as np
     from jaxtyping import Int64
+    from numpy import ndarray
 
     from dither.registry.contracts.protocols import Split
 
@@ -45,8 +45,8 @@ class Pair(Document):
 class PairIds:
     """Number of prompt ids and label of each document of a split; -1 without a label."""
 
-    prompts: Int64[np.ndarray, " D"]
-    labels: Int64[np.ndarray, " D"]
+    prompts: Int64[ndarray, " D"]
+    labels: Int64[ndarray, " D"]
 
 
 @lru_cache(maxsize=2)
@@ -139,7 +139,7 @@ def render_chat(file: Path, prompt: str) -> str:
         return template.render(messages=messages, add_generation_prompt=True, **tokens)
     except (OSError, ValueError, KeyError, TypeError, TemplateError) as error:
         message = f"{file}: no usable chat template: {type(error).__name__}: {error}"
-        raise Refused(Problem(message, where, code="unreadable-file")) from None
+        raise Refused(message, where, code="unreadable-file") from None
 
 
 def encode_pairs(

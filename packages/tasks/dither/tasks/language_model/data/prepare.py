@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Int64, UInt8, UInt64
+from numpy import ndarray
 
-from dither.registry.config.errors import Problem, Refused
+from dither.registry.config.errors import Refused
 
 from ...prepared.rejected import Rejected, RejectedRows
 from ...prepared.store import check_owned, find_existing, write_folder
@@ -84,7 +85,7 @@ def convert(spec: Any) -> str:
                 if not info.splits[split].ids:
                     message = f'no text is left for the split "{split}"'
                     fix = "give more documents, or a larger share"
-                    raise Refused(Problem(message, help=fix, code="no-samples"))
+                    raise Refused(message, help=fix, code="no-samples")
             writer.reject(rejected)
 
         characters = sum(split.characters for split in info.splits.values())
@@ -230,12 +231,12 @@ def _digest_text(pieces: Iterable[str]) -> tuple[int, int]:
 
 
 def _split_codes(
-    keys: UInt64[np.ndarray, " E"],
-    sizes: Int64[np.ndarray, " E"],
+    keys: UInt64[ndarray, " E"],
+    sizes: Int64[ndarray, " E"],
     *,
     valid: float,
     test: float,
-) -> UInt8[np.ndarray, " E"]:
+) -> UInt8[ndarray, " E"]:
     """Divide by content alone, as `hold_out` does; the first of equal documents is taken."""
     codes = np.full(len(keys), REJECTED, np.uint8)
     taken = np.flatnonzero(sizes >= 0)

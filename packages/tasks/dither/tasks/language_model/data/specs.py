@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 from pydantic import Field as Option
 from pydantic import model_validator
 
-from dither.registry.config.errors import Problem, Refused
+from dither.registry.config.errors import Refused
 from dither.registry.contracts.spaces import Condition
 from dither.registry.kinds import DataSpec
 from dither.registry.spec.base import PathMark, PathStr
@@ -419,7 +419,7 @@ class PromptResponse(HoldOut):
         pairs = self.pairs()
         if len(pairs) < 3:
             message = f"{len(pairs)} examples cannot be split"
-            raise Refused(Problem(message, ("task", "data"), code="no-samples"))
+            raise Refused(message, ("task", "data"), code="no-samples")
         return Corpus(self.name, hold_out(pairs, valid=self.valid, test=self.test))
 
 

@@ -119,9 +119,7 @@ def find_files(pattern: str, *, folders: bool = False) -> list[Path]:
 def _files_of_folder(folder: Path, *, folders: bool) -> list[Path]:
     if not folders:
         message = f"{folder} is a folder, not a file"
-        raise Refused(
-            Problem(message, help=f'"{folder}/**/*.txt"', code="unreadable-file")
-        )
+        raise Refused(message, help=f'"{folder}/**/*.txt"', code="unreadable-file")
     files = []
     for path in sorted(folder.rglob("*")):
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
@@ -243,9 +241,7 @@ def _load(path: Path, expected: str) -> str:
     try:
         digest, _, text = _read(path)
     except NotText as error:
-        raise Refused(
-            Problem(error.message, help=error.help, code="unreadable-file")
-        ) from error
+        raise Refused(error.message, help=error.help, code="unreadable-file") from error
     if digest != expected:
         raise Refused(
             f"{path} has changed since it was first read", code="changed-data"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from jaxtyping import Bool, Int64
+from numpy import ndarray
 
 from dither.registry.config.errors import Refused
 from dither.registry.files.cache import cache_folder
@@ -42,6 +43,9 @@ __all__ = [
     "write_store",
 ]
 
+_Starts = Int64[ndarray, " D"]
+_Ids = Int64[ndarray, "B L"]
+
 RESIDENT = 1 << 20
 """Characters up to which a corpus is encoded at each start; larger ones are cached on disk, as five
 million characters of byte pairs take 4 s of CPU, and 3 ms from the cache."""
@@ -51,7 +55,7 @@ MANY = 4096
 """Number of texts that are encoded together."""
 
 Documents = Literal["stream", "separate", "ended", "packed"]
-Spans = tuple[Int64[np.ndarray, " W"], Int64[np.ndarray, " W"]]
+Spans = tuple[Int64[ndarray, " W"], Int64[ndarray, " W"]]
 """The offset of each window in a stream, and its number of ids."""
 
 
@@ -60,10 +64,10 @@ class TokenStream:
     """The ids of a split, the offset of each document, and the number of ids between documents."""
 
     ids: Ids
-    starts: Int64[np.ndarray, " D"]
+    starts: _Starts
     gap: int = 0
 
-    def stops(self) -> Int64[np.ndarray, " D"]:
+    def stops(self) -> _Starts:
         """Offset after each document."""
         return np.append(self.starts[1:] - self.gap, len(self.ids))[: len(self.starts)]
 
@@ -109,7 +113,7 @@ class Windows:
         spans = zip(starts.tolist(), sizes.tolist(), strict=True)
         return [self._stream.ids[start : start + size] for start, size in spans]
 
-    def spans(self, rows: Int64[np.ndarray, " B"]) -> Spans:
+    def spans(self, rows: Int64[ndarray, " B"]) -> Spans:
         """Return the offset of each window, and its number of ids."""
         if self._table is not None:
             starts, sizes = self._table
@@ -117,18 +121,14 @@ class Windows:
         starts = rows * self.length
         return starts, np.minimum(self.length, len(self._stream.ids) - starts)
 
-    def documents(
-        self, rows: Sequence[int]
-    ) -> tuple[Int64[np.ndarray, "B L"], Int64[np.ndarray, "B L"]]:
+    def documents(self, rows: Sequence[int]) -> tuple[_Ids, _Ids]:
         """Return the document of each position of windows, and its offset in that document."""
         starts, _ = self.spans(np.asarray(rows, np.int64))
         offsets = starts[:, None] + np.arange(self.length)
         document = np.searchsorted(self._stream.starts, offsets, "right") - 1
         return document, offsets - self._stream.starts[document]
 
-    def take(
-        self, rows: Sequence[int]
-    ) -> tuple[Int64[np.ndarray, "B L"], Bool[np.ndarray, "B L"]]:
+    def take(self, rows: Sequence[int]) -> tuple[_Ids, Bool[ndarray, "B L"]]:
         """Return the ids of windows, and which of them are not padding.
 
         Raises:
@@ -302,7 +302,7 @@ class SplitWriter:
             self._file.append(ids)
 
     @property
-    def starts(self) -> Int64[np.ndarray, " D"]:
+    def starts(self) -> _Starts:
         """Offset of each document."""
         return np.array(self._starts, "<i8")
 

@@ -21,8 +21,9 @@ from math import log
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64, Integer
+from numpy import ndarray
 
-from dither.registry.config.errors import Problem, Refused
+from dither.registry.config.errors import Refused
 
 from ..data.markov import MarkovChain
 from ..data.tokenizers.base import Ids, Tokenizer
@@ -54,7 +55,7 @@ DIVERSITY = (
 )
 """Metrics of `diversity_metrics`."""
 
-Starts = Integer[np.ndarray, " W"]
+Starts = Integer[ndarray, " W"]
 """Offsets of windows."""
 
 
@@ -67,10 +68,10 @@ class _Order:
     Letters: G n-grams seen, H contexts seen.
     """
 
-    grams: Int64[np.ndarray, " G"]
-    counts: Int64[np.ndarray, " G"]
-    total: Int64[np.ndarray, " H"]
-    kinds: Int64[np.ndarray, " H"]
+    grams: Int64[ndarray, " G"]
+    counts: Int64[ndarray, " G"]
+    total: Int64[ndarray, " H"]
+    kinds: Int64[ndarray, " H"]
 
 
 class WittenBell:
@@ -99,7 +100,7 @@ class WittenBell:
 
     def probabilities(
         self, ids: Ids, starts: Starts | None = None
-    ) -> Iterator[Float64[np.ndarray, " N"]]:
+    ) -> Iterator[Float64[ndarray, " N"]]:
         """Yield the probability of each id given those before it, for order 1, 2, and so on.
 
         The first ids of the stream have a shorter context; so do those of windows, which begin at
@@ -135,7 +136,7 @@ class WittenBell:
         return [float(-np.log(p).sum()) for p in self.probabilities(ids, starts)]
 
 
-def _next(gram: Int64[np.ndarray, " N"]) -> Int64[np.ndarray, " N"]:
+def _next(gram: Int64[ndarray, " N"]) -> Int64[ndarray, " N"]:
     """Return the context of each position: the n-gram that ends before it; -1 for the first one."""
     return np.concatenate([np.full(1, -1), gram[:-1]])
 
@@ -183,7 +184,7 @@ def strong_baselines(
     return _metrics(nats, text, tokenizer)
 
 
-def count(ids: Ids, size: int) -> Int64[np.ndarray, " size"]:
+def count(ids: Ids, size: int) -> Int64[ndarray, " size"]:
     """Count each id, block by block, so that a memory-mapped array is never read as a whole.
 
     Raises:
@@ -197,7 +198,7 @@ def count(ids: Ids, size: int) -> Int64[np.ndarray, " size"]:
     return total
 
 
-def check_vocabulary(ids: Integer[np.ndarray, "..."], size: int) -> None:
+def check_vocabulary(ids: Integer[ndarray, "..."], size: int) -> None:
     """Check ids of files that were not verified.
 
     Raises:
@@ -206,10 +207,10 @@ def check_vocabulary(ids: Integer[np.ndarray, "..."], size: int) -> None:
     if ids.size and (largest := ids.max()) >= size:
         message = f"id {largest} is outside the vocabulary 0..{size - 1}"
         fix = 'verify = "once" names the damaged file'
-        raise Refused(Problem(message, ("task", "data"), help=fix, code="out-of-range"))
+        raise Refused(message, ("task", "data"), help=fix, code="out-of-range")
 
 
-def entropy(counts: Int64[np.ndarray, " size"]) -> float:
+def entropy(counts: Int64[ndarray, " size"]) -> float:
     """Return the entropy of relative frequencies in nats; 0 without counts."""
     p = counts[counts > 0] / max(counts.sum(), 1)
     return float(-(p * np.log(p)).sum())
@@ -265,7 +266,7 @@ def distribution_baselines(
 
 
 def diversity_metrics(
-    samples: Integer[np.ndarray, "S L"], valid: Bool[np.ndarray, "S L"]
+    samples: Integer[ndarray, "S L"], valid: Bool[ndarray, "S L"]
 ) -> dict[str, float]:
     """Return diversity metrics: means over samples, each measured on its own.
 
@@ -289,7 +290,7 @@ def diversity_metrics(
     return metrics
 
 
-def distinct(ids: Integer[np.ndarray, " L"], n: int) -> float:
+def distinct(ids: Integer[ndarray, " L"], n: int) -> float:
     """Return the share of n-grams that are distinct; 1 if there is no n-gram."""
     if len(ids) < n:
         return 1.0

@@ -12,10 +12,14 @@ from itertools import groupby
 
 import numpy as np
 from jaxtyping import Float64, Integer
+from numpy import ndarray
 
 from ...plot_style import new_figure, to_png
 
 __all__ = ["frontier_plot", "mauve", "pair_features"]
+
+_Features = Float64[ndarray, "N F"]
+_Shares = Float64[ndarray, " K"]
 
 FEATURES = 512
 SCALING = 5.0
@@ -23,8 +27,8 @@ SCALING = 5.0
 
 
 def pair_features(
-    rows: Sequence[Integer[np.ndarray, " l"]],
-) -> Float64[np.ndarray, "N F"]:
+    rows: Sequence[Integer[ndarray, " l"]],
+) -> _Features:
     """Return the roots of the frequencies of neighbouring pairs of ids, hashed to 512 features."""
     table = np.zeros((len(rows), FEATURES))
     for number, row in enumerate(rows):
@@ -38,9 +42,7 @@ def pair_features(
     return np.asarray(np.sqrt(table), np.float64)
 
 
-def mauve(
-    samples: Float64[np.ndarray, "N F"], real: Float64[np.ndarray, "N F"], seed: int = 0
-) -> float:
+def mauve(samples: _Features, real: _Features, seed: int = 0) -> float:
     """Return the area under the divergence frontier of two sets: 1 if equal, near 0 if distinct.
 
     MAUVE (Pillutla et al. 2021) with other features: principal components that hold 90 % of the
@@ -69,16 +71,12 @@ def mauve(
     return float((np.diff(x) * (y[1:] + y[:-1]) / 2).sum())
 
 
-def _frequencies(
-    labels: Integer[np.ndarray, " N"], clusters: int
-) -> Float64[np.ndarray, " K"]:
+def _frequencies(labels: Integer[ndarray, " N"], clusters: int) -> _Shares:
     counts = np.bincount(labels, minlength=clusters) + 0.5
     return np.asarray(counts / counts.sum(), np.float64)
 
 
-def _closeness(
-    p: Float64[np.ndarray, " K"], mixed: Float64[np.ndarray, "M K"]
-) -> Float64[np.ndarray, " M"]:
+def _closeness(p: _Shares, mixed: Float64[ndarray, "M K"]) -> Float64[ndarray, " M"]:
     """exp(-c KL(p, mixed)) for each mixture."""
     return np.asarray(np.exp(-SCALING * (p * np.log(p / mixed)).sum(1)), np.float64)
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 from math import log
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Int, Integer
+from numpy import ndarray
 from torch import Tensor
 
 from dither.registry.contracts.protocols import Metrics, RatioSums
@@ -23,8 +23,10 @@ from ..data.tokenizers.base import Tokenizer
 
 __all__ = ["TextMetrics", "after_end"]
 
+_Mask = Bool[Tensor, "B L"]
 
-def after_end(x: Int[Tensor, "B L"], end: int) -> Bool[Tensor, "B L"]:
+
+def after_end(x: Int[Tensor, "B L"], end: int) -> _Mask:
     """Return the positions after the first end-of-text id."""
     ends = (x == end).cumsum(1)
     return (ends > 1) | ((ends == 1) & (x != end))
@@ -86,7 +88,7 @@ class TextMetrics(Metrics):
         sums["bits_per_char"] = (nats / log(2), counts)
         return sums
 
-    def _counted(self, clean: Clean) -> Bool[Tensor, "B L"]:
+    def _counted(self, clean: Clean) -> _Mask:
         counted = ~clean.fixed
         if self._end is not None:
             counted &= ~after_end(clean.x0, self._end)
@@ -101,9 +103,7 @@ class TextMetrics(Metrics):
         return values | self._accuracy.compute()
 
 
-def _marked_ids(
-    clean: Clean, counted: Bool[Tensor, "B L"]
-) -> Integer[np.ndarray, "B L"]:
+def _marked_ids(clean: Clean, counted: _Mask) -> Integer[ndarray, "B L"]:
     """Return ids on the CPU, -1 where they do not count."""
     # In one copy: a boolean index would wait for the device once more, to learn its size.
     return torch.where(counted, clean.x0, -1).cpu().numpy()

@@ -12,6 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 from jaxtyping import Integer
+from numpy import ndarray
 
 __all__ = [
     "END_MARK",
@@ -24,7 +25,7 @@ __all__ = [
     "storage_type",
 ]
 
-Ids = Integer[np.ndarray, " N"]
+Ids = Integer[ndarray, " N"]
 """Ids of a text; of type int64 where they are encoded."""
 
 UNKNOWN = "\ufffd"

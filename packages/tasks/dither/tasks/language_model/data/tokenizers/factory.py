@@ -75,9 +75,7 @@ def _byte_pairs(name: str, text: TextSource) -> Tokenizer:
 
     size = byte_pair_ids(name)
     if size is None:
-        raise Refused(
-            Problem(f'"{name}": {BPE_RANGE}', path=OPTION, code="out-of-range")
-        )
+        raise Refused(f'"{name}": {BPE_RANGE}', path=OPTION, code="out-of-range")
     return byte_pairs(size, text.content(), text.texts)
 
 
@@ -158,7 +156,7 @@ def restore_tokenizer(record: TokenizerRecord, folder: Path) -> Tokenizer:
         reason = error.strerror if isinstance(error, OSError) else "damaged"
         message = f"{path}: cannot read the tokenizer: {reason}"
         fix = f"run: {SHARDS.command}"
-        raise Refused(Problem(message, help=fix, code="damaged-file")) from None
+        raise Refused(message, help=fix, code="damaged-file") from None
     tokenizer: Tokenizer = inner
     if record.added_end and inner.end is None:
         tokenizer = Ended(inner)
@@ -188,9 +186,7 @@ def check_name(name: str, record: TokenizerRecord, *, end_of_text: bool) -> None
     if end_of_text and record.end is None:
         fix = "prepare the text again with --end-of-text"
         message = "the prepared ids have no end-of-text id"
-        raise Refused(
-            Problem(message, path=("task", "end_of_text"), help=fix, code="misfit")
-        )
+        raise Refused(message, path=("task", "end_of_text"), help=fix, code="misfit")
     if name in ("auto", record.name):
         return
     # Learned names cannot be compared by what they would learn.

