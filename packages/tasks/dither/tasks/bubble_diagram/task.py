@@ -139,11 +139,11 @@ class BubbleDiagrams(Task):
         """Return the number of rooms of each diagram."""
         return cast(Sequence[int], self._plans[split].rooms)
 
-    def valid_positions(self, x0: Int[Tensor, "N L"]) -> Bool[Tensor, "N L"]:
+    def valid_positions(self, x0: _Samples) -> Bool[Tensor, "N L"]:
         """Return the tokens of rooms that exist, and of pairs of them."""
         return self._valid(x0[:, : self.rooms] != NODE_PAD)
 
-    def decode(self, samples: Int[Tensor, "N L"], like: Clean) -> list[Diagram | None]:
+    def decode(self, samples: _Samples, like: Clean) -> list[Diagram | None]:
         """Return each sample as a `Diagram`; None if its tokens contradict each other."""
         diagrams = read_samples(samples.cpu().numpy(), self.rooms)
         return [diagram for diagram, _ in diagrams]

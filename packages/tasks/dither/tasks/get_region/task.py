@@ -186,7 +186,7 @@ class RegionWindows(Task):
     def data_warnings(self) -> Iterator[str]:
         return self.samples.data_warnings()
 
-    def decode(self, samples: Float[Tensor, "N L M"], like: Clean) -> Any:
+    def decode(self, samples: _Samples, like: Clean) -> Any:
         """Return a table with a row for each sampled region and column; see `HEADER`."""
         arrays = sampled_regions(self.samples, samples, like)
         return table_of(arrays, draw_groups(like))
