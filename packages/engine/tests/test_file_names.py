@@ -75,7 +75,6 @@ VERBS = ("validate", "resolve", "run", "bench")
 
 @pytest.fixture
 def run_folder(start, monkeypatch, tmp_path):
-    monkeypatch.setenv("DITHER_PLUGINS", "engine")
     monkeypatch.chdir(tmp_path)
     code, folder = start("train.steps=1", "evaluate.every=1", "sample.count=1")
     assert code == 0
@@ -131,7 +130,6 @@ def test_environment_variables_may_hold_impossible_names(
     experiment_file, monkeypatch, variable, name, tmp_path
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DITHER_PLUGINS", "engine")
     monkeypatch.setenv(variable, name)
     expected = 2 if variable == "DITHER_PLUGINS" else 0
     assert main(["validate", str(experiment_file)]) == expected

@@ -184,7 +184,8 @@ class Checkpoints:
         """
         final = self.folder / f"step-{step:08d}"
         if not is_folder(self.folder):
-            self.folder.mkdir(parents=True)
+            # Never the run directory: if that is gone, nothing could read the checkpoint.
+            self.folder.mkdir(exist_ok=True)
             fsync(self.folder.parent)
 
         # A full disk is reported before anything is written, with the bytes that are needed.

@@ -63,7 +63,7 @@ class Group(_PlainFlags, TyperGroup):
 
 
 EPILOG = """Exit codes: 0 done, 1 failed, 2 invalid input, 3 damaged run, 4 NaN or inf, \
-5 no disk space or memory, 75 stopped by a signal. Environment: DITHER_DATA is the folder of \
+5 no disk space, memory or run directory, 75 stopped by a signal. Environment: DITHER_DATA is the folder of \
 prepared data, DITHER_PLUGINS names plugins to load, NO_COLOR disables colours; docs/runs.md \
 lists all.
 

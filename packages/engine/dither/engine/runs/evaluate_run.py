@@ -21,6 +21,7 @@ from dither.registry.files.lookup import exists, is_file, is_folder
 from dither.registry.files.safe_path import safe_name
 
 from ..config.load_experiment import SAMPLING_TABLES, load_experiment, load_for_sampling
+from ..files.run_folders import require_folder
 from ..sampling.samples import (
     SampleSet,
     check_forms,
@@ -163,6 +164,8 @@ def sample_run(
                 like=like,
             )
         assert samples is not None
+        if request.out is None:
+            require_folder(run, "resolved.toml")
         for path in write_samples(samples, folder):
             say(screen, path)
         for line in export_samples(system, samples, request.formats, folder):

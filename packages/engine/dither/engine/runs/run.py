@@ -1,8 +1,8 @@
 """A run: start, begin at step 0 or resume from a checkpoint, fit, finish.
 
 Exit codes: 0 done, 1 a plugin hook or another rank failed, 2 refused (raised as `Refused`), 3 no
-intact checkpoint, 4 loss or gradient NaN or inf, 5 disk or memory exhausted, 75 stopped by a signal
-with a checkpoint saved.
+intact checkpoint, 4 loss or gradient NaN or inf, 5 disk or memory exhausted or the run
+directory gone, 75 stopped by a signal with a checkpoint saved.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from ..config.provenance import changes, provenance, recorded
 from ..distributed.ranks import Ranks, is_lost_rank, join_ranks
 from ..files.metrics_file import missing_lines
 from ..files.resource_errors import shortage
+from ..files.run_folders import Vanished
 from ..sampling.samples import make_samples, write_samples
 from ..training.device import differences, environment, git_state
 from ..training.diffusion import Diffusion
@@ -68,6 +69,9 @@ FAILED = 1
 DAMAGED = 3
 NON_FINITE = 4
 EXHAUSTED = 5
+
+LOOK_SECONDS = 1.0
+"""Seconds between two looks for the run directory, each of which asks the file system."""
 
 ACCEPT = (
     "resume with --accept-changes, which keeps the options of the run and gives new options their defaults; "
@@ -134,6 +138,8 @@ def _exit_code(error: Exception, timeout: float, errors: Console) -> int:
         code, message = FAILED, stopped(error)
     elif isinstance(error, Damaged):
         code, message = DAMAGED, str(error)
+    elif isinstance(error, Vanished):
+        code, message = error.exit_code, stopped(error.problems[0].message)
     elif isinstance(error, NonFinite):
         code, message = NON_FINITE, stopped(error)
     elif is_lost_rank(error):
@@ -188,6 +194,7 @@ class Run:
         # The end of metrics.jsonl before the evaluation of the current step, which a resumed run
         # repeats.
         self._position = 0
+        self._looked = 0.0
         # Step and `seconds` of the last line of kind "train".
         self._logged = (0, 0.0)
 
@@ -422,19 +429,30 @@ class Run:
             self.log.display.start()
             yield
         except BaseException as error:
-            failure = error
-            self._add_notes(error)
-            raise
+            failure = self._cause_of(error)
+            self._add_notes(failure)
+            raise failure from error.__cause__
         finally:
             self.saver.close()
             self.log.close(failure)
+
+    def _cause_of(self, error: BaseException) -> BaseException:
+        """Return `Vanished` if a file could not be written because the run directory is gone."""
+        if isinstance(error, OSError):
+            try:
+                self._require_directory()
+            except Vanished as vanished:
+                return vanished
+        return error
 
     def _add_notes(self, error: BaseException) -> None:
         """Add to an error what is needed to continue after it, and call the hook."""
         if isinstance(error, NonFinite):
             error.add_note(f"the data: {describe_data(self.experiment)}")
         newest = self.saver.newest
-        if newest is None:
+        if isinstance(error, Vanished):
+            error.add_note(str(error.problems[0].help))
+        elif newest is None:
             error.add_note("no checkpoint was written")
         else:
             error.add_note(f"the last checkpoint is that of step {newest}")
@@ -455,6 +473,7 @@ class Run:
         self.stop.polled = True  # from here on, a signal lets the current step finish
 
         while not self.stopping():
+            self._look()
             measured = self._save_and_measure()
             # A signal may have interrupted what takes longer than a step. Collective.
             if self._is_last() or (measured and self.stopping()):
@@ -584,6 +603,7 @@ class Run:
                 pictures=self.ranks.is_main,
             )
         if samples is not None and self.ranks.is_main:
+            self.directory.require()
             write_samples(samples, self.directory.path / "samples" / f"step-{step:08d}")
             self._metrics["sample"] = samples.metrics
             self.log.log(step, "sample", samples.metrics)
@@ -606,8 +626,21 @@ class Run:
         """Return whether any rank received a signal to stop. Collective."""
         return self.ranks.any(self.stop())
 
+    def _look(self) -> None:
+        """Raise `Vanished` if the run directory is gone, without asking for it all the time."""
+        now = time.monotonic()
+        if now - self._looked > LOOK_SECONDS:
+            self._looked = now
+            self._require_directory()
+
+    def _require_directory(self) -> None:
+        """Raise `Vanished` if the run directory is gone: before a write, which would create it."""
+        if self.ranks.is_main:
+            self.directory.require()
+
     def _stopping_here(self) -> bool:
         """Return the same during evaluation and sampling, which may be on the main rank only."""
+        self._look()
         return self.stopping() if self.trainer.parallel.sharded else self.stop()
 
     def save(self) -> None:
@@ -615,6 +648,7 @@ class Run:
         trainer = self.trainer
         if self.saver.has(trainer.step):
             return
+        self._require_directory()
         trainer.check()
         trainer.check_weights()
         contents = self._contents()
@@ -670,6 +704,7 @@ class Run:
             say(self.console, f"early stopping: {since} since step {self.scores.best}")
         timed = trainer.step - self.first - 1
         rate = timed / self.seconds if self.seconds else None
+        self.directory.require()
         summary = summarise(self.experiment, trainer, self._metrics, rate)
         self.directory.write_json("summary.json", summary)
         show_result(self.console, summary, self.directory.path)

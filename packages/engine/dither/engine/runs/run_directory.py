@@ -34,6 +34,7 @@ from ..config.load_experiment import Loaded
 from ..config.paths import absolute_paths, not_a_run
 from ..files.checksums import checksum_differs, with_checksum
 from ..files.metrics_file import as_json
+from ..files.run_folders import require_folder
 
 if TYPE_CHECKING:
     from dither.registry.contracts.protocols import Task
@@ -133,6 +134,10 @@ class RunDirectory:
         """Release the lock, if this process has it."""
         if self._lock is not None:
             self._lock.release()
+
+    def require(self) -> None:
+        """Raise `Vanished` if this directory was deleted or renamed since the run began."""
+        require_folder(self.path, "resolved.toml")
 
     def record(self, loaded: Loaded, manifest: Mapping[str, Any]) -> None:
         """Write the experiment files as given, the resolved experiment, and the manifest."""

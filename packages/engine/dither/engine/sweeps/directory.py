@@ -60,7 +60,8 @@ def now() -> str:
 
 
 def write_json(path: Path, values: Any) -> None:
-    """Replace a JSON file atomically."""
+    """Replace a JSON file atomically; FileNotFoundError if its folder was deleted or renamed."""
+    path.parent.stat()
     with atomic_write(path) as temporary:
         temporary.write_text(as_json(values, indent=2) + "\n", encoding="utf-8")
 

@@ -19,9 +19,10 @@ from dither.registry.plugins.manager import Plugins
 
 from ..config.load_experiment import Loaded, check_experiment, open_experiment
 from ..files.resource_errors import shortage
+from ..files.run_folders import require_folder
 from ..runs.progress import Screen, say
 from ..runs.signals import STOPPED
-from .directory import RESUMABLE, SweepDirectory, rows_of, show_rows, write_json
+from .directory import MARK, RESUMABLE, SweepDirectory, rows_of, show_rows, write_json
 from .point_process import EXHAUSTED, run_job
 from .points import Point, add_axes, read_points
 from .scheduler import FAILED, PointList, run_points
@@ -199,11 +200,13 @@ def _run_sweep(
             source, settings.jobs, console, settings.select, settings.keep_going
         )
     except OSError as error:
+        require_folder(sweep.path, MARK, "sweep")
         lacking = shortage(error)
         if not lacking:
             raise
         say(console, f"stopped: {lacking}", "red")
         code = EXHAUSTED
+    require_folder(sweep.path, MARK, "sweep")
     rows = rows_of(sweep)
     _write_summary(sweep, rows, settings, console)
     show_rows(console, rows)

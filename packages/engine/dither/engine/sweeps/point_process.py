@@ -27,7 +27,7 @@ ENDS = {
     2: "refused, see its output",
     3: "no intact checkpoint, see its output",
     4: "loss or gradient is NaN or inf, see its output",
-    5: "out of disk space or memory, see its output",
+    5: "out of disk space or memory, or its folder is gone, see its output",
     75: "stopped",
     BUSY: "another process is running it",
 }
@@ -48,7 +48,8 @@ def run_point(folder: Path, select: Sequence[str] | None = None) -> int:
         # From status.json or point.lock: the parent process gets the exit code only.
         lacking = shortage(error)
         _print_error(f"stopped: {lacking or error}")
-        return EXHAUSTED if lacking else CRASHED
+        is_gone = isinstance(error, FileNotFoundError)
+        return EXHAUSTED if lacking or is_gone else CRASHED
 
 
 def _attempt(point: PointFolder, select: Sequence[str] | None) -> int:

@@ -114,7 +114,9 @@ class _Pool:
             state = "pruned"
         state = self.source.finish(point, state)
         if state != written["state"]:
-            point.write_status(**status | {"state": state})
+            # The folder of the point may be gone; the other points continue.
+            with suppress(FileNotFoundError):
+                point.write_status(**status | {"state": state})
         self._report(state, point, status.get("reason") if state == "failed" else None)
 
     def _start(

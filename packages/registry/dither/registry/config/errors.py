@@ -72,6 +72,7 @@ CODES: dict[str, str] = {
     # runs
     "not-a-run": "The folder is not a run or a sweep directory.",
     "run-locked": "Another process is using the run.",
+    "run-vanished": "The folder of a run or sweep was deleted or renamed while it was in use.",
     "run-finished": "The run has already ended.",
     "missing-checkpoint": "The run has no such checkpoint.",
     "damaged-checkpoint": "A checkpoint is incomplete or does not match its checksums.",
