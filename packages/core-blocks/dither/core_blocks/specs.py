@@ -208,12 +208,18 @@ class DenoiserModel(ModelSpec):
         return self.condition.traits() & {"level-free"}
 
     def facts(self) -> ModelFacts:
-        """Return the block size, the conditions that support guidance, and whether the embedding marks known tokens."""
-        known = "known" in self.embedding.traits()
+        """Return block size, conditions that support guidance, and what the embedding distinguishes."""
+        embedding = self.embedding.traits()
+        position_free = (
+            "position-free" in embedding & self.condition.traits()
+            and "equivariant" in self.block.traits()
+        )
         return ModelFacts(
             self.block_size,
             dropped_conditions=self.condition.dropped(),
-            reads_known=known,
+            reads_known="known" in embedding,
+            # Blocks of one position are causal, and causal attention tells positions apart.
+            position_free=position_free and self.block_size != 1,
         )
 
     def rename(self, layout: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Label", "Level", "NoCondition", "Outline", "Sum"]
 
+UNIT_SCALE = 1000.0
+"""Time scale of levels between 0 and 1: that of DDPM and DiT, whose levels are indices to 1000."""
+
 
 class Level(ConditionSpec):
     """Noise level: sinusoids, then two linear layers with a SiLU between them (DiT)."""
@@ -39,9 +42,13 @@ class Level(ConditionSpec):
     freq_shift: Literal[0, 1] = 0
     """1 makes the lowest frequency exactly 1 / max_period (DDPM); with 0 it is one step higher
     (DiT)."""
-    time_scale: float = Field(1.0, gt=0, le=1e6)
-    """Factor applied to the level first. Use 1000 for levels between 0 and 1, whose sinusoids
-    hardly differ."""
+    time_scale: float | None = Field(None, gt=0, le=1e6)
+    """Factor applied to the level first. By default 1000 if levels are at most 1, such as `t`,
+    whose sinusoids would hardly differ; else 1."""
+
+    def traits(self) -> frozenset[str]:
+        """Positions of one level are the same."""
+        return frozenset({"position-free"})
 
     def check(self, width: int) -> Iterator[Misfit]:
         """Require at least 4 frequencies with a shift."""
@@ -52,7 +59,11 @@ class Level(ConditionSpec):
     def build(self, width: int) -> TimestepEmbedding:
         from .timestep import TimestepEmbedding
 
-        return TimestepEmbedding(width, **self.model_dump())
+        options = self.model_dump()
+        if self.time_scale is None:
+            end = self.level_end
+            options["time_scale"] = UNIT_SCALE if end is not None and end <= 1 else 1.0
+        return TimestepEmbedding(width, **options)
 
 
 class Label(ConditionSpec):
@@ -75,7 +86,7 @@ class Label(ConditionSpec):
 
     def traits(self) -> frozenset[str]:
         """The noise level is ignored."""
-        return frozenset({"level-free"})
+        return frozenset({"level-free", "position-free"})
 
     def dropped(self) -> tuple[str, ...]:
         return (self.of,) if self.dropout else ()
@@ -121,7 +132,7 @@ class Outline(ConditionSpec):
 
     def traits(self) -> frozenset[str]:
         """The noise level is ignored."""
-        return frozenset({"level-free"})
+        return frozenset({"level-free", "position-free"})
 
     def dropped(self) -> tuple[str, ...]:
         return (self.of,) if self.dropout else ()
@@ -176,7 +187,7 @@ class NoCondition(ConditionSpec):
 
     def traits(self) -> frozenset[str]:
         """The output is always the same."""
-        return frozenset({"level-free", "constant"})
+        return frozenset({"level-free", "constant", "position-free"})
 
     def build(self, width: int) -> Unconditional:
         from .conditions import Unconditional

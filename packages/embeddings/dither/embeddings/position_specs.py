@@ -23,6 +23,10 @@ class NoPosition(PositionSpec):
 
     name = "none"
 
+    def traits(self) -> frozenset[str]:
+        """All positions are the same."""
+        return frozenset({"position-free"})
+
     def build(self, space: Space, width: int) -> NoPositions:
         from .positions import NoPositions
 

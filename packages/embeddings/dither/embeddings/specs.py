@@ -64,7 +64,7 @@ class Tokens(EmbeddingSpec):
             traits.add("tables")
         if self.known:
             traits.add("known")
-        return frozenset(traits)
+        return frozenset(traits) | self.position.traits()
 
     def check(self, space: Space, width: int) -> Iterator[Misfit]:
         """Reject what the position embedding rejects."""
@@ -131,9 +131,8 @@ class Regions(EmbeddingSpec):
 
     def traits(self) -> frozenset[str]:
         """Without positions all fully masked regions have one vector."""
-        if isinstance(self.position, NoPosition):
-            return frozenset({"identical-masked"})
-        return frozenset()
+        traits = self.position.traits()
+        return traits | {"identical-masked"} if "position-free" in traits else traits
 
     def check(self, space: Space, width: int) -> Iterator[Misfit]:
         """Reject unknown columns, and what the position embedding rejects."""

@@ -37,6 +37,11 @@ class ScheduledProcess(ProcessSpec):
     """Draw one training time in each of batch-size equal strata, which lowers the variance of the
     loss."""
 
+    def level_end(self) -> float | None:
+        """Return the largest noise level; None if unknown, or if levels are also negative."""
+        ends = {"t": 1.0, "index": 999.0, "sigma": self.schedule.sigma_end()}
+        return ends.get(self.level)
+
     def timesteps(self, max_signal: float | None = None) -> TimestepSampling:
         """Build the schedule and the sampling of timesteps.
 

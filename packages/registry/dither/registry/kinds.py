@@ -149,6 +149,10 @@ class TaskSpec(Spec):
     legend: ClassVar[str] = ""
     """Explanation of the pictures and metrics of samples, above the samples of a report."""
 
+    order_matters: ClassVar[bool] = True
+    """Whether samples are sequences, not sets: a model that cannot tell positions apart is warned
+    about."""
+
     def trains_known(self) -> bool:
         """Whether training samples have known tokens, such as prompts."""
         return False
@@ -373,16 +377,23 @@ class ConditionSpec(Spec):
 
     kind: ClassVar[str] = "condition"
     _conditions: tuple[Condition, ...] = PrivateAttr(())
+    _level_end: float | None = PrivateAttr(None)
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
         """The conditions of the space, after `with_space`."""
         return self._conditions
 
+    @property
+    def level_end(self) -> float | None:
+        """The largest noise level, after `with_space`; None if unknown."""
+        return self._level_end
+
     def with_space(self, space: Space) -> Self:
-        """Return a copy that knows the conditions of a space; a model calls this first."""
+        """Return a copy that knows conditions and noise levels of a space; a model calls this first."""
         part = self.model_copy()
         part._conditions = space.conditions
+        part._level_end = space.level_end
         return part
 
     def dropped(self) -> tuple[str, ...]:

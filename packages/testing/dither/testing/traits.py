@@ -42,6 +42,12 @@ DECLARED_TRAITS = {
         "identical-masked",
     ): "all fully masked positions of a sample have the same vector",
     (
+        "embedding",
+        "position-free",
+    ): "permuting the positions of a field permutes the output",
+    ("position", "position-free"): "all positions have the same vector",
+    ("condition", "position-free"): "the same for all positions of one noise level",
+    (
         "condition",
         "constant",
     ): "its output is the same for any noise level and conditions",

@@ -189,6 +189,9 @@ class Experiment(Options):
         yield from _checked("loss", self.loss, process, method="warn")
         model = self.model.facts()
         yield from _checked("sampler", self.sampler, process, model, method="warn")
+        hidden = process.whole_positions and model.position_free
+        if self.task.order_matters and hidden:
+            yield from _warn_positions(process.space)
         if self.task.starts_known():
             yield from self.warn_known()
 
@@ -212,6 +215,18 @@ class Experiment(Options):
                 'sampler = "particle-gibbs", or model.block_size'
             )
             yield Misfit(message, ("sampler",), ("process",), hint)
+
+
+def _warn_positions(space: Space) -> Iterator[Misfit]:
+    """Yield that a model that cannot tell positions apart scrambles samples."""
+    lengths = [space.length]
+    if isinstance(space, TokenSpace):
+        lengths = [field.length for field in space.fields]
+    if max(lengths) == 1:
+        return
+    message = "the model cannot tell positions apart: it learns nothing about their order, and samples are scrambled"
+    hint = 'set model.embedding.position, such as "learned", or model.block.rope = true'
+    yield Misfit(message, ("model",), ("task",), hint, code="no-positions")
 
 
 STAND_INS: tuple[Space, ...] = (

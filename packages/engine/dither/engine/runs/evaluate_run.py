@@ -31,7 +31,7 @@ from ..sampling.samples import (
     write_samples,
 )
 from ..training.diffusion import Diffusion
-from ..training.evaluation import evaluate
+from ..training.evaluation import evaluate, without_likelihoods
 from .bundle import WEIGHTS
 from .exports import load
 from .loading import Which, load_run
@@ -275,7 +275,7 @@ def _show_sample_metrics(
     """Print metrics of samples next to those of real ones, and warnings."""
     shown: dict[str, float] = {}
     if measured and samples.metrics:
-        baselines = system.task.baselines("valid")
+        baselines = without_likelihoods(system, system.task.baselines("valid"))
         of_samples = {
             key: value for key, value in baselines.items() if key.startswith("sample ")
         } or baselines

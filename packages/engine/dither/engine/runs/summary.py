@@ -13,7 +13,7 @@ from dither.registry.contracts.protocols import Split
 from ..config.experiment import Experiment
 from ..training.device import choose_precision, peak_device_memory, peak_memory
 from ..training.diffusion import Diffusion
-from ..training.evaluation import has_targets, merge_metrics
+from ..training.evaluation import has_targets, merge_metrics, without_likelihoods
 from ..training.trainer import Trainer
 
 __all__ = ["data_warnings", "introduce", "summarise"]
@@ -94,7 +94,8 @@ def summarise(
     steps_per_second: float | None,
 ) -> dict[str, Any]:
     """Return the content of summary.json: metrics, baselines, speed and memory."""
-    task = trainer.system.task
+    system = trainer.system
+    baselines = system.task.baselines("valid", experiment.evaluate.samples)
     return {
         "name": experiment.name,
         "step": trainer.step,
@@ -102,9 +103,7 @@ def summarise(
         "headline": list(experiment.task.headline),
         "legend": experiment.task.legend,
         "figures": metrics,
-        "baselines": merge_metrics(
-            task.baselines("valid", experiment.evaluate.samples)
-        ),
+        "baselines": without_likelihoods(system, merge_metrics(baselines)),
         "steps_per_second": steps_per_second,
         "peak_memory_bytes": peak_memory(),
         "peak_device_memory_bytes": peak_device_memory(),

@@ -19,6 +19,7 @@ from dither.registry.contracts.protocols import (
     Metrics,
     PredictionMetric,
     Split,
+    is_likelihood,
 )
 from dither.registry.contracts.records import Clean, Measured, Noised, TensorRecord
 from dither.registry.spec.base import shown
@@ -34,6 +35,7 @@ __all__ = [
     "half_width",
     "has_targets",
     "merge_metrics",
+    "without_likelihoods",
 ]
 
 
@@ -87,9 +89,10 @@ def evaluate(
     finally:
         system.train(was_training)
     first, *others = (metrics.compute() for metrics in accumulators)
-    return merge_metrics(
+    merged = merge_metrics(
         {"loss": float(total / weight), **first}, *others, intervals.compute()
     )
+    return without_likelihoods(system, merged)
 
 
 def _update(metrics: Metrics, batch: tuple[Any, ...], is_last: bool) -> None:
@@ -145,6 +148,20 @@ def has_targets(
     batches = _batches(system, count, batch_size, 1, seed, split)
     with preserved_generators(system.device):
         return any(bool(noised.target_mask.any()) for *_, noised in batches)
+
+
+def without_likelihoods(
+    system: Diffusion, metrics: Mapping[str, float]
+) -> dict[str, float]:
+    """Return metrics or baselines, without those of a likelihood if the loss bounds none.
+
+    Other losses are in no unit, so that they cannot be compared with baselines in nats.
+    """
+    return {
+        name: value
+        for name, value in metrics.items()
+        if system.bound or name.startswith("sample ") or not is_likelihood(name)
+    }
 
 
 def merge_metrics(*tables: Mapping[str, float]) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -22,6 +23,9 @@ __all__ = ["Gaussian", "MaskedRegion"]
 MAX_SIGMA_FOR_EPS = 30
 """Largest sigma at which x_0 may be computed from eps: there 1 / sqrt(alpha) is 3e6, about the
 limit of float32."""
+
+WHOLE = (None, "region", "block", "tss")
+"""Masks of all columns of a position."""
 
 
 class _MaskedProcess(ScheduledProcess):
@@ -58,7 +62,12 @@ class _MaskedProcess(ScheduledProcess):
         """Return the space; TypeError for tokens."""
         if not isinstance(space, FeatureSpace):
             raise TypeError(f'process "{self.name}" requires features, not {space}')
-        return space
+        return replace(space, level_end=self.level_end())
+
+    def covers_positions(self, space: Space) -> bool:
+        """Return whether noise covers all columns of a position."""
+        given = isinstance(space, FeatureSpace) and space.given
+        return self.mask in WHOLE and self.group is None and not given
 
     def mask_options(self) -> tuple[Any, ...]:
         """Return the arguments of a process for its mask."""
@@ -166,6 +175,7 @@ class Gaussian(_MaskedProcess):
             self.predict,
             "gaussian",
             masked=self.mask is not None,
+            whole_positions=self.covers_positions(space),
         )
 
     def warn(self, space: Space) -> Iterable[Misfit]:
@@ -212,7 +222,12 @@ class MaskedRegion(_MaskedProcess):
 
     def facts(self, space: Space) -> ProcessFacts:
         return ProcessFacts(
-            self.name, self.features(space), "x0", "hidden", self.ratio is not None
+            self.name,
+            self.features(space),
+            "x0",
+            "hidden",
+            timeless=self.ratio is not None,
+            whole_positions=self.covers_positions(space),
         )
 
     def build(self, space: Space) -> Process:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
@@ -39,14 +40,7 @@ class FlowMatching(Gaussian):
         # Losses distinguish eps - x_0 from the velocity of diffusion.
         predict = "flow-velocity" if self.predict == "velocity" else self.predict
         facts = super().facts(space)
-        return ProcessFacts(
-            self.name,
-            facts.space,
-            predict,
-            "gaussian",
-            masked=facts.masked,
-            linear_path=True,
-        )
+        return replace(facts, predict=predict, linear_path=True)
 
     def build(self, space: Space) -> Process:
         from .process import FlowMatchingProcess

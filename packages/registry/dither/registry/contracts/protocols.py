@@ -53,6 +53,7 @@ __all__ = [
     "Tracker",
     "TrainedModel",
     "ValueDistribution",
+    "is_likelihood",
 ]
 
 Schedule = Callable[[Float[Tensor, "B *L"]], Noise]

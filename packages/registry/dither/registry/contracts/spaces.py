@@ -110,10 +110,15 @@ class Field:
 
 @dataclass(frozen=True)
 class TokenSpace:
-    """Sequences of ids; each field has its own vocabulary."""
+    """Sequences of ids; each field has its own vocabulary.
+
+    `level_end` is the largest noise level that the model is given, which a process adds to the
+    space; None if unknown. It does not take part in comparisons.
+    """
 
     fields: tuple[Field, ...]
     conditions: tuple[Condition, ...] = ()
+    level_end: float | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         names = [field.name for field in self.fields]
@@ -218,8 +223,10 @@ class FeatureSpace:
         given: Groups that are known at every position of every sample, and so never masked.
         standardised: Whether all columns have mean 0 and standard deviation 1 on the training
             split, so that values may be negative; None if unknown.
+        level_end: Largest noise level that the model is given, which a process adds to the space;
+            None if unknown.
 
-    `given` and `standardised` do not take part in comparisons.
+    `given`, `standardised` and `level_end` do not take part in comparisons.
     """
 
     length: int
@@ -228,6 +235,7 @@ class FeatureSpace:
     conditions: tuple[Condition, ...] = ()
     given: tuple[str, ...] = field(default=(), compare=False)
     standardised: bool | None = field(default=None, compare=False)
+    level_end: float | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.length < 1 or self.width < 1:
@@ -268,6 +276,7 @@ class ProcessFacts:
         masked: Whether noise is added only to a mask's selection, next to values that stay clean.
         linear_path: Whether the factors of x_0 and Gaussian noise add up to 1 (flow matching), not
             their squares.
+        whole_positions: Whether noise may cover everything that a position shows.
     """
 
     name: str
@@ -277,6 +286,7 @@ class ProcessFacts:
     timeless: bool = False
     masked: bool = False
     linear_path: bool = False
+    whole_positions: bool = True
 
 
 @dataclass(frozen=True)
@@ -291,12 +301,15 @@ class ModelFacts:
         dropped_conditions: Conditions that training drops at random, which classifier-free guidance
             requires.
         reads_known: Whether the model distinguishes known tokens from noised ones (`State.noisy`).
+        position_free: Whether permuting the positions of a field permutes the output, so that the
+            model cannot tell them apart.
     """
 
     block_size: int | None = None
     cache: bool = True
     dropped_conditions: tuple[str, ...] = ()
     reads_known: bool = False
+    position_free: bool = False
 
     def trained_blocks(self, space: Space) -> int | None:
         """Return the block size of training over this space; None for training on whole samples.

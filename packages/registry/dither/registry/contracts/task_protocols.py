@@ -6,6 +6,7 @@ tokens, `B L M` for features.
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ __all__ = [
     "Task",
     "Tracker",
     "TrainedModel",
+    "is_likelihood",
 ]
 
 Split = Literal["train", "valid", "test"]
@@ -56,6 +58,14 @@ class Picture:
         return {media: content for media, content in contents.items() if content}
 
 
+LIKELIHOOD = re.compile(r"(^|_)((nats|bits)_per_|perplexity($|_ci95$))")
+
+
+def is_likelihood(metric: str) -> bool:
+    """Return whether a metric of an evaluation, by its unit, is computed from a bound on the likelihood."""
+    return LIKELIHOOD.search(metric.partition("/")[0]) is not None
+
+
 RatioSums = tuple[Float[Tensor, " B"], Float[Tensor, " B"]]
 """The terms of each sample in numerator and denominator of a metric that is a ratio of two sums."""
 
@@ -79,7 +89,11 @@ class Metrics(Protocol):
 
     @abstractmethod
     def compute(self) -> dict[str, float]:
-        """Return the metrics by name; names contain the unit, as in `nats_per_graph`."""
+        """Return the metrics by name; names contain the unit, as in `nats_per_graph`.
+
+        Those in nats or bits, and perplexities, are shown only if the loss is part of a bound; see
+        `is_likelihood`.
+        """
 
     def per_sample(self, clean: Clean, measured: Measured) -> Mapping[str, RatioSums]:
         """Return the terms of metrics of `compute` that are ratios of two sums over samples.

@@ -10,10 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from dither.registry.contracts.records import State
+from dither.registry.contracts.spaces import TokenSpace
 
 from ..check_utils import (
     NotApplicable,
@@ -134,6 +135,42 @@ def known_tokens_marked(s: Situation) -> None:
     added = (marked - plain)[~noisy]
     assert_close(added, added[:1].expand_as(added), "vectors of known tokens")
     assert bool(added.any()), "known tokens are not marked"
+
+
+def positions_interchangeable(s: Situation) -> None:
+    """Permuting the positions of each field permutes the output."""
+    embedding, state = _embedding(s)
+    order = _permutation(s)
+    permuted = state.apply(lambda value: value[:, order])
+    expected = _embed(s, embedding, state)[:, order]
+    assert_close(_embed(s, embedding, permuted), expected, "permuted positions")
+
+
+def _permutation(s: Situation) -> Int[Tensor, " L"]:
+    """Return an order of the positions that keeps each in its field."""
+    lengths = [s.space.length]
+    if isinstance(s.space, TokenSpace):
+        lengths = [field.length for field in s.space.fields]
+    start = 0
+    orders = []
+    for length in lengths:
+        orders.append(start + torch.randperm(length, generator=s.generator()))
+        start += length
+    return torch.cat(orders)
+
+
+def positions_equal(s: Situation) -> None:
+    """All positions have one vector."""
+    position = perturb_parameters(s.build(), s.seed)
+    vectors = position(0, s.space.length, s.clean.cond)
+    assert_equal(vectors, vectors[:, :1].expand_as(vectors), "the vectors of positions")
+
+
+def condition_without_positions(s: Situation) -> None:
+    """A level per sample gives one vector per sample."""
+    module, level = _condition(s)
+    output = module(level, _cond(s, len(level)))
+    assert output.ndim == 2, f"shape {tuple(output.shape)} has a vector per position"
 
 
 def positions_independent(s: Situation) -> None:
@@ -530,7 +567,9 @@ CHECKS = (
     *checks_of("embedding", masked_positions_identical, needs="identical-masked"),
     *checks_of("embedding", known_tokens_marked, needs="known"),
     *checks_of("embedding", embedding_tables, needs="tables"),
+    *checks_of("embedding", positions_interchangeable, needs="position-free"),
     *checks_of("position", positions_shape, positions_start),
+    *checks_of("position", positions_equal, needs="position-free"),
     *checks_of(
         "condition",
         condition_shape,
@@ -539,6 +578,7 @@ CHECKS = (
         dropped_conditions,
     ),
     *checks_of("condition", level_free, needs="level-free"),
+    *checks_of("condition", condition_without_positions, needs="position-free"),
     *checks_of("condition", constant, needs="constant"),
     *checks_of("head", head_shape, head_per_position, head_unbounded),
     *checks_of("head", head_weights, needs="maps"),
