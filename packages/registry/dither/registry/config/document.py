@@ -138,6 +138,7 @@ def _parse_key(key: str, option: str) -> Path:
     except tomllib.TOMLDecodeError:
         tree = {}
     path: Path = ()
+    # tomllib nests the parts of a dotted key.
     while isinstance(tree, dict) and len(tree) == 1:
         ((part, tree),) = tree.items()
         path = (*path, part)
@@ -255,6 +256,7 @@ def _large_integers(tree: Any, path: Path = ()) -> list[Path]:
 
 def _syntax_problem(error: tomllib.TOMLDecodeError, text: str, name: str) -> Problem:
     """Return the message of tomllib with its place in the text, which is called `name`."""
+    # The place is shown with the line below the message.
     message = PLACE.sub("", str(error))
     message = f"invalid TOML: {message[:1].lower()}{message[1:]}"
     place = PLACE.search(str(error))
@@ -441,6 +443,7 @@ def _layers(path: FilePath, opened: list[FilePath], done: set[str]) -> Iterator[
     """
     layer = Layer.read(path)
     opened = [*opened, path]
+    # Files may extend several others, so their number can grow without a circle.
     if len(done) + len(opened) > MAX_FILES:
         raise Refused(
             f"{opened[0]} extends more than {MAX_FILES} files in total",
@@ -502,6 +505,7 @@ def _parents(layer: Layer) -> Iterator[tuple[Origin, FilePath]]:
 def shipped_experiments() -> dict[str, FilePath]:
     """Return the experiment files by name, such as `bubble_diagram/quick`."""
     places = [FilePath(folder) for folder in sys.modules["dither"].__path__]
+    # In a checkout the experiments are at its root, in a wheel inside of the package.
     checkouts = [
         place.parents[2] for place in places if place.parents[1].name == "packages"
     ]

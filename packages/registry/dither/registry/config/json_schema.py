@@ -69,6 +69,7 @@ def schema_of(
 
     # Sorted, so that the copy in the repository changes only where the options do.
     definitions = {name: definitions[name] for name in sorted(definitions)}
+    # A file that extends another may leave out what that one sets.
     if extends:
         for table in (top, *definitions.values()):
             table.pop("required", None)
@@ -106,6 +107,7 @@ def _settled(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     schema = {key: _inner(key, value) for key, value in schema.items()}
+    # TOML has no null.
     if schema.get("default", ...) is None:
         del schema["default"]
     if "prefixItems" in schema:
@@ -140,6 +142,7 @@ def _by_type(schema: Schema) -> Schema:
     choices = [choice for choice in schema["anyOf"] if choice.get("type") != "null"]
     if len(choices) == 1:
         return {**choices[0], **rest}
+    # Of anyOf, editors report a mistake once for each choice; of one type, they report that type.
     if not _have_different_types(choices):
         return {**rest, "anyOf": choices}
     result = {**rest, "type": [choice["type"] for choice in choices]}
@@ -220,6 +223,7 @@ def _component_table(table: Schema, shared: Schema) -> Schema:
     properties: Schema = {"use": True}
     for key, option in table["properties"].items():
         properties[key] = True if shared[key] == option else option
+    # The kind already says that it may be a name or a table.
     rest = {key: value for key, value in table.items() if key != "type"}
     return {**rest, "properties": properties}
 

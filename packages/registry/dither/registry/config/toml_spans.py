@@ -103,6 +103,7 @@ class _Walk:
 
     def pair(self, path: Path) -> None:
         *outer, (name, place) = self.key()
+        # A dotted key defines the tables on its way.
         for part, where in outer:
             path = (*path, part)
             self.spans.setdefault(path, Span(where, where))

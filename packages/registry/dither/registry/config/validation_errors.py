@@ -111,6 +111,7 @@ class ErrorConverter:
         missing: dict[Path, list[str]] = {}
         misspelled: set[Path] = set()
         located = [(*self._locate(detail), detail) for detail in details]
+        # Unions whose value matches a type: the errors inside say more than that of the union.
         unions_done = {
             union for path, union, _ in located if union is not None and path != union
         }
@@ -127,6 +128,7 @@ class ErrorConverter:
                 missing.setdefault(path[:-1], []).append(str(path[-1]))
             elif detail["type"] == "extra_forbidden":
                 problem, close = self._unknown_key(path, detail)
+                # What was meant is not missing.
                 if close:
                     misspelled.add((*path[:-1], close))
                 yield problem
@@ -234,6 +236,7 @@ class ErrorConverter:
             if not isinstance(value, dict):
                 message += f", got {_format(value)}"
         place = path
+        # The name of a component is in `use`, or is the value itself.
         if detail["type"] == "unknown_part" and isinstance(
             self.document.at(path), dict
         ):
@@ -310,6 +313,7 @@ def _format(value: Any) -> str:
     word = TYPES.get(type(value), "")
     if isinstance(value, dict):
         return word
+    # Twenty elements decide: a list may be as long as the file.
     if isinstance(value, list) and len(repr(value[:20])) > 60:
         return f"a list of {len(value):,} elements"
     if isinstance(value, bool):

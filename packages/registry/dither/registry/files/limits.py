@@ -12,6 +12,8 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
+from ..config.errors import Refused
+
 __all__ = [
     "EXPANSION",
     "LINE_BYTES",
@@ -21,6 +23,7 @@ __all__ = [
     "open_file",
     "read_bytes",
     "read_text",
+    "unreadable",
 ]
 
 RECORD_BYTES = 1 << 26
@@ -69,3 +72,11 @@ def read_bytes(path: Path, limit: int = RECORD_BYTES) -> bytes:
 def read_text(path: Path, limit: int = RECORD_BYTES, errors: str = "strict") -> str:
     """Return the text of a file in UTF-8 as `read_bytes` does, with universal newlines."""
     return read_bytes(path, limit).decode("utf-8", errors).replace("\r\n", "\n")
+
+
+def unreadable(path: Path, error: OSError, hint: str | None = None) -> Refused:
+    """Return the problem of a file that cannot be opened or read, to be raised."""
+    code = "unreadable-file"
+    if isinstance(error, FileNotFoundError):
+        code = "file-not-found"
+    return Refused(f"{path}: {error.strerror or error}", help=hint, code=code)

@@ -152,6 +152,7 @@ class Catalog:
             text = f'{len(parts)} plugins register {kind} "{reference}"; write one of {forms}'
             raise Refused(text, code="ambiguous-component")
         (component,) = parts
+        # A run is continued with the revision that it began with, or not at all.
         if match["rev"] and int(match["rev"]) != component.rev:
             present = f'plugin "{component.plugin}" has {component.pinned}'
             text = f'{kind} "{reference}" is required, but {present}'
@@ -164,6 +165,7 @@ class Catalog:
         for owner in plugins:
             self.load(owner)
         parts = self._components.get((kind, name), [])
+        # A newly installed plugin must not take over a name that registry.toml lists.
         owned = [part for part in parts if part.plugin in plugins]
         if owned or plugin:
             return owned

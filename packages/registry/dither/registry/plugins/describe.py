@@ -99,6 +99,7 @@ def _contracts(spec: type[Spec]) -> Iterator[tuple[str, str]]:
     """Yield the declarations of the class; for `check`, the first line of its docstring."""
     kind = KINDS[spec.kind]
     yield "is", summary_of(kind)
+    # Without `self`.
     if arguments := list(inspect.signature(spec.build).parameters)[1:]:  # type: ignore[attr-defined]
         yield "is given", ", ".join(arguments)
     if issubclass(spec, OverSpace):

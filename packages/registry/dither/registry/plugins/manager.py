@@ -191,6 +191,7 @@ class Plugins:
             )
             hint = did_you_mean(name, self._statuses, advice)
             raise Refused(f'unknown plugin "{name}"', help=hint, code="unknown-plugin")
+        # A request is explicit, so a plugin that is blocked or broken is an error.
         if status.state != "loaded":
             reason = f"cannot be used: {status.state}, {status.reason}"
             raise Refused(
@@ -208,6 +209,7 @@ class Plugins:
             raise Refused(f"plugin file {path} does not exist", code="file-not-found")
         if reason := invalid_name(name):
             raise Refused(f"plugin file {path}: {reason}", code="invalid-value")
+        # It would replace the components of the other one.
         if other := self._statuses.get(name):
             taken = f'the name "{name}" of {other.origin}, which is {other.state}'
             raise Refused(f"plugin file {path} has {taken}", code="plugin-conflict")

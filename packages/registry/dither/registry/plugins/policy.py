@@ -177,6 +177,7 @@ def required_plugins(
         installed = [
             s for s in statuses if is_called(requirement.name, s.name, s.source)
         ]
+        # Two distributions of one name may have different versions.
         suitable = [status.name for status in installed if _meets(status, requirement)]
         if not suitable:
             reason = "which is not installed"

@@ -88,6 +88,7 @@ def sync_components(path: Path, plugins: Plugins) -> list[str]:
     rows_before = set(component_rows(before))
     rows_after = set(component_rows(after))
     lines = []
+    # A name that moved to another plugin is one removed and one added.
     for plugin, kind, name in sorted(rows_before ^ rows_after):
         change = "added" if (plugin, kind, name) in rows_after else "removed"
         lines.append(f"{change} {kind} {plugin}/{name}")

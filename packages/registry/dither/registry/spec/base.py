@@ -88,6 +88,7 @@ class Options(BaseModel):
     ) -> Self:
         """Return a copy with other values, which are validated: pydantic would take unknown keys."""
         if update:
+            # Validation may change values, so the copy itself is that of pydantic.
             values = {key: getattr(self, key) for key in type(self).model_fields}
             type(self).model_validate({**values, **update})
         return super().model_copy(update=update, deep=deep)
@@ -153,6 +154,7 @@ class Spec(Options):
 
     def check_built(self, built: Any) -> None:
         """Raise WrongReturnError if this cannot be the component."""
+        # At once, with the component's name: otherwise training fails in code of the engine.
         missing = [name for name in self.built_attributes if not hasattr(built, name)]
         if missing:
             reason = f"build returned {shown(built)}, which lacks {', '.join(missing)}"
@@ -222,6 +224,7 @@ class Place:
                     )
                 return value
             catalog = (info.context or {}).get("catalog")
+            # A Spec that is made in Python, without a document.
             if catalog is None:
                 catalog = _default_catalog[0]()
             spec: Spec = catalog.parse(source.kind, value)

@@ -54,7 +54,9 @@ def attribute(
         task.units.forward(np.zeros((1, 1, task.space.width), np.float32))
     )
     scale = torch.from_numpy(task.standard.std * task.units.divisor)
-    genes = np.zeros(0, np.int64) if matrix.gene_region is None else matrix.gene_region
+    genes = matrix.gene_region
+    if genes is None:
+        genes = np.zeros(0, np.int64)
     cells = []
     for cell in source.cells:
         rows = []
@@ -182,7 +184,9 @@ def _attribute(
     for number in range(1, int(order.max()) + 1):
         at = order == number
         (grad,) = torch.autograd.grad(y[at].sum(), x0, retain_graph=True)
-        of_sites[at] = (grad[..., :motifs] * inputs).sum(1)[at.any(1)]
+        # Over all regions of the window.
+        of_windows = (grad[..., :motifs] * inputs).sum(1)
+        of_sites[at] = of_windows[at.any(1)]
 
     falls = torch.empty(*valid.shape, motifs)
     with torch.no_grad():

@@ -50,26 +50,37 @@ Cell = Annotated[
 def add_commands(app: typer.Typer, engine: Engine) -> None:
     """Add the commands of this task."""
 
-    @app.command(
-        epilog="Example: dither predict runs/RUN my.zarr --cell K562 --export csv"
-    )
-    def predict(
-        run: RunDirectory,
-        words: Words = None,
-        split: Split = None,
-        cell: Cell = None,
-        export: ExportFormats = None,
-        out: Out = None,
-        checkpoint: Checkpoint = "newest",
-        overrides: Overrides = None,
-        plugins: PluginNames = None,
-    ) -> None:
-        """Predict the unknown columns of regions: of another split, cell type or source."""
-        from .predict import predict
+    def add(verb: str, summary: str, example: str) -> None:
+        @app.command(verb, help=summary, epilog=f"Example: dither {verb} {example}")
+        def command(
+            run: RunDirectory,
+            words: Words = None,
+            split: Split = None,
+            cell: Cell = None,
+            export: ExportFormats = None,
+            out: Out = None,
+            checkpoint: Checkpoint = "newest",
+            overrides: Overrides = None,
+            plugins: PluginNames = None,
+        ) -> None:
+            from . import predict
 
-        data, settings = split_words(words)
-        options = run_options(checkpoint, plugins, overrides, settings)
-        _apply(engine, predict, run, options, out, _Regions(data, split, cell, export))
+            data, settings = split_words(words)
+            options = run_options(checkpoint, plugins, overrides, settings)
+            regions = _Regions(data, split, cell, export)
+            method = {"predict": predict.predict, "embed": predict.embed}[verb]
+            _apply(engine, method, run, options, out, regions)
+
+    add(
+        "predict",
+        "Predict the unknown columns of regions: of another split, cell type or source.",
+        "runs/RUN my.zarr --cell K562 --export csv",
+    )
+    add(
+        "embed",
+        "Write embeddings of regions and of cell types.",
+        "runs/RUN --split test",
+    )
 
     @app.command(epilog="Example: dither attribute runs/RUN --split test")
     def attribute(
@@ -88,25 +99,6 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         data, settings = split_words(words)
         options = run_options(checkpoint, plugins, overrides, settings)
         _apply(engine, attribute, run, options, out, _Regions(data, split, cell))
-
-    @app.command(epilog="Example: dither embed runs/RUN --split test")
-    def embed(
-        run: RunDirectory,
-        words: Words = None,
-        split: Split = None,
-        cell: Cell = None,
-        export: ExportFormats = None,
-        out: Out = None,
-        checkpoint: Checkpoint = "newest",
-        overrides: Overrides = None,
-        plugins: PluginNames = None,
-    ) -> None:
-        """Write embeddings of regions and of cell types."""
-        from .predict import embed
-
-        data, settings = split_words(words)
-        options = run_options(checkpoint, plugins, overrides, settings)
-        _apply(engine, embed, run, options, out, _Regions(data, split, cell, export))
 
 
 class _Regions(NamedTuple):

@@ -220,20 +220,21 @@ def _draw_scatter(columns: Sequence[tuple[str, Pair]]) -> bytes:
 
     width = min(4, len(columns))
     rows = -(-len(columns) // width)
-    figure = new_figure(3.1 * width, 2.9 * rows + 0.5, "Predicted and observed values")
+    size = (3.1 * width, 2.9 * rows + 0.5)
+    figure = new_figure(*size, "Predicted and observed values")
     axes = figure.subplots(rows, width, squeeze=False).ravel()
     for axis in axes[len(columns) :]:
         axis.remove()
     for axis, (name, (truth, guess)) in zip(axes, columns, strict=False):
-        title = f"{name}\nr = {pearson(truth, guess):z.2f}, R² = {r2_score(truth, guess):z.2f}"
-        bare(axis, title, "observed", "predicted")
-        low = min(0.0, float(truth.min()), float(guess.min()))
-        high = max(float(truth.max()), float(guess.max()))
-        axis.plot([low, high], [low, high], color=LIGHT, zorder=0)
+        r = pearson(truth, guess)
+        r2 = r2_score(truth, guess)
+        bare(axis, f"{name}\nr = {r:z.2f}, R² = {r2:z.2f}", "observed", "predicted")
+        # The diagonal, on which predictions are right.
+        ends = [min(0.0, truth.min(), guess.min()), max(truth.max(), guess.max())]
+        axis.plot(ends, ends, color=LIGHT, zorder=0)
         step = -(-len(truth) // DOTS)
-        axis.scatter(
-            truth[::step], guess[::step], s=9, color=BLUE, alpha=0.35, linewidths=0
-        )
+        dot: dict[str, Any] = {"s": 9, "color": BLUE, "alpha": 0.35, "linewidths": 0}
+        axis.scatter(truth[::step], guess[::step], **dot)
     return to_png(figure)
 
 

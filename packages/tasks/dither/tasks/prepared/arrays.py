@@ -23,6 +23,7 @@ from dither.registry.files.limits import (
     max_expanded,
     open_file,
     read_bytes,
+    unreadable,
 )
 
 __all__ = ["LIMIT", "Arrays", "load_npz", "map_npy", "read_archive", "write_archive"]
@@ -47,7 +48,7 @@ def map_npy(path: Path, help_text: str | None = None) -> Shaped[np.memmap, "..."
         open_file(path).close()
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
-        raise _unreadable(path, error, help_text) from None
+        raise unreadable(path, error, help_text) from None
     except (
         ValueError,
         EOFError,
@@ -103,7 +104,7 @@ def read_archive(path: Path, help_text: str) -> Arrays:
         }
         sha256 = str(about["sha256"])
     except OSError as error:
-        raise _unreadable(Path(error.filename), error, help_text) from None
+        raise unreadable(Path(error.filename), error, help_text) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         message = f"{sidecar}: damaged ({type(error).__name__}: {error})"
         raise Refused(message, help=help_text, code="damaged-file") from None
@@ -125,7 +126,7 @@ def load_npz(path: Path, unread: Container[str] = ()) -> Arrays:
         with open_file(path) as file:
             return _load(file, path, path.stat().st_size, unread)
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise unreadable(path, error) from None
 
 
 def _load(file: BinaryIO, path: Path, size: int, unread: Container[str] = ()) -> Arrays:
@@ -187,10 +188,3 @@ def _member(archive: Any, name: str, path: Path) -> _Array:
     if not isinstance(array, ndarray):
         raise Refused(f'{path}: "{name}" is not an array', code="damaged-file")
     return array
-
-
-def _unreadable(path: Path, error: OSError, help_text: str | None = None) -> Refused:
-    code = (
-        "file-not-found" if isinstance(error, FileNotFoundError) else "unreadable-file"
-    )
-    return Refused(f"{path}: {error.strerror or error}", help=help_text, code=code)

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.files.limits import read_bytes
+from dither.registry.files.limits import read_bytes, unreadable
 
 __all__ = [
     "MANIFEST",
@@ -96,7 +96,7 @@ def read_manifest(folder: Path, kind: Kind, command: str = "") -> Manifest:
     except (FileNotFoundError, NotADirectoryError):
         raise Refused(_not_prepared(folder, kind, fix)) from None
     except OSError as error:
-        raise Refused(f"{path}: {error.strerror}", code="unreadable-file") from None
+        raise unreadable(path, error) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         message = f"{path} is damaged: {describe_error(error)}"
         raise Refused(message, help=fix, code="damaged-file") from None

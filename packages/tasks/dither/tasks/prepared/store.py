@@ -20,7 +20,7 @@ from numpy import ndarray
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.atomic import atomic_folder, atomic_write
 from dither.registry.files.cache import cache_folder
-from dither.registry.files.limits import read_bytes
+from dither.registry.files.limits import read_bytes, unreadable
 
 from .arrays import Arrays, map_npy
 from .manifest import MANIFEST, ArrayRecord, Kind, Manifest, read_manifest
@@ -269,7 +269,7 @@ def _listed_arrays(path: Path, kind: Kind) -> list[str] | None:
         files = [f"{name}.npy" for name in dict(manifest["arrays"])]
         is_own = manifest["kind"] == kind.name and isinstance(manifest["version"], int)
     except OSError as error:
-        raise Refused(f"{path}: {error.strerror}", code="unreadable-file") from None
+        raise unreadable(path, error) from None
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
     return files if is_own else None
@@ -389,7 +389,7 @@ def _sha256(path: Path, record: ArrayRecord) -> str:
             while block := file.read(BLOCK):
                 digest.update(block)
     except OSError as error:
-        raise Refused(f"{path}: {error.strerror}", code="unreadable-file") from None
+        raise unreadable(path, error) from None
     return digest.hexdigest()
 
 

@@ -89,10 +89,8 @@ class Columns:
         self, index: Int[ndarray, "*B L"], cell: Int[ndarray, "*B 1"]
     ) -> Float32[ndarray, "*B L W"]:
         """Return columns as the source has them."""
-        scaled = self.in_data_units(
-            torch.from_numpy(index), torch.from_numpy(cell)
-        ).numpy()
-        values = scaled * self.divisor
+        scaled = self.in_data_units(torch.from_numpy(index), torch.from_numpy(cell))
+        values = scaled.numpy() * self.divisor
         # Scaled values were cut at 1.
         values[..., : self.motifs] = self.matrix.scores(index)
         if self.matrix.atpm is not None and self.accessibility == "quantitative":
@@ -147,8 +145,8 @@ class Columns:
     ) -> Float32[Tensor, "*B L k"]:
         parts = [torch.empty(*index.shape, 0)]
         if self._open is not None:
-            values = np.asarray(self._open[cell.numpy(), index.numpy()], np.float32)
-            column = torch.from_numpy(values)
+            values = self._open[cell.numpy(), index.numpy()]
+            column = torch.from_numpy(values.astype(np.float32, copy=False))
             if self.by_window:
                 # Padding repeats the last region, so it does not change the largest value.
                 largest = column.amax(-1, keepdim=True)
@@ -228,6 +226,7 @@ class RegionSamples:
         numbers: dict[Split, list[int]] = {}
         for split in get_args(Split):
             of_split = cells.get(split) or trained
+            # Without cell types, the columns are those of one.
             numbers[split] = [self.cells.index(cell) for cell in of_split] or [0]
             self.windows[split] = self._cut(split, numbers[split])
         self._check_windows()
@@ -266,9 +265,10 @@ class RegionSamples:
 
     def batch(self, split: Split, rows: Sequence[int]) -> Clean:
         index, real, number = self.windows[split].take(rows, self.options.regions)
+        regions = torch.from_numpy(index)
         cell = torch.from_numpy(number)
         valid = torch.from_numpy(real)
-        x0 = self.columns.in_data_units(torch.from_numpy(index), cell[:, None])
+        x0 = self.columns.in_data_units(regions, cell[:, None])
         # Otherwise a copy of the batch that changes nothing.
         if self.spec.standardise or self.units.transform != "none":
             x0 = torch.from_numpy(self.units.forward(x0.numpy()))
@@ -322,11 +322,15 @@ class RegionSamples:
         if every == 1:
             rows = np.concatenate([rows for rows, _ in windows])
             cells = np.repeat([number for _, number in windows], lengths)
-            run = np.stack([self.matrix.chromosome_number[rows], cells])
+            runs = [self.matrix.chromosome_number[rows], cells]
         else:
             # Thinned windows are apart from each other.
-            run = np.repeat(np.arange(len(lengths)), lengths)[None]
-        return values, np.r_[True, (run[:, 1:] != run[:, :-1]).any(0)]
+            runs = [np.repeat(np.arange(len(lengths)), lengths)]
+        begins = np.zeros(len(values), bool)
+        begins[0] = True
+        for run in runs:
+            begins[1:] |= run[1:] != run[:-1]
+        return values, begins
 
     def data_warnings(self) -> Iterator[str]:
         """Yield notes on the data, and the number of windows that are too wide, by split."""

@@ -172,7 +172,8 @@ def _scan_width(
 
     Three channels encode the bases, a bias the fourth; unknown bases have a channel.
     """
-    forward = torch.from_numpy(np.stack([motif.scores.T for motif in motifs])).float()
+    scores = np.stack([motif.scores.T for motif in motifs])
+    forward = torch.from_numpy(scores).float()
     # Reverse complement: A <-> T, C <-> G, reversed.
     both = torch.cat([forward, forward.flip(1, 2)])
     weight = both[:, :-1]
@@ -180,8 +181,10 @@ def _scan_width(
     channels = torch.arange(len(BASES) - 1, dtype=torch.uint8)
     if bool((bases >= len(BASES)).any()):
         weight = torch.cat([weight, torch.full_like(last, UNKNOWN)], 1)
-        channels = torch.cat([channels, torch.tensor([len(BASES)], dtype=torch.uint8)])
-    below = torch.tensor([motif.threshold - 1 for motif in motifs] * 2).float()
+        unknown = torch.tensor([len(BASES)], dtype=torch.uint8)
+        channels = torch.cat([channels, unknown])
+    # An integer score is a hit if it is above the threshold minus 1.
+    below = torch.tensor([motif.threshold - 1 for motif in motifs]).float().repeat(2)
     bias = last.sum((1, 2)) - below
     sums = []
     for chunk in torch.split(bases, rows):
@@ -189,9 +192,10 @@ def _scan_width(
         # Score above the largest one without a hit; a hit counts with its whole score.
         excess = functional.conv1d(indicator, weight - last, bias).relu_()
         total = excess.sum(2)
+        # Most sequences have no hit of most motifs.
         sequence, motif = total.nonzero(as_tuple=True)
-        total[sequence, motif] += below[motif] * excess[sequence, motif].count_nonzero(
-            1
-        )
-        sums.append(total[:, : len(motifs)] + total[:, len(motifs) :])
+        hits = excess[sequence, motif].count_nonzero(1)
+        total[sequence, motif] += below[motif] * hits
+        of_forward, of_reverse = total.chunk(2, 1)
+        sums.append(of_forward + of_reverse)
     return torch.cat(sums)

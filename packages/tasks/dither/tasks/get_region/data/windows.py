@@ -80,7 +80,8 @@ class Windows:
         first = self.first[chosen, None].astype(np.int64)
         count = self.count[chosen, None].astype(np.int64)
         step = np.arange(length)
-        index = self.rows[first + np.minimum(step, count - 1)].astype(np.int64)
+        places = first + np.minimum(step, count - 1)
+        index = self.rows[places].astype(np.int64)
         return index, step < count, self.cell[chosen].astype(np.int64)
 
 
@@ -145,7 +146,8 @@ def _cut_rows(
     """Return first index and size of each window, and the number of those that were too wide."""
     chromosome = matrix.chromosome_number[rows]
     length = options.regions
-    edges = [0, *(np.flatnonzero(np.diff(chromosome)) + 1).tolist(), len(rows)]
+    changes = np.flatnonzero(np.diff(chromosome)) + 1
+    edges = [0, *changes.tolist(), len(rows)]
     firsts = [np.zeros(0, np.int64)]
     counts = [np.zeros(0, np.int64)]
     for low, high in pairwise(edges):
@@ -155,13 +157,16 @@ def _cut_rows(
             shifts = np.arange(-options.jitter, options.jitter + 1)
             regular = np.arange(low, high - length + 1, options.stride)
             first = (regular[:, None] + shifts).ravel()
-            first = first[(first >= low) & (first <= high - length)]
+            # Shifted windows stay on the chromosome.
+            inside = (first >= low) & (first <= high - length)
+            first = first[inside]
         firsts.append(first)
         counts.append(np.minimum(length, high - first))
     first = np.concatenate(firsts)
     count = np.concatenate(counts)
     if options.span is None or not len(first):
         return first, count, 0
-    bases = matrix.end[rows[first + count - 1]] - matrix.start[rows[first]]
+    last = rows[first + count - 1]
+    bases = matrix.end[last] - matrix.start[rows[first]]
     fits = bases <= options.span
-    return first[fits], count[fits], int((~fits).sum())
+    return first[fits], count[fits], np.count_nonzero(~fits)

@@ -105,7 +105,9 @@ def stack_cells(
     Where only atpm is known, a region is open if its atpm is above 0. `values` by kind and cell
     type are `P`, or `P 2` for expression and tss.
     """
-    arrays: dict[str, Any] = {"cells": np.array(cells, np.str_)} if cells else {}
+    arrays: dict[str, Any] = {}
+    if cells:
+        arrays["cells"] = np.array(cells, np.str_)
     unknown = []
     atpm = values.get("atpm", {})
     for kind, by_cell in sorted(values.items()):
@@ -207,7 +209,8 @@ def _missing(
         required.add("cells")
         if arrays.keys().isdisjoint(OF_CELLS):
             required.add("open")
-    existing = ", ".join(sorted({*map(name_of, arrays.keys() - {"unknown"})})) or "none"
+    shown = {name_of(name) for name in arrays if name != "unknown"}
+    existing = ", ".join(sorted(shown)) or "none"
     for name in sorted(required - arrays.keys()):
         yield Problem(
             f'no array "{name_of(name)}"; it has {existing}', code="missing-array"
@@ -358,7 +361,8 @@ def _numbers(
         for fault, wrong in _faults(name, block).items():
             shown = lines.setdefault(fault, [])
             counts[fault] = counts.get(fault, 0) + int(wrong.sum())
-            for row, *index in np.argwhere(wrong)[: MAX_SHOWN - len(shown)].tolist():
+            places = np.argwhere(wrong)[: MAX_SHOWN - len(shown)]
+            for row, *index in places.tolist():
                 where = locate(name, rows.start + row, column_name(*index))
                 shown.append(f"{where}: {block[row, *index]} {fault}")
 
@@ -404,19 +408,22 @@ def check_order(
         order = " after ".join(names)
         return f"regions are not sorted: {order}; sort by chromosome and start"
 
+    # Each region is compared with the one before; the first has none.
     same = np.r_[False, chromosome[1:] == chromosome[:-1]]
     unsorted = same & np.r_[False, start[1:] < start[:-1]]
-    copies = same & np.r_[False, (start[1:] == start[:-1]) & (end[1:] == end[:-1])]
+    equal = (start[1:] == start[:-1]) & (end[1:] == end[:-1])
+    copies = same & np.r_[False, equal]
     yield from problems(end <= start, empty_text, "invalid-sample")
     yield from problems(unsorted, order_text, "unsorted")
     yield from problems(
         copies, lambda row: f"{region(row)} equals the region before it", "duplicate"
     )
     if not overlaps:
+        import pandas  # type: ignore[import-untyped,unused-ignore]
+
         # Each start is compared with the largest end so far on the chromosome.
-        run = np.cumsum(~same)
-        far = int(end.max()) + 1
-        reach = np.r_[0, (np.maximum.accumulate(end + run * far) - run * far)[:-1]]
+        ends = pandas.Series(end).groupby(np.cumsum(~same))
+        reach = ends.cummax().shift(fill_value=0).to_numpy()
         crossing = same & ~unsorted & ~copies & (start < reach)
         fix = "overlaps a region before it; merge them, or set overlaps = true"
         yield from problems(
@@ -435,7 +442,8 @@ def _chromosomes(
     """Yield chromosomes that occur in two places, and names that are none, or of two styles."""
     rows = np.flatnonzero(begins)
     names, first = np.unique(chromosome[rows], return_index=True)
-    again = np.isin(np.arange(len(chromosome)), np.delete(rows, first))
+    again = begins.copy()
+    again[rows[first]] = False
     text = "{} occurs a second time; keep the regions of a chromosome together"
     yield from invalid_rows(
         again, lambda row: f"{where(row)}: {text.format(chromosome[row])}", "unsorted"

@@ -26,7 +26,7 @@ from jaxtyping import Shaped
 from numpy import ndarray
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.files.limits import LINE_BYTES, max_expanded, open_file
+from dither.registry.files.limits import LINE_BYTES, max_expanded, open_file, unreadable
 
 from ...missing_library import require_extra
 from ...prepared.arrays import LIMIT, Arrays
@@ -86,12 +86,7 @@ def open_table(path: Path, limit: int | None = None) -> Iterator[TextIOWrapper]:
         size = path.stat().st_size
         binary: Any = open_file(path)
     except OSError as error:
-        code = (
-            "file-not-found"
-            if isinstance(error, FileNotFoundError)
-            else "unreadable-file"
-        )
-        raise Refused(f"{path}: {error.strerror}", code=code) from None
+        raise unreadable(path, error) from None
     with binary:
         if limit is not None and size > limit:
             message = (

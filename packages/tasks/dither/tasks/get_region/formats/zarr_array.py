@@ -20,7 +20,7 @@ from jaxtyping import Shaped
 from numpy import ndarray
 
 from dither.registry.config.errors import Refused
-from dither.registry.files.limits import read_bytes
+from dither.registry.files.limits import read_bytes, unreadable
 
 from .region_checks import line_problems, name_array
 
@@ -260,7 +260,7 @@ def _header(path: Path) -> dict[str, Any]:
     try:
         header = json.loads(read_bytes(path)) if path.is_file() else {}
     except OSError as error:
-        raise Refused(f"{path}: {error.strerror}", code="unreadable-file") from None
+        raise unreadable(path, error) from None
     except (ValueError, RecursionError) as error:
         raise Refused(
             f"{path}: invalid JSON ({str(error)[:100]})", code="damaged-file"

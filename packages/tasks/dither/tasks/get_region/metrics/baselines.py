@@ -145,8 +145,8 @@ class Baselines:
         values[rows] = self._ridge(z[rows], visible[rows])
         # A region of which nothing is visible is predicted from its neighbours.
         blind = rows & ~visible.any(-1)
-        from_sides = neighbour_mean(z, visible) @ self._sides
-        values[blind] = from_sides[blind]
+        neighbours = neighbour_mean(z, visible)
+        values[blind] = (neighbours @ self._sides)[blind]
         yield "ridge", values * self.standard.std + mean, target
 
         columns = np.arange(truth.shape[-1])
@@ -200,8 +200,10 @@ class Baselines:
         for rows in np.split(order, counts.cumsum()[:-1]):
             seen = np.flatnonzero(visible[rows[0]])
             if len(seen):
-                system = products[np.ix_(seen, seen)] + PENALTY * np.eye(len(seen))
-                weights = solve(system, z[np.ix_(rows, seen)].T, assume_a="pos")
+                penalty = PENALTY * np.eye(len(seen))
+                system = products[np.ix_(seen, seen)] + penalty
+                z_seen = z[np.ix_(rows, seen)]
+                weights = solve(system, z_seen.T, assume_a="pos")
                 guess[rows] = (products[:, seen] @ weights).T
         return guess
 
@@ -295,13 +297,15 @@ def neighbour_mean(z: _Values, visible: _Mask) -> _Values:
     total = np.zeros_like(z)
     count = np.zeros(seen.shape, np.float32)
     place = np.arange(length)[None, :, None]
-    before = np.maximum.accumulate(np.where(seen, place, -1), axis=1)
+    before = np.where(seen, place, -1)
+    before = np.maximum.accumulate(before, axis=1)
     # From the right.
     after = np.where(seen, place, length)[:, ::-1]
     after = np.minimum.accumulate(after, axis=1)[:, ::-1]
     for side in (before, after):
         exists = (side >= 0) & (side < length)
-        total += np.take_along_axis(z, side.clip(0, length - 1), 1) * exists
+        nearest = np.take_along_axis(z, side.clip(0, length - 1), 1)
+        total += nearest * exists
         count += exists
     mean: _Values = total / np.maximum(count, 1)
     return mean

@@ -137,9 +137,9 @@ class RegionMetrics(Metrics):
     def _add(self, batch: MaskedBatch) -> None:
         assert batch.guess is not None
         self.predictions.add(batch.truth, batch.guess, batch.target, batch.window)
-        rows = (self._seen + np.arange(len(batch.truth))) % self._every == 0
-        self._seen += len(rows)
-        self.batches.append(batch.of_windows(rows))
+        numbers = self._seen + np.arange(len(batch.truth))
+        self._seen += len(numbers)
+        self.batches.append(batch.of_windows(numbers % self._every == 0))
         self._thin()
 
     def _thin(self) -> None:
@@ -307,7 +307,8 @@ class _Resampled:
         # Where most resamples are undefined, the others are no sample of the metric.
         if not len(resamples) or len(finite) <= len(resamples) // 2:
             return None
-        half = float(np.diff(np.quantile(finite, [0.025, 0.975]))[0] / 2)
+        low, high = np.quantile(finite, [0.025, 0.975])
+        half = float((high - low) / 2)
         # The variance of the bootstrap is too low by the factor (W - 1) / W.
         return float(np.sqrt(self.count / (self.count - 1))) * half
 
@@ -393,14 +394,18 @@ def _sums(
     """
     # All metrics but ranks follow from these sums, so a resample is a product of matrices.
     x, y = (value.astype(np.float64) - centre for value in pair)
-    parts = (np.ones_like(x), x, y, x * x, y * y, x * y, np.square(x - y))
-    return np.stack([np.bincount(window, part, count) for part in parts], 1)
+    error = np.square(x - y)
+    parts = (np.ones_like(x), x, y, x * x, y * y, x * y, error)
+    sums = [np.bincount(window, part, count) for part in parts]
+    return np.stack(sums, 1)
 
 
 def _errors(sums: _Sums, mean: Float[ndarray, " K"]) -> Float[ndarray, "3 R"]:
     """Return the squared errors, those of the training means, and the number of pairs."""
     n, x, _, xx, _, _, error = np.moveaxis(sums, -1, 0)
-    return np.stack([error.sum(1), (xx - 2 * mean * x + mean**2 * n).sum(1), n.sum(1)])
+    # Of (x - mean)^2, from the sums of its terms.
+    of_mean = xx - 2 * mean * x + mean**2 * n
+    return np.stack([error.sum(1), of_mean.sum(1), n.sum(1)])
 
 
 def _correlations(
