@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["guided"]
+__all__ = ["apply_guidance"]
 
 
-def guided(
+def apply_guidance(
     cond: Float[Tensor, "..."], uncond: Float[Tensor, "..."], scale: float
 ) -> Float[Tensor, "..."]:
     """Return `uncond + scale * (cond - uncond)`; an id that either excludes stays excluded.

@@ -23,7 +23,7 @@ from dither.registry.spec.base import shown
 from ..training.device import to_device
 from ..training.diffusion import Diffusion, linear_head
 from ..training.randomness import Stream, preserved_generators, seed_generators
-from .classifier_free_guidance import guided
+from .classifier_free_guidance import apply_guidance
 
 __all__ = ["ModelCalls", "Session", "draw", "walk"]
 
@@ -45,14 +45,14 @@ class Branch:
 
 
 class Session:
-    """The model for one batch of samples: `session(state, t)` is a prediction.
+    """The model as a sampler calls it, for one batch of samples: `session(state, t)` is a prediction.
 
-    Finished positions are cached.
+    `like` gives valid positions and conditions. Under classifier-free guidance the model is called
+    twice, with and without the condition; a batch without the condition is not guided.
 
-    A state that is shorter than the sample continues the cached positions, or replaces them after
-    `refresh`; only a sample with a single field can come in pieces. Under guidance the model is
-    called twice, with two caches; a sample without the condition is not guided. `like` gives valid
-    positions and conditions.
+    Finished positions are cached: a state that is shorter than the sample continues the cached
+    positions, or replaces them after `refresh`. Only a sample with a single field can come in
+    pieces.
     """
 
     def __init__(
@@ -84,46 +84,40 @@ class Session:
 
         With `at`, return the prediction of these positions only, as one sample of N: `1 N V`.
         """
-        process = self.system.process
+        system = self.system
+        process = system.process
         noise = process.schedule(t)
-        if at is None:
-            return process.read(self._run(state, t), state, noise)
-
         # No position is requested: the prediction of a batch of no samples, without the model.
-        if not at.any():
+        if at is not None and not at.any():
             vocab = _vocab(process.space)
             raw = torch.zeros(0, state.x.shape[1], vocab, device=at.device)
             return process.read(raw, state[:0], noise[:0]).at(at[:0])
 
-        # This head or process depends on the position, so that all are predicted first.
-        if self._head is None:
-            return process.read(self._run(state, t), state, noise).at(at)
-
-        rows = State.of(state.x[at][None])
-        sigma = over(noise.sigma, state.x).expand(at.shape)[at]
-        rate = over(noise.rate, state.x).expand(at.shape)[at]
-        raw = self._run(state, t, at)
-        return process.read(raw, rows, Noise(sigma[None], rate[None]))
-
-    def _run(
-        self,
-        state: State,
-        t: Float[Tensor, "B *L"],
-        at: Bool[Tensor, "B L"] | None = None,
-    ) -> Any:
-        """Return the raw output under guidance: `B L V`, or `1 N V` of the positions `at`."""
-        system = self.system
+        # Raw output with the condition and, under guidance, without: `B L V`, or `1 N V` if the
+        # head can be applied to single positions
         raws = []
         for branch in self.branches:
             clean = self._piece(state.x, branch)
             self.calls.rows += len(state.x)
-            if at is None:
-                raws.append(system.raw(state, t, clean, branch.cache))
-            else:
+            if at is not None and self._head is not None:
                 requested = replace(state, requested=at)
                 h = system.call(system.trunk, requested, t, clean, cache=branch.cache)
-                raws.append(cast(_RowHead, self._head)(h[at])[None])
-        return raws[0] if len(raws) == 1 else guided(raws[0], raws[1], self.scale)
+                raws.append(self._head(h[at])[None])
+            else:
+                raws.append(system.raw(state, t, clean, branch.cache))
+        raw = raws[0]
+        if len(raws) == 2:
+            raw = apply_guidance(raws[0], raws[1], self.scale)
+
+        if at is None:
+            return process.read(raw, state, noise)
+        # A head or process that depends on the position has predicted all of them.
+        if self._head is None:
+            return process.read(raw, state, noise).at(at)
+        rows = State.of(state.x[at][None])
+        sigma = over(noise.sigma, state.x).expand(at.shape)[at]
+        rate = over(noise.rate, state.x).expand(at.shape)[at]
+        return process.read(raw, rows, Noise(sigma[None], rate[None]))
 
     def append(self, x: Shaped[Tensor, "B L *M"]) -> None:
         """Append finished positions to the KV cache, at t = 0; later calls see them as context."""
