@@ -81,7 +81,7 @@ def test_rates_that_are_tensors_follow_the_schedule(make_trainer, monkeypatch):
     for step in range(4):
         trainer.advance()
         assert float(trainer.optimizer.param_groups[0]["lr"]) == pytest.approx(
-            0.02 * trainer.factor(step)
+            0.02 * trainer.lr_factor(step)
         )
     trainer.load_state(*trainer.state())
     assert isinstance(trainer.optimizer.param_groups[0]["lr"], torch.Tensor)
@@ -279,7 +279,7 @@ def test_skipped_step_changes_nothing(make_trainer, accumulate):
     other.step += 1
     for one in (trainer, other):
         one.advance()
-        assert one.optimizer.param_groups[0]["lr"] == 0.02 * one.factor(BAD + 1)
+        assert one.optimizer.param_groups[0]["lr"] == 0.02 * one.lr_factor(BAD + 1)
     theirs = everything(other)
     for key, value in everything(trainer).items():
         assert torch.equal(value, theirs[key]), key

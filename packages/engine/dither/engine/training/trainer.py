@@ -31,7 +31,11 @@ TINY = 1e-30
 """Least weight of a batch, so that a batch without weighted positions does not divide by 0."""
 
 MAX_UNREAD = 1000
-"""Steps after which outcomes are read back from the device, even if nothing is logged."""
+"""Steps after which loss, norm and finiteness are read back from the device, even if nothing is logged.
+
+Each step leaves a small tensor on the device, so that training never waits for a number; the bound
+limits their memory, and how late a NaN is reported.
+"""
 
 
 class Trainer:
@@ -74,7 +78,7 @@ class Trainer:
         self.parameters = [p for p in system.model.parameters() if p.requires_grad]
         self.optimizer = train.optimizer.build(system.model)
         self.base_lrs = [float(group["lr"]) for group in self.optimizer.param_groups]
-        self.factor = train.lr_schedule.build(train.steps)
+        self.lr_factor = train.lr_schedule.build(train.steps)
         self.guard = FiniteGuard(
             self.device, limit=train.skip_limit if train.non_finite == "skip" else 0
         )
@@ -103,14 +107,17 @@ class Trainer:
         loss_sum, weight = self._backward(batch)
         weight = weight.clamp_min(TINY)
 
-        # Gradients are those of the sum, and ranks average them; both are made good by one
-        # division.
+        # Gradients are those of the sum of losses, but the optimizer should see those of the
+        # weighted mean. Across ranks they are averaged, which divides by the number of ranks, so
+        # that the divisor is the weight of all ranks over their number.
         local_weight = weight / self.ranks.size
         gradients = self.parallel.gradients(self.parameters)
         norm = self.parallel.gradient_norm(gradients).to(weight)
         divisor = divisor_of(local_weight, self.train.clip, norm)
         norm = norm / local_weight
 
+        # Whether the step counts is decided on the device: `applied` is a tensor, and the update
+        # is cancelled there without a copy to the host.
         applied = self.guard.record(loss_sum, weight, norm)
         step_where(
             applied,
@@ -128,7 +135,7 @@ class Trainer:
         return {"loss": (loss_sum / weight).float(), "grad_norm": norm.float()}
 
     def _set_learning_rate(self) -> None:
-        factor = self.factor(self.step)
+        factor = self.lr_factor(self.step)
         for group, lr in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(lr * factor)
@@ -141,7 +148,9 @@ class Trainer:
         """Accumulate gradients of a batch; return the sums of loss times weight and of weight."""
         loss_sums = []
         weights = []
+        # Sums of losses add up over micro-batches of any size; means would not.
         for number, rows in enumerate(self.parallel.micro_batches, 1):
+            # Ranks exchange gradients once, after the last one.
             last = number == len(self.parallel.micro_batches)
             with self.parallel.accumulation_step(last) as forward:
                 measured = forward(*_select(batch, self.parallel.local_rows(rows)))
@@ -210,16 +219,17 @@ class Trainer:
         error.rows = [
             row for row, bad in zip(numbers, faulty, strict=True) if bad
         ] or numbers
-        # If all are faulty, the cause is the weights or the loss.
+        # If all are faulty, the cause is the weights or the loss, not the data.
         error.certain = any(faulty) and not all(faulty)
 
     def pop_metrics(self) -> dict[str, float]:
         """Return mean loss and gradient norm since the last call, and the learning rate; `check`."""
         self.check()
         loss_sum, weight, norm_sum = self.sums.tolist()
+        # If all steps were skipped there is no mean.
         loss = math.nan
         norm = math.nan
-        if self.counted:  # else all steps were skipped
+        if self.counted:
             loss = loss_sum / weight
             norm = norm_sum / self.counted
         metrics = {
