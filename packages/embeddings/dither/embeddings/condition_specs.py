@@ -107,12 +107,10 @@ class Label(ConditionSpec):
     def build(self, width: int) -> LabelEmbedding:
         from .conditions import LabelEmbedding
 
+        # The check has found the condition, with a size.
         raise_misfits(self.check(0))
-        size = next(
-            condition.size or 0
-            for condition in self.conditions
-            if condition.name == self.of
-        )
+        sizes = {condition.name: condition.size for condition in self.conditions}
+        size = sizes[self.of] or 0
         return LabelEmbedding(self.of, size, width, dropout=self.dropout, std=self.std)
 
 

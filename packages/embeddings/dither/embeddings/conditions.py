@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dither.registry.contracts.protocols import DropsConditions
+from dither.registry.contracts.records import over
 
 __all__ = ["ConditionSum", "LabelEmbedding", "OutlineEmbedding", "Unconditional"]
 
@@ -55,6 +56,7 @@ class LabelEmbedding(nn.Module):
         self, level: Float[Tensor, "B *L"], cond: Mapping[str, Tensor]
     ) -> Float[Tensor, "B *L C"]:
         """Return the vector of each sample's label, repeated per position if the level is per position."""
+        # The last row is the vector for no label: B -> B C
         label = cond.get(self.condition)
         if label is None:
             c = self.table.weight[-1].expand(len(level), -1)
@@ -67,7 +69,10 @@ def _per_position(
     c: Float[Tensor, "B C"], level: Float[Tensor, "B *L"]
 ) -> Float[Tensor, "B *L C"]:
     """Repeat a vector per sample at each position if the level is per position."""
-    return c if level.ndim == 1 else c[:, None].expand(*level.shape, -1)
+    if level.ndim == 1:
+        return c
+    # B C -> B L C
+    return c[:, None].expand(*level.shape, -1)
 
 
 def _drop(
@@ -77,11 +82,9 @@ def _drop(
     value = cond.get(name)
     if value is None or not dropout:
         return cond
+    # One draw per sample, also where the condition has several numbers
     dropped = torch.rand(value.shape[:1], device=value.device) < dropout
-    return {
-        **cond,
-        name: value.masked_fill(dropped.view(-1, *[1] * (value.ndim - 1)), -1),
-    }
+    return {**cond, name: value.masked_fill(over(dropped, value), -1)}
 
 
 class OutlineEmbedding(nn.Module):
@@ -114,24 +117,31 @@ class OutlineEmbedding(nn.Module):
         if outline is None:
             return _per_position(self.missing.expand(len(level), -1), level)
 
+        # B 2P -> B P 2: the two ends of the door, then the corners
         points = outline.view(len(outline), -1, 2).to(self.missing.dtype)
         known = (points >= 0).all(-1)
-        real = known[:, 2:]
+        door_known = known[:, :2].all(1, keepdim=True)
+        corner_known = known[:, 2:]
         points = _centred(points, known)
 
+        # A segment per corner, and one for the door
         door = _segment(points[:, :1], points[:, 1:2], is_door=True)
         corners = points[:, 2:]
-        walls = _segment(corners, _next_corner(corners, real), is_door=False)
+        ends = _next_corner(corners, corner_known)
+        walls = _segment(corners, ends, is_door=False)
         segments = torch.cat([door, walls], 1)
-        used = torch.cat([known[:, :2].all(1, keepdim=True), real], 1)
+        used = torch.cat([door_known, corner_known], 1)
 
+        # Sum over segments, whose order does not matter: B P C -> B C
         vectors = functional.silu(self.wall(segments)) * used[..., None]
-        c = torch.where(real.any(1)[:, None], self.out(vectors.sum(1)), self.missing)
+        summed = self.out(vectors.sum(1))
+        has_outline = corner_known.any(1)[:, None]
+        c = torch.where(has_outline, summed, self.missing)
         return _per_position(c, level)
 
 
 PIXELS = 64.0
-"""Pixels per unit of the coordinates that the model gets."""
+"""Pixels per unit of the coordinates that the model gets, which are then of order 1."""
 
 
 def _centred(
@@ -153,6 +163,7 @@ def _next_corner(
     corners: Float[Tensor, "B P 2"], real: Bool[Tensor, "B P"]
 ) -> Float[Tensor, "B P 2"]:
     """Return the other end of the wall that starts at each corner; the last wall closes the polygon."""
+    # The last corner is real, and the one after it is not.
     last = real & ~functional.pad(real[:, 1:], (0, 1))
     return torch.where(last[..., None], corners[:, :1], corners.roll(-1, 1))
 
@@ -187,7 +198,8 @@ class ConditionSum(nn.Module):
         """Add the parts; a condition per sample is repeated per position where another one is per position."""
         vectors: list[Tensor] = [part(level, cond) for part in self.parts]
         ndim = max(c.ndim for c in vectors)
-        first, *others = (c if c.ndim == ndim else c[:, None] for c in vectors)
+        # B C and B L C add up to B L C.
+        first, *others = (c[:, None] if c.ndim < ndim else c for c in vectors)
         return sum(others, first)
 
 

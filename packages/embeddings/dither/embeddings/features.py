@@ -37,12 +37,12 @@ class RegionEmbedding(nn.Module):
     ) -> None:
         super().__init__()
         self.columns: Tensor | None
-        self.register_buffer(
-            "columns",
-            None if columns is None else torch.tensor(columns),
-            persistent=False,
-        )
-        features = features if columns is None else len(columns)
+        # A buffer moves with the model; the options determine it, so that no checkpoint holds it.
+        indices = None
+        if columns is not None:
+            indices = torch.tensor(columns)
+            features = len(columns)
+        self.register_buffer("columns", indices, persistent=False)
         self.linear = nn.Linear(features, width)
         self.elements = nn.Linear(features, width, bias=False) if elements else None
         self.mask_token = nn.Parameter(torch.empty(width))
@@ -58,16 +58,21 @@ class RegionEmbedding(nn.Module):
         """Return the tokens and the number of extra ones; the class token comes before position 0."""
         x = state.x
         masked = state.masked
-        flagged = masked if state.noisy is None else masked | state.noisy
+        # Elements whose values are not those of the clean sample
+        flagged = masked
+        if state.noisy is not None:
+            flagged = masked | state.noisy
         if self.columns is not None:
             x = x[..., self.columns]
             masked = masked[..., self.columns]
             flagged = flagged[..., self.columns]
 
-        # A masked value may be anything; with `elements` the model sees that it is not a 0.
+        # A masked value may be anything; with `elements` the model sees that it is not a 0:
+        # B L M -> B L D
         h = self.linear(x.masked_fill(masked, 0.0))
         if self.elements is not None:
             h = h + self.elements(flagged.to(h.dtype))
+        # A region of which nothing is visible is one learned vector, as in BERT.
         h = torch.where(masked.all(-1, keepdim=True), self.mask_token, h)
         h = h + self.position(start, h.shape[1], cond)
 

@@ -51,14 +51,15 @@ class GraphEmbedding(nn.Module):
         self.lengths = [field.length for field in space.fields]
         self.entity = make_embedding_table(len(self.lengths), width, init)
         self.node = make_embedding_table(n, width, init)
+        # Tables for the nodes of a pair; "tied" uses `node`.
         tables = {"shared": 1, "directed": 2, "tied": 0}[endpoint]
         self.pair = nn.ModuleList(
             make_embedding_table(n, width, init) for _ in range(tables)
         )
+        # combinations lists the upper triangle row by row; of one node there is no pair: 2 E
         pairs = torch.tensor(list(combinations(range(n), 2)), dtype=torch.int64)
-        self.register_buffer(
-            "ends", pairs.reshape(-1, 2).T.contiguous(), persistent=False
-        )
+        ends = pairs.reshape(-1, 2).T.contiguous()
+        self.register_buffer("ends", ends, persistent=False)
 
     def forward(
         self, state: State, cond: Mapping[str, Tensor], start: int = 0
@@ -72,18 +73,23 @@ class GraphEmbedding(nn.Module):
         nodes = self.node.weight
         pairs = self._pairs()
         positions = [nodes, pairs]
+        # Further fields have a token per node, or one per pair and then per node.
         for length in self.lengths[2:]:
-            positions.append(
-                nodes if length == len(nodes) else torch.cat([pairs, nodes])
-            )
+            if length == len(nodes):
+                positions.append(nodes)
+            else:
+                positions.append(torch.cat([pairs, nodes]))
 
+        # Every field has an entity of its own: L D
         entities = self.entity.weight.unbind()
         return torch.cat([e + p for e, p in zip(entities, positions, strict=True)])
 
     def _pairs(self) -> Float[Tensor, "E D"]:
+        """Return the sum of the vectors of both nodes of every pair."""
         if len(self.pair) == 2:
             first, second = self.pair
             out: Tensor = first(self.ends[0]) + second(self.ends[1])
             return out
+        # One table for both nodes: (i, j) equals (j, i).
         table = self.pair[0] if len(self.pair) else self.node
         return table(self.ends).sum(0)  # type: ignore[no-any-return]

@@ -97,11 +97,13 @@ class Softplus(HeadSpec):
         from .heads import SoftplusHead
 
         assert isinstance(space, FeatureSpace)
-        everything = Group("all", 0, space.width)
-        group = next(
-            (group for group in space.groups if group.name == self.group), everything
+        predicted = Group("all", 0, space.width)
+        for group in space.groups:
+            if group.name == self.group:
+                predicted = group
+        return SoftplusHead(
+            space.width, width, predicted, zero=self.zero, bias=self.bias
         )
-        return SoftplusHead(space.width, width, group, zero=self.zero, bias=self.bias)
 
 
 class TokenDiffusion(HeadSpec):
@@ -136,21 +138,37 @@ class TokenDiffusion(HeadSpec):
 @hookimpl
 def check_experiment(experiment: Any) -> Iterator[Misfit]:
     """Reject components that a head that predicts distributions cannot serve."""
+    # A model of another package may have no head.
     head = getattr(experiment.model, "head", None)
     if not isinstance(head, TokenDiffusion):
         return
     process = experiment.process
     path = ("model", "head")
     space = experiment.task.space()
+
+    # Masked values are drawn given the visible ones; noised values are all visible.
     if space.data in process.serves and process.facts(space).prior != "hidden":
-        message = f'head "{head.name}" requires a process that masks values, but "{process.name}" does not'
+        message = (
+            f'head "{head.name}" requires a process that masks values, '
+            f'but "{process.name}" does not'
+        )
         yield Misfit(message, ("process",), path, 'use process "masked-region"')
+    # The head's own error is that of "mse"; any other loss sees the mean alone.
     if experiment.loss.name != "mse":
-        message = f'loss "{experiment.loss.name}" would train only the mean of head "{head.name}"'
+        message = (
+            f'loss "{experiment.loss.name}" would train only the mean of head '
+            f'"{head.name}"'
+        )
         yield Misfit(message, ("loss",), path, 'use loss "mse"')
     if experiment.sample.guidance is not None:
-        message = f'guidance requires predicted values, but head "{head.name}" predicts distributions'
+        message = (
+            f'guidance requires predicted values, but head "{head.name}" '
+            "predicts distributions"
+        )
         yield Misfit(message, ("sample", "guidance"), path, 'use head "features"')
     if experiment.train.strategy == "fsdp":
-        message = f'head "{head.name}" is called outside the model\'s forward, which FSDP does not support'
+        message = (
+            f'head "{head.name}" is called outside the model\'s forward, '
+            "which FSDP does not support"
+        )
         yield Misfit(message, ("train", "strategy"), path, 'use strategy "ddp"')

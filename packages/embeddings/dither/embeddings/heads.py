@@ -66,10 +66,12 @@ class TokenHead(nn.Module):
         if len(self.maps) == 1:
             logits: Tensor = self.maps[0](h)
             return logits
+        # Each field has its positions of h, and a vocabulary of its own: B L v -> B L V
         fields = zip(self.maps, self.space.split(h).values(), strict=True)
         return torch.cat([self._pad(linear(part)) for linear, part in fields], 1)
 
     def _pad(self, logits: Float[Tensor, "B L v"]) -> Float[Tensor, "B L V"]:
+        # -inf gives ids that the field does not have probability 0.
         missing = self.space.vocab - logits.shape[-1]
         return functional.pad(logits, (0, missing), value=-torch.inf)
 
@@ -99,4 +101,5 @@ class SoftplusHead(nn.Module):
         self.linear = make_linear(width, group.stop - group.start, zero=zero, bias=bias)
 
     def forward(self, h: Float[Tensor, "B L D"]) -> Float[Tensor, "B L M"]:
+        # Zeros before and after the columns of the group
         return functional.pad(functional.softplus(self.linear(h)), self.padding)

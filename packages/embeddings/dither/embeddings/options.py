@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from dither.registry import FeatureSpace, Misfit, Space, TokenSpace
-from dither.registry.config.errors import nearest
+from dither.registry.config.errors import did_you_mean
 from dither.registry.spec.misfit import Path
 
 __all__ = ["Endpoint", "Init", "Layout", "check_groups", "columns_without", "is_graph"]
@@ -29,12 +29,10 @@ def is_graph(space: TokenSpace) -> bool:
 
 def columns_without(space: FeatureSpace, groups: Sequence[str]) -> list[int]:
     """Return the columns outside these groups."""
-    excluded = {
-        column
-        for group in space.groups
-        if group.name in groups
-        for column in range(group.start, group.stop)
-    }
+    excluded: set[int] = set()
+    for group in space.groups:
+        if group.name in groups:
+            excluded.update(range(group.start, group.stop))
     return [column for column in range(space.width) if column not in excluded]
 
 
@@ -45,8 +43,15 @@ def check_groups(space: Space, groups: Sequence[str], path: Path) -> Iterator[Mi
     known = [group.name for group in space.groups]
     for number, name in enumerate(groups):
         if name not in known:
-            close = nearest(name, known)
-            message = f'unknown group of columns "{name}"; groups: {", ".join(known) or "none"}'
-            where = (*path, number) if len(groups) > 1 else path
-            help_text = f'did you mean "{close}"?' if close else None
-            yield Misfit(message, where, ("task",), help_text, code="unknown-value")
+            listed = ", ".join(known) or "none"
+            # Of a single group the option is at fault, of several the entry.
+            where = path
+            if len(groups) > 1:
+                where = (*path, number)
+            yield Misfit(
+                f'unknown group of columns "{name}"; groups: {listed}',
+                where,
+                ("task",),
+                did_you_mean(name, known),
+                code="unknown-value",
+            )

@@ -74,15 +74,14 @@ class SinusoidPositions(nn.Module):
             ValueError: The condition with the coordinates is missing.
         """
         if self.of is None:
-            values = torch.arange(start, start + length, device=self.anchor.device)[
-                None
-            ]
+            # The same for all samples: 1 L
+            stop = start + length
+            values = torch.arange(start, stop, device=self.anchor.device)[None]
         elif self.of in cond:
             # Subtracted as integers: float32 would round coordinates of a chromosome to 16 bases.
             coordinates = cond[self.of]
-            values = (
-                coordinates[:, start : start + length] - coordinates[:, :1]
-            ) / self.unit
+            distances = coordinates[:, start : start + length] - coordinates[:, :1]
+            values = distances / self.unit
         else:
             raise ValueError(f'position embedding requires the condition "{self.of}"')
         waves = sinusoids(

@@ -67,7 +67,7 @@ class Tokens(EmbeddingSpec):
         return frozenset(traits) | self.position.traits()
 
     def check(self, space: Space, width: int) -> Iterator[Misfit]:
-        """Reject what the position embedding rejects."""
+        """Require tokens, and a position embedding that fits."""
         yield from super().check(space, width)
         yield from below("position", self.position.check(space, width))
 
@@ -135,7 +135,7 @@ class Regions(EmbeddingSpec):
         return traits | {"identical-masked"} if "position-free" in traits else traits
 
     def check(self, space: Space, width: int) -> Iterator[Misfit]:
-        """Reject unknown columns, and what the position embedding rejects."""
+        """Require known columns of which some are read, and a position embedding that fits."""
         yield from super().check(space, width)
         yield from below("position", self.position.check(space, width))
         yield from check_groups(space, self.without, ("without",))

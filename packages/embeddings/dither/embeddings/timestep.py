@@ -39,10 +39,11 @@ def sinusoids(
     """
     values = values.to(torch.promote_types(values.dtype, torch.float32))
     half = size // 2
+    # max_period^(-i / (n - freq_shift)), i = 0 .. n - 1
     step = math.log(max_period) / max(half - freq_shift, 1)
-    frequency = torch.exp(
-        -step * torch.arange(half, device=values.device, dtype=values.dtype)
-    )
+    index = torch.arange(half, device=values.device, dtype=values.dtype)
+    frequency = torch.exp(-step * index)
+    # *N -> *N F/2
     angle = values[..., None] * frequency
     cos = angle.cos()
     sin = angle.sin()

@@ -63,12 +63,14 @@ class TokenDiffusion(nn.Module):
             freq_shift=0,
             time_scale=1000.0,
         )
+        # The condition of the MLP is the noise level plus the transformer's output.
         self.read = nn.Linear(width, hidden)
         self.enter = nn.Linear(features, hidden)
         self.blocks = nn.ModuleList(_Block(hidden) for _ in range(depth))
         self.norm = nn.LayerNorm(hidden, eps=1e-6, elementwise_affine=False)
         self.modulation = nn.Linear(hidden, 2 * hidden)
         self.out = nn.Linear(hidden, features)
+        # adaLN-Zero: the output is 0 at initialisation.
         for layer in (self.modulation, self.out):
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
@@ -90,10 +92,12 @@ class TokenDiffusion(nn.Module):
         h: Float[Tensor, "*N D"],
     ) -> Float[Tensor, "*N M"]:
         """Return the raw prediction for noised values."""
-        level = self.angle(angle.flatten(), {}).view(
-            *angle.shape, self.enter.out_features
-        )
+        # Condition: *N H
+        level = self.angle(angle.flatten(), {})
+        level = level.view(*angle.shape, self.enter.out_features)
         c = functional.silu(level + self.read(h))
+
+        # *N M -> *N H -> *N M
         y = self.enter(x)
         for block in self.blocks:
             y = block(y, c)
@@ -109,6 +113,7 @@ class TokenDiffusion(nn.Module):
     ) -> tuple[Float[Tensor, "*N M"], Float[Tensor, "*N M"]]:
         """Return the predicted x_0 and eps."""
         raw = self.denoise(x, angle, h)
+        # x = a x_0 + b eps, velocity = a eps - b x_0, a^2 + b^2 = 1
         a = angle.cos()[..., None]
         b = angle.sin()[..., None]
         if self.predict == "eps":
@@ -136,7 +141,7 @@ class TokenDistribution:
         self, x: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]
     ) -> Float[Tensor, "B L M"]:
         """Draw the masked values given the others (DDPM)."""
-        # Only positions with a masked value pass through the MLP.
+        # Only positions with a masked value pass through the MLP: B L M -> N M
         rows = masked.any(-1)
         h = self.h[rows]
         visible = x[rows]
@@ -144,22 +149,24 @@ class TokenDistribution:
 
         y = torch.where(drawn, torch.randn_like(visible), visible)
         angles = torch.linspace(MAX_ANGLE, 0, self.head.steps + 1).tolist()
-        for now, then in pairwise(angles):
-            x0, eps = self.head.x0_and_eps(y, y.new_full(y.shape[:1], now), h)
+        for angle_t, angle_s in pairwise(angles):
+            x0, eps = self.head.x0_and_eps(y, y.new_full(y.shape[:1], angle_t), h)
 
-            # Ancestral step (Ho et al., 2020), alpha at `now` and at the earlier time `then`.
-            alpha = math.cos(now) ** 2
-            earlier = math.cos(then) ** 2
-            variance = (1 - earlier) * (1 - alpha / earlier) / (1 - alpha)
-            new = (
-                math.sqrt(earlier) * x0
-                + math.sqrt(max(1 - earlier - variance, 0.0)) * eps
-            )
-            if then:
+            # Ancestral step: x_s = sqrt(alpha_s) x_0 + sqrt(1 - alpha_s - variance) eps + noise,
+            # variance (1 - alpha_s) / (1 - alpha_t) (1 - alpha_t / alpha_s) (Ho et al., 2020).
+            alpha_t = math.cos(angle_t) ** 2
+            alpha_s = math.cos(angle_s) ** 2
+            variance = (1 - alpha_s) * (1 - alpha_t / alpha_s) / (1 - alpha_t)
+            eps_scale = math.sqrt(max(1 - alpha_s - variance, 0.0))
+            new = math.sqrt(alpha_s) * x0 + eps_scale * eps
+            # The last step ends in clean values.
+            if angle_s:
                 new = new + math.sqrt(variance) * torch.randn_like(new)
 
             # Visible values stay clean at every noise level.
             y = torch.where(drawn, new, visible)
+
+        # N M -> B L M
         return x.masked_scatter(rows[..., None].expand_as(x), y.to(x.dtype))
 
     def squared_errors(
@@ -168,24 +175,29 @@ class TokenDistribution:
         """Return the squared errors of the raw prediction, averaged over K noise levels; 0 outside the target mask."""
         # K noise levels share one pass of the transformer, whose output costs most.
         rows = target_mask.any(-1)
-        h = repeat(self.h[rows], "n d -> k n d", k=self.head.repeats)
-        clean = repeat(x0[rows], "n m -> k n m", k=self.head.repeats)
-        target = repeat(target_mask[rows], "n m -> k n m", k=self.head.repeats)
+        repeats = self.head.repeats
+        h = repeat(self.h[rows], "n d -> k n d", k=repeats)
+        clean = repeat(x0[rows], "n m -> k n m", k=repeats)
+        target = repeat(target_mask[rows], "n m -> k n m", k=repeats)
 
-        angle = MAX_ANGLE * torch.rand(
-            clean.shape[:2], device=x0.device, dtype=self.h.dtype
-        )
+        # x = a x_0 + b eps at a noise level for each repeat and position: K N
+        shape = clean.shape[:2]
+        angle = MAX_ANGLE * torch.rand(shape, device=x0.device, dtype=self.h.dtype)
         eps = torch.randn_like(clean)
         a = angle.cos()[..., None]
         b = angle.sin()[..., None]
         noised = torch.where(target, a * clean + b * eps, clean).to(h.dtype)
 
+        # Error of the predicted eps or velocity, averaged over the repeats: K N M -> N M
         raw = self.head.denoise(noised, angle, h)
-        truth = eps if self.head.predict == "eps" else a * eps - b * clean
+        truth = eps
+        if self.head.predict == "velocity":
+            truth = a * eps - b * clean
         squares = torch.where(target, raw - truth, 0.0).square().mean(0)
-        return torch.zeros_like(x0).masked_scatter(
-            rows[..., None].expand_as(x0), squares.to(x0.dtype)
-        )
+
+        # N M -> B L M
+        where = rows[..., None].expand_as(x0)
+        return torch.zeros_like(x0).masked_scatter(where, squares.to(x0.dtype))
 
 
 class _Block(nn.Module):

@@ -66,12 +66,13 @@ class TokenEmbedding(nn.Module):
         self, state: State, cond: Mapping[str, Tensor], start: int = 0
     ) -> tuple[Float[Tensor, "B L D"], int]:
         """Return the vectors and 0 extra tokens."""
-        parts = self.space.split(state.x).values()
-        h = torch.cat(
-            [table(ids) for table, ids in zip(self.tables, parts, strict=True)], 1
-        )
+        # Every field has a table of its own, as ids mean other things in each: B L -> B L D
+        fields = self.space.split(state.x).values()
+        vectors = [table(ids) for table, ids in zip(self.tables, fields, strict=True)]
+        h = torch.cat(vectors, 1)
         if self.position is not None:
             h = h + self.position(start, h.shape[1], cond)
+        # A noised token may look like a known one; this vector marks the known.
         if self.known is not None and state.noisy is not None:
             h = h + self.known * ~state.noisy[..., None]
         return h, 0
