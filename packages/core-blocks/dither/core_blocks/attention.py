@@ -76,6 +76,7 @@ class Attention(nn.Module):
             positions: Coordinates for RoPE; indices by default.
             rows: Rows of the flattened batch whose output is returned; all by default.
         """
+        # One product for queries, keys and values: B L D -> B H+2K L E, split by heads
         qkv = (
             self.qkv(x)
             .view(*x.shape[:2], self.heads + 2 * self.kv_heads, -1)
@@ -162,6 +163,7 @@ def _matmul(
     dropout: float,
 ) -> Float[Tensor, "B H L E"]:
     """Attention by two matrix products."""
+    # The smaller of the two tensors is scaled: B H L E @ B H E K -> B H L K
     logits = (q * q.shape[-1] ** -0.5) @ k.mT
     if mask is not None and mask.is_floating_point():
         logits = logits + mask

@@ -23,6 +23,7 @@ def number_blocks(
     device: torch.device,
 ) -> Int[Tensor, " L"]:
     """Return the block index of each token; the first `extra` tokens belong to block 0."""
+    # Extra tokens have negative indices, which count as those of block 0.
     index = torch.arange(tokens, device=device) - extra
     return index.clamp_min(0).div(size, rounding_mode="floor")
 
@@ -57,8 +58,10 @@ class CleanAndNoised:
         valid: Bool[Tensor, "B L"],
     ) -> CleanAndNoised:
         """Build the masks from block indices; `valid` is True on tokens that may be attended to."""
+        # Queries in rows, keys in columns: L L
         same = block[:, None] == block
         earlier = block[:, None] > block
+        # Padding is never a key: B 1 1 L
         valid = valid[:, None, None]
         return cls(
             c=c,
@@ -81,7 +84,8 @@ class CleanAndNoised:
         `requested` is given to the last block, whose clean output is not used: True on the
         positions of the noised sample whose output is. `options` are further arguments.
         """
-        # Together in one function, so that activation checkpointing recomputes both.
+        # Together in one function, so that activation checkpointing recomputes both. The clean
+        # sample goes first, for the noised one attends to its keys and values.
         keys = _CleanKeys()
         clean_options = dict(options)
         if requested is not None:

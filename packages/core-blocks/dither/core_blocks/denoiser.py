@@ -145,8 +145,10 @@ class Denoiser(nn.Module):
         keep: bool = False,
     ) -> Float[Tensor, "B L D"]:
         """Return the input of the head; takes the arguments of `forward`."""
+        # Tokens of the positions, after extra ones such as a class token: B T D
         start = 0 if cache is None else cache.length
         h, extra = self.embedding(state, cond, start)
+        # adaLN reads silu(c) in every block, so that it is applied once: B C or B L C
         c = functional.silu(self.condition(level, cond))
         requested = None
         # Rows can be chosen where reading the mask is free.
@@ -158,6 +160,7 @@ class Denoiser(nn.Module):
                 "packed documents require full attention, without a cache and extra tokens"
             )
 
+        # Block diffusion trains with the clean sample as context, sampling has it in a cache.
         if context is not None:
             h = self._with_context(tokens, context, cond, cache)
         elif cache is not None:
@@ -165,6 +168,7 @@ class Denoiser(nn.Module):
         else:
             h = self._without_cache(tokens, state)
 
+        # Extra tokens have no output: B T D -> B L D
         out: Tensor = self.final(h[:, extra:], c)
         return out
 
@@ -237,6 +241,7 @@ class Denoiser(nn.Module):
         self, tokens: _Tokens, merged: MergedPositions
     ) -> Float[Tensor, "B T D"]:
         """Compute one token for each set of identical ones, which counts as that many keys."""
+        # The trait requires full attention without RoPE, so that no token has a position.
         remaining = replace(
             tokens,
             h=merged.take(tokens.h),
@@ -264,6 +269,7 @@ class Denoiser(nn.Module):
     ) -> Float[Tensor, "B T D"]:
         """Attend to the cached tokens as well, and add these tokens to the cache if `keep`."""
         h = self._run_blocks(tokens, self._mask(tokens, cache), cache=cache, keep=keep)
+        # Without it the next call writes to the same places.
         if keep:
             cache.advance(tokens.valid, tokens.extra)
         return h
@@ -279,6 +285,7 @@ class Denoiser(nn.Module):
         if self.block_size is None or cache is not None:
             raise ValueError("a context requires block-causal attention and no cache")
 
+        # The clean sample at t = 0, with a condition of its own: B T D, B C
         clean, extra = self.embedding(context.state, cond, 0)
         clean_c = functional.silu(self.condition(context.level, cond))
         block = number_blocks(clean.shape[1], extra, self.block_size, clean.device)
@@ -345,6 +352,7 @@ class Denoiser(nn.Module):
             return None
 
         mask = keys[:, None, None, :]
+        # The queries are the last tokens: B 1 T K
         if self.block_size is not None:
             extra = tokens.extra if cache is None else tokens.extra + cache.extra
             block = number_blocks(keys.shape[1], extra, self.block_size, keys.device)
@@ -374,6 +382,7 @@ def init_trunc_normal(*modules: nn.Module) -> None:
     """
     for module in modules:
         for layer in module.modules():
+            # A model on the meta device has no values to draw.
             if (
                 isinstance(layer, nn.Linear)
                 and not layer.weight.is_meta

@@ -42,6 +42,7 @@ class KVCache:
         Raises:
             ValueError: The batch size differs from that of the cache.
         """
+        # Positions that are not counted yet are overwritten: a block is denoised in many calls.
         start = self.num_tokens
         stop = start + k.shape[2]
         buffer = self._buffer(layer, k, stop)
@@ -71,10 +72,11 @@ class KVCache:
         """Return the validity of all tokens that new ones attend to, in order."""
         if self.valid is None:
             return valid
+        # Finished tokens, the new ones, and after a rewind the kept ones behind these
         start = self.num_tokens
-        return torch.cat(
-            [self.valid[:, :start], valid, self.valid[:, start + valid.shape[1] :]], 1
-        )
+        finished = self.valid[:, :start]
+        behind = self.valid[:, start + valid.shape[1] :]
+        return torch.cat([finished, valid, behind], 1)
 
     def _buffer(
         self, layer: int, like: Float[Tensor, "B H L E"], stop: int
@@ -88,8 +90,11 @@ class KVCache:
         # Powers of two, so that a sequence of n tokens is copied at most log n times.
         if old is None or old.shape[3] < stop:
             batch, heads, _, width = like.shape
-            new = like.new_empty(2, batch, heads, 1 << (stop - 1).bit_length(), width)
+            size = 1 << (stop - 1).bit_length()
+            new = like.new_empty(2, batch, heads, size, width)
+            # Of the old buffer only finished tokens are read again.
             if old is not None:
-                new[:, :, :, : self.num_tokens] = old[:, :, :, : self.num_tokens]
+                finished = slice(self.num_tokens)
+                new[:, :, :, finished] = old[:, :, :, finished]
             self._buffers[layer] = new
         return self._buffers[layer]

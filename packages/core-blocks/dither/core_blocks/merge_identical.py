@@ -44,6 +44,7 @@ class MergedPositions:
             identical: True on tokens of a row that have the same vector.
             dtype: Of the weights; float32 at least.
         """
+        # The first of the identical tokens of a row represents the others.
         identical = identical & tokens
         first = identical & (identical.cumsum(1) == 1)
         remains = tokens & ~identical | first
@@ -55,16 +56,17 @@ class MergedPositions:
             return None
 
         # A stable sort puts the remaining tokens first, in order.
-        remaining = remains.int().argsort(dim=1, descending=True, stable=True)[
-            :, :longest
-        ]
-        represented = torch.where(first, identical.sum(1, keepdim=True), 1).gather(
-            1, remaining
-        )
+        order = remains.int().argsort(dim=1, descending=True, stable=True)
+        remaining = order[:, :longest]
+
+        # log n of the n tokens that each represents: B N
+        represented = torch.where(first, identical.sum(1, keepdim=True), 1)
+        represented = represented.gather(1, remaining)
         filling = torch.arange(longest, device=tokens.device) >= counts
         exact = torch.promote_types(dtype, torch.float32)
         weight = represented.to(exact).log().masked_fill(filling, -torch.inf)
 
+        # Where each token went; identical ones to where the first of them went: B L
         index = (remains.cumsum(1) - 1).clamp_min(0)
         merged = index.gather(1, first.int().argmax(1, keepdim=True))
         index = torch.where(identical, merged, index)
@@ -84,6 +86,7 @@ class MergedPositions:
         """Return which remaining tokens represent a requested one."""
         if requested is None:
             return None
+        # A merged token is requested if any of its tokens is.
         count = torch.zeros_like(self.remaining)
         return count.scatter_add(1, self.index, requested.long()) > 0
 

@@ -40,6 +40,7 @@ class GELUMLP(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L D"]:
+        # L D -> L M -> L D
         hidden = functional.gelu(self.up(x), approximate=self.approximate)
         out: Tensor = self.dropout(self.down(hidden))
         return out
@@ -70,6 +71,7 @@ class SwiGLU(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L D"]:
+        # L D -> L M -> L D
         hidden = functional.silu(self.gate(x)) * self.up(x)
         out: Tensor = self.dropout(self.down(hidden))
         return out
@@ -78,13 +80,16 @@ class SwiGLU(nn.Module):
 def make_mlp(width: int, options: TransformerBlock) -> nn.Module:
     """Return the MLP of a block."""
     hidden = int(options.ratio * width)
-    bias = options.bias if options.mlp_bias is None else options.mlp_bias
+    bias = options.bias
+    if options.mlp_bias is not None:
+        bias = options.mlp_bias
     if options.mlp == "swiglu":
         return SwiGLU(width, hidden, bias=bias, dropout=options.dropout)
 
-    approximate: Literal["none", "tanh"] = (
-        "tanh" if options.mlp == "gelu-tanh" else "none"
-    )
+    # GPT-2 and SEDD were trained with the approximation, DiT and MDLM too.
+    approximate: Literal["none", "tanh"] = "none"
+    if options.mlp == "gelu-tanh":
+        approximate = "tanh"
     return GELUMLP(
         width, hidden, bias=bias, approximate=approximate, dropout=options.dropout
     )

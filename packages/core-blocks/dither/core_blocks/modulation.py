@@ -39,6 +39,7 @@ class Modulation(nn.Module):
         self, c: Float[Tensor, "B *L C"]
     ) -> tuple[Float[Tensor, "B #L D"], ...]:
         """Return the vectors per sample, or per position if `c` has a length axis."""
+        # B L C -> B L D each
         if c.ndim == 3:
             return self.linear(c).chunk(self.parts, -1)  # type: ignore[no-any-return]
 
@@ -47,6 +48,7 @@ class Modulation(nn.Module):
         cast = c.device.type != "meta" and torch.is_autocast_enabled(c.device.type)
         with torch.autocast(c.device.type, enabled=False) if cast else nullcontext():
             vectors = self.linear(c.to(self.linear.bias.dtype))
+        # B C -> B 1 D each, which broadcasts over positions
         return vectors[:, None].chunk(self.parts, -1)  # type: ignore[no-any-return]
 
 
@@ -80,5 +82,6 @@ class Final(nn.Module):
         x = self.norm(x)
         if self.modulation is None:
             return x
+        # No gate: the head follows, not a residual connection.
         shift, scale = self.modulation(c)
         return modulate(x, shift, scale)

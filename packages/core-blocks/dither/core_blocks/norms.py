@@ -56,6 +56,7 @@ def make_norm(
             only.
         eps: Added to the variance.
     """
+    # RMSNorm subtracts no mean, and has no shift to learn.
     if norm == "rms":
         return RMSNorm(width, eps, elementwise_affine=bool(affine))
     return LayerNorm(width, eps, elementwise_affine=bool(affine), bias=affine is True)

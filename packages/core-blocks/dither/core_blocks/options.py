@@ -102,7 +102,10 @@ class TransformerBlock(BlockSpec):
                 f"heads = {self.heads} cannot share kv_heads = {self.kv_heads} equally"
             )
             yield Misfit(message, ("kv_heads",), ("model", "block", "heads"))
-        qkv_bias = self.bias if self.qkv_bias is None else self.qkv_bias
+        qkv_bias: QKVBias = self.bias
+        if self.qkv_bias is not None:
+            qkv_bias = self.qkv_bias
+        # The three projections of "qv" are equally wide.
         if self.kv_heads not in (None, self.heads) and qkv_bias == "qv":
             yield Misfit(
                 'kv_heads excludes qkv_bias = "qv"',
@@ -125,14 +128,16 @@ class TransformerBlock(BlockSpec):
                 f"RoPE rotates pairs of features, but width {width} is odd", ("rope",)
             )
             return
-        counts = range(1, min(width, MAX_LISTED_HEADS) + 1)
-        allowed = ", ".join(
-            str(n) for n in counts if width % n == 0 and not (rope and width // n % 2)
+
+        allowed = []
+        for count in range(1, min(width, MAX_LISTED_HEADS) + 1):
+            if width % count == 0 and not (rope and width // count % 2):
+                allowed.append(str(count))
+        even = ""
+        if rope and width % heads == 0:
+            even = " of an even width, which RoPE requires"
+        message = (
+            f"width {width} is not divisible into {heads} equal heads{even}; "
+            f"heads may be {', '.join(allowed)}"
         )
-        even = (
-            " of an even width, which RoPE requires"
-            if rope and width % heads == 0
-            else ""
-        )
-        message = f"width {width} is not divisible into {heads} equal heads{even}; heads may be {allowed}"
         yield Misfit(message, ("heads",))

@@ -44,11 +44,14 @@ class Rotary(nn.Module):
             cos, sin = self._indexed(start, start + x.shape[-2], x.device)
         else:
             # float32 would round coordinates of a chromosome to 16 bases; mps has no float64.
-            exact = torch.float32 if x.device.type == "mps" else torch.float64
-            cos, sin = self._cos_sin(positions[:, None].to(exact) / self.unit).to(
-                torch.float32
-            )
+            exact = torch.float64
+            if x.device.type == "mps":
+                exact = torch.float32
+            # B L -> B 1 L, the same for all heads
+            coordinates = positions[:, None].to(exact) / self.unit
+            cos, sin = self._cos_sin(coordinates).to(torch.float32)
 
+        # Each pair (x_j, x_{j+E/2}) is a point of the plane, rotated by the angle of frequency j.
         a, b = rearrange(x, "B H L (two half) -> two B H L half", two=2).unbind()
         return torch.cat([a * cos - b * sin, a * sin + b * cos], -1).to(x.dtype)
 
@@ -58,17 +61,16 @@ class Rotary(nn.Module):
         """Return cosine and sine for indices, from a table except in a compiled graph."""
         # A compiled graph fuses the sinusoids, and must not depend on a table that grows.
         if torch.compiler.is_compiling():
-            return self._cos_sin(
-                torch.arange(start, stop, device=device, dtype=torch.float32)
-            )
+            indices = torch.arange(start, stop, device=device, dtype=torch.float32)
+            return self._cos_sin(indices)
 
         table = self._table
         if table is None or table.shape[1] < stop or table.device != device:
             # Made under inference_mode, the table could not be used in training.
             with torch.no_grad(), torch.inference_mode(False):
-                positions = torch.arange(
-                    1 << (stop - 1).bit_length(), dtype=torch.float64
-                )
+                # A power of two, so that block after block makes few tables.
+                size = 1 << (stop - 1).bit_length()
+                positions = torch.arange(size, dtype=torch.float64)
                 table = self._cos_sin(positions).to(device, torch.float32)
             self._table = table
         return table[:, start:stop]
@@ -76,8 +78,11 @@ class Rotary(nn.Module):
     def _cos_sin(
         self, positions: Float[Tensor, "*B1 L"]
     ) -> Float[Tensor, "2 *B1 L half"]:
-        j = torch.arange(
+        # Frequency j is theta^(-2j/E), from 1 down to about 1 / theta.
+        two_j = torch.arange(
             0, self.head_width, 2, device=positions.device, dtype=positions.dtype
         )
-        angle = positions[..., None] * self.theta ** -(j / self.head_width)
+        frequency = self.theta ** -(two_j / self.head_width)
+        # L -> L E/2
+        angle = positions[..., None] * frequency
         return torch.stack([angle.cos(), angle.sin()])

@@ -34,6 +34,7 @@ def prefers_tiles(
     """Whether tiles are faster: in bfloat16 on a CPU, where a backward follows."""
     if q.device.type != "cpu" or q.dtype != torch.bfloat16 or dropout:
         return False
+    # Without a backward the fused kernel is as fast, and keeps no weights.
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return False
     weights = q.shape[:-1].numel() * k.shape[-2]
@@ -50,6 +51,7 @@ def tiled_attention(
 
     A float mask is added to the logits, and gets no gradient.
     """
+    # The kernel adds a mask to the logits: 0 where a query may attend, -inf elsewhere.
     if mask is None:
         mask = torch.zeros(1, 1, 1, k.shape[2])
     elif not mask.is_floating_point():
@@ -74,6 +76,7 @@ class _Tiled(torch.autograd.Function):
         added = added.expand(*q.shape[:2], -1, -1)
         weights = q.new_empty(*q.shape[:3], k.shape[2])
         scale = q.shape[-1] ** -0.5
+        # Softmax needs logits in float32; their products are exact with inputs in bfloat16.
         with _products_in_bfloat16(q.dtype == torch.bfloat16):
             for tile in _tiles(weights):
                 logits = torch.baddbmm(
@@ -96,14 +99,19 @@ class _Tiled(torch.autograd.Function):
         grad_q = torch.empty_like(q)
         grad_k = torch.empty_like(k)
         for tile in _tiles(weights):
+            # H L E @ H E K, the gradient of the attention weights
+            grad_weights = grad[tile] @ v[tile].mT
             # torch's own backward of softmax: 8 to 13 times as fast as the formula written out.
             grad_logits = torch._softmax_backward_data(
-                grad[tile] @ v[tile].mT, weights[tile], -1, weights.dtype
+                grad_weights, weights[tile], -1, weights.dtype
             )
             grad_q[tile] = grad_logits @ k[tile]
             grad_k[tile] = grad_logits.mT @ q[tile]
+
+        # The scale of the logits, applied once to all tiles
         scale = q.shape[-1] ** -0.5
-        return grad_q.mul_(scale), grad_k.mul_(scale), weights.mT @ grad, None
+        grad_v = weights.mT @ grad
+        return grad_q.mul_(scale), grad_k.mul_(scale), grad_v, None
 
 
 @contextmanager

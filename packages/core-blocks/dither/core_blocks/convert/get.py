@@ -38,16 +38,17 @@ INNER = {
     "mlp.fc2.bias": "mlp.down.bias",
 }
 NORMS = {
-    f"norm{n}.{name}": f"norm{n}.{name}" for n in (1, 2) for name in ("weight", "bias")
+    name: name for name in ("norm1.weight", "norm1.bias", "norm2.weight", "norm2.bias")
 }
 EXPRESSION = {
     "head_exp.head.weight": "head.linear.weight",
     "head_exp.head.bias": "head.linear.bias",
 }
 TIME = {
-    f"encoder.t_embedder.mlp.{n}.{name}": f"condition.{ours}.{name}"
-    for n, ours in ((0, "enter"), (2, "leave"))
-    for name in ("weight", "bias")
+    "encoder.t_embedder.mlp.0.weight": "condition.enter.weight",
+    "encoder.t_embedder.mlp.0.bias": "condition.enter.bias",
+    "encoder.t_embedder.mlp.2.weight": "condition.leave.weight",
+    "encoder.t_embedder.mlp.2.bias": "condition.leave.bias",
 }
 FIRST_RELEASE = {
     "encoder.region_embed.proj.": "region_embed.embed.",
@@ -71,8 +72,14 @@ def _current_names(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Convert the first release: rename, flatten tokens, and turn the convolution of width 1 into a linear layer."""
     weights = {}
     for name, weight in theirs.items():
-        prefix = next(filter(name.startswith, FIRST_RELEASE), "")
-        weights[FIRST_RELEASE.get(prefix, "") + name.removeprefix(prefix)] = weight
+        # Names of the current release have none of the prefixes.
+        current = name
+        for prefix, replacement in FIRST_RELEASE.items():
+            if name.startswith(prefix):
+                current = replacement + name.removeprefix(prefix)
+        weights[current] = weight
+
+    # 1 1 D -> D
     for name in weights.keys() & {"cls_token", "mask_token"}:
         weights[name] = weights[name].flatten()
 

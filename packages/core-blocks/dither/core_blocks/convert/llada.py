@@ -157,8 +157,9 @@ def resize_vocabulary(
 ) -> dict[str, Tensor]:
     """Return the weights for ids 0 .. size - 1 of a tokenizer followed by MASK, whose id in the file is `mask`."""
     rows = torch.tensor([*range(size), mask])
-    tables = ("embedding.tables.0.weight", "head.maps.0.weight")
-    return {
-        name: weight[rows] if name in tables else weight
-        for name, weight in ours.items()
-    }
+    resized = dict(ours)
+    # A tied head has no weight of its own.
+    for name in ("embedding.tables.0.weight", "head.maps.0.weight"):
+        if name in ours:
+            resized[name] = ours[name][rows]
+    return resized

@@ -72,7 +72,9 @@ def convert_folder(
 
     config = _read_json(folder / "config.json")
     tokenizer = _read_json(folder / "tokenizer.json")
-    mask = config.get("mask_token_id") if mask_id is None else mask_id
+    mask = mask_id
+    if mask is None:
+        mask = config.get("mask_token_id")
     if mask is None:
         message = f"{folder / 'config.json'} has no mask_token_id"
         raise Refused(Problem(message, help="pass --mask-id", code="missing-key"))
@@ -82,7 +84,10 @@ def convert_folder(
         )
 
     theirs = read_shards(folder)
-    layout = LLADA if any(name.startswith(LLADA.blocks) for name in theirs) else LLAMA
+    # The two families differ in names alone.
+    layout = LLAMA
+    if any(name.startswith(LLADA.blocks) for name in theirs):
+        layout = LLADA
     ours = layout.weights(theirs)
     try:
         model = options_of_llada(config)
@@ -97,7 +102,10 @@ def convert_folder(
     size = _vocabulary(tokenizer)
     rows = len(ours["embedding.tables.0.weight"])
     if max(size - 1, mask) >= rows:
-        message = f"the tokenizer has {size} ids and MASK is {mask}, but the embedding has only {rows} rows"
+        message = (
+            f"the tokenizer has {size} ids and MASK is {mask}, "
+            f"but the embedding has only {rows} rows"
+        )
         raise Refused(Problem(f"{folder}: {message}", code="misfit"))
 
     out.mkdir(parents=True)
@@ -169,7 +177,9 @@ def _vocabulary(tokenizer: Mapping[str, Any]) -> int:
     """Return the number of ids of a tokenizer.json: one more than the largest."""
     vocab = (tokenizer.get("model") or {}).get("vocab", {})
     # Unigram models have a list of pieces instead of a table of ids.
-    ids = list(vocab.values()) if isinstance(vocab, dict) else list(range(len(vocab)))
+    ids = list(range(len(vocab)))
+    if isinstance(vocab, dict):
+        ids = list(vocab.values())
     ids += [token["id"] for token in tokenizer.get("added_tokens", [])]
     return max(ids, default=-1) + 1
 
@@ -178,9 +188,10 @@ def _toml(table: str, options: Mapping[str, Any]) -> str:
     """Write a table whose values are plain or tables of plain values."""
     lines = [f"[{table}]"]
     for key, value in options.items():
+        # Of plain values JSON is TOML.
         if isinstance(value, dict):
-            inline = ", ".join(f"{k} = {json.dumps(v)}" for k, v in value.items())
-            lines.append(f"{key} = {{ {inline} }}")
+            pairs = [f"{name} = {json.dumps(inner)}" for name, inner in value.items()]
+            lines.append(f"{key} = {{ {', '.join(pairs)} }}")
         else:
             lines.append(f"{key} = {json.dumps(value)}")
     return "\n".join(lines) + "\n"

@@ -175,12 +175,10 @@ def _refuse(code: str, reasons: list[str]) -> None:
 
 
 def _listed(names: list[str], separator: str = ", ") -> str:
-    more = (
-        f"{separator}and {len(names) - MAX_LISTED} more"
-        if len(names) > MAX_LISTED
-        else ""
-    )
-    return separator.join(names[:MAX_LISTED]) + more
+    listed = separator.join(names[:MAX_LISTED])
+    if len(names) > MAX_LISTED:
+        listed += f"{separator}and {len(names) - MAX_LISTED} more"
+    return listed
 
 
 def _shape(weight: Tensor) -> str:
