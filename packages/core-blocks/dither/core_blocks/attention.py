@@ -76,7 +76,7 @@ class Attention(nn.Module):
             positions: Coordinates for RoPE; indices by default.
             rows: Rows of the flattened batch whose output is returned; all by default.
         """
-        # One product for queries, keys and values: B L D -> B H+2K L E, split by heads
+        # One product for queries, keys and values, split by heads: B L D -> B (H + 2 H_kv) L E
         qkv = (
             self.qkv(x)
             .view(*x.shape[:2], self.heads + 2 * self.kv_heads, -1)
@@ -100,6 +100,7 @@ class Attention(nn.Module):
         y = attend(
             q, k, v, mask, self.weight_dropout if self.training else 0.0, self.kernel
         )
+        # The heads side by side, of the rows that are used: B H L E -> B L D or N D
         y = take_rows(y.transpose(1, 2).flatten(2), rows)
         out: Tensor = self.dropout(self.out(y))
         return out

@@ -63,6 +63,8 @@ class AdaLNZeroBlock(nn.Module):
             positions: Coordinates for RoPE; indices by default.
             requested: Positions whose output is used; x stays as it is elsewhere. None for all.
         """
+        # Six vectors of the condition, each B 1 D or B L D; all are 0 at initialisation, so that
+        # the gates close both branches.
         shift1, scale1, gate1, shift2, scale2, gate2 = self.modulation(c)
         y = modulate(self.norm1(x), shift1, scale1)
 
@@ -77,6 +79,7 @@ class AdaLNZeroBlock(nn.Module):
             scale2 = scale2.flatten(0, 1).index_select(0, source)
             gate2 = gate2.flatten(0, 1).index_select(0, source)
 
+        # x + gate attention(modulate(norm(x))), then the same with the MLP: B L D, or N D
         h = take_rows(x, rows)
         h = h + gate1 * self.attention(y, mask, cache, layer, positions, rows)
         h = h + gate2 * self.mlp(modulate(self.norm2(h), shift2, scale2))
