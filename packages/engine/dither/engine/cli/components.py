@@ -162,11 +162,19 @@ def describe(
     kind: Annotated[
         str,
         typer.Argument(
-            help="A kind, such as block; or train, evaluate, sample, tracking."
+            metavar="KIND|NAME",
+            help="A component; or a kind, if several have its name; or train, evaluate, sample, "
+            "tracking.",
+            show_default=False,
         ),
     ],
     name: Annotated[
-        str, typer.Argument(help="Name of a component, such as adaln-zero.")
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="Name of a component, such as adaln-zero.",
+            show_default=False,
+        ),
     ] = "",
     plugins: PluginNames = None,
     as_json: Json = False,
@@ -175,7 +183,7 @@ def describe(
 
     Or the options of training and evaluation.
     """
-    from dither.registry.kinds import known_kind
+    from dither.registry.kinds import KINDS, known_kind
 
     from .catalog_output import TABLES, show_component, show_table
 
@@ -185,11 +193,37 @@ def describe(
                 f"{kind} has no components; leave it out", param_hint="NAME"
             )
         return show_table(kind, as_json)
-    if not name:
-        hint = f"missing; dither list {known_kind(kind)} shows the names"
+    if not name and kind in KINDS:
+        hint = f"missing; dither list {kind} shows the names"
         raise typer.BadParameter(hint, param_hint="NAME")
     loaded = visible_plugins(plugins)
+    if not name:
+        name = kind
+        kind = _kind_of(name, loaded)
     show_component(loaded, loaded.catalog.find(known_kind(kind), name), as_json)
+
+
+def _kind_of(name: str, plugins: Plugins) -> str:
+    """Return the kind of the components of a name; Refused unless there is exactly one."""
+    from dither.registry.config.errors import Problem, Refused, did_you_mean
+    from dither.registry.kinds import KINDS
+
+    short = name.rpartition("/")[2].partition("@")[0]
+    components = plugins.catalog.parts()
+    kinds = [kind for kind in KINDS if short in plugins.catalog.names(kind)]
+    if len(kinds) == 1:
+        return kinds[0]
+    if kinds:
+        message = f'"{name}" is the name of several components: {", ".join(kinds)}'
+        commands = [f"dither describe {kind} {name}" for kind in kinds]
+        problem = Problem(
+            message, help=" or ".join(commands), code="ambiguous-component"
+        )
+        raise Refused(problem)
+    names = {component.name for component in components}
+    hint = did_you_mean(name, [*names, *KINDS], "dither list shows all")
+    message = f'no component or kind is called "{name}"'
+    raise Refused(Problem(message, help=hint, code="unknown-component"))
 
 
 @app.command(context_settings={"ignore_unknown_options": True})

@@ -58,13 +58,15 @@ def run(
         ),
     ] = False,
 ) -> int:
-    """Train, evaluate, sample and plot the experiment of a file."""
+    """Train, evaluate, sample and plot an experiment; without one, list those of dither."""
     from ..runs.run_directory import link_latest
 
     # After --resume RUN the first argument is an override as well.
     if resume is not None and experiment is not None and "=" in str(experiment):
         words = [str(experiment), *(words or ())]
         experiment = None
+    if experiment is None and resume is None:
+        return _list_shipped()
     path = _file_to_run(experiment, resume)
     loaded = load(path, [overrides, words], removals, plugins)
     if loaded.experiment.sweep is not None:
@@ -89,9 +91,39 @@ def run(
     )
 
 
+def _list_shipped() -> int:
+    """Print the experiments that come with dither, each with the first sentence of its file."""
+    from rich.console import Console
+
+    from dither.registry.config.document import shipped_experiments
+
+    from ..runs.progress import cell, say, table
+
+    page = table("experiment", "description")
+    page.columns[0].no_wrap = True
+    for name, path in shipped_experiments().items():
+        page.add_row(cell(name), cell(_first_sentence(path)))
+    console = Console()
+    console.print(page)
+    say(
+        console, "\nTrain one: dither run NAME, such as dither run bubble_diagram/quick"
+    )
+    return 0
+
+
+def _first_sentence(path: Path) -> str:
+    """Return the first sentence of the comment that an experiment file begins with."""
+    words: list[str] = []
+    for line in path.read_text("utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        if not line.startswith("#:"):
+            words += line.removeprefix("#").split()
+    return re.split(r"(?<=[.:?]) | \(", " ".join(words), maxsplit=1)[0].rstrip(".:")
+
+
 def _file_to_run(experiment: Path | None, resume: Path | None) -> Path:
     """Return the experiment file of `run`; Refused if it is not exactly one, or a run."""
-    from dither.registry.config.document import shipped_experiments
     from dither.registry.files.lookup import is_file
 
     from ..runs.run_directory import resolved_file
@@ -99,7 +131,7 @@ def _file_to_run(experiment: Path | None, resume: Path | None) -> Path:
     if resume is not None and experiment is None:
         return resolved_file(resume)
     if experiment is None or resume is not None:
-        hint = f"dither run NAME, with a file or one of: {', '.join(shipped_experiments())}"
+        hint = "--resume RUN continues a run, with the experiment it was started with"
         raise _usage("give either an experiment file or --resume RUN", hint)
     if is_file(experiment / "resolved.toml"):
         hint = quoted("run", "--resume", experiment)

@@ -231,7 +231,12 @@ def load_for_sampling(
     keys = [tuple(change.partition("=")[0].strip().split(".")) for change in changes]
     what = f"does not affect {'sampling' if 'sample' in tables else 'evaluation'}"
     hint = f"override {'.* or '.join(tables)}"
-    problems = [Problem(what, key, help=hint) for key in keys if key[0] not in tables]
+    # Unknown keys are reported by validation, which names similar ones.
+    problems = [
+        Problem(what, key, help=hint)
+        for key in keys
+        if key[0] not in tables and key[0] in Experiment.model_fields
+    ]
     if problems:
         raise Refused(problems)
     document, plugins = open_experiment(experiment, changes, select=select)

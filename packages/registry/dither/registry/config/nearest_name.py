@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-__all__ = ["did_you_mean", "nearest"]
+__all__ = ["did_you_mean", "nearest", "similarity"]
 
 CANDIDATES = 500
 """Names that `nearest` compares."""
@@ -24,6 +24,13 @@ def nearest(word: object, allowed: Iterable[str]) -> str | None:
         _folded(str(word)[:MAX_WORD]), folded, n=1, cutoff=0.6
     )
     return folded[close[0]] if close else None
+
+
+def similarity(word: str, name: str) -> float:
+    """Return how similar two names are, from 0 to 1."""
+    import difflib
+
+    return difflib.SequenceMatcher(None, _folded(word), _folded(name)).ratio()
 
 
 def _folded(name: str) -> str:

@@ -11,10 +11,21 @@ from pydantic.fields import FieldInfo
 
 from ..plugins.catalog import Catalog
 from ..spec.base import Options, Place, Spec, default_part
+from ..spec.misfit import Path
 from .document import Document
 from .errors import Refused
 
-__all__ = ["annotation_of", "descend", "models_of", "slot_kind"]
+__all__ = [
+    "accepts",
+    "annotation_of",
+    "descend",
+    "models_of",
+    "option_paths",
+    "slot_kind",
+]
+
+MAX_DEPTH = 8
+"""Tables inside each other that are searched for an option."""
 
 
 def annotation_of(info: FieldInfo) -> Any:
@@ -46,6 +57,42 @@ def descend(
     return None, inner
 
 
+def option_paths(
+    annotation: Any, value: Any, catalog: Catalog | None, path: Path = ()
+) -> Iterator[tuple[Path, Any]]:
+    """Yield every option below a value with its annotation: those of the components in use."""
+    if len(path) > MAX_DEPTH:
+        return
+    for model in models_of(annotation, value, catalog):
+        for name, info in model.model_fields.items():
+            inner_annotation = annotation_of(info)
+            yield (*path, name), inner_annotation
+            inner = Document.value_of(value, (name,))
+            default = default_part(info)
+            # Without a value, the options are those of the default component.
+            if default and (inner is None or isinstance(inner, Mapping)):
+                inner = {
+                    **({} if inner and "use" in inner else default),
+                    **(inner or {}),
+                }
+            place = (*path, name)
+            yield from option_paths(inner_annotation, inner, catalog, place)
+
+
+def accepts(annotation: Any, value: Any) -> bool:
+    """Return whether an option may take a value, by whether it is a table or a name."""
+    for leaf, is_slot in _leaves(annotation):
+        is_options = isinstance(leaf, type) and issubclass(leaf, Options)
+        is_table = is_options or get_origin(leaf) is dict
+        if isinstance(value, Mapping) and is_table:
+            return True
+        if isinstance(value, str) and (is_slot or not is_table):
+            return True
+        if not isinstance(value, Mapping | str) and not is_table:
+            return leaf is not type(None)
+    return False
+
+
 def _element(container: Any, part: str | int, value: Any) -> Any:
     """Return the annotation of an element of a dict or a list; None for any other type."""
     origin = get_origin(container)
@@ -70,6 +117,9 @@ def models_of(
             continue
         if not is_slot:
             yield leaf
+            continue
+        if isinstance(value, leaf):
+            yield type(value)
             continue
         name = value if isinstance(value, str) else Document.value_of(value, ("use",))
         if catalog is not None and isinstance(name, str) and issubclass(leaf, Spec):

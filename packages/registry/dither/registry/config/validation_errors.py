@@ -11,8 +11,16 @@ from ..plugins.catalog import Catalog
 from ..spec.base import Options, Spec
 from ..spec.misfit import Path
 from .document import Document
-from .errors import Problem, did_you_mean, nearest
-from .option_lookup import annotation_of, descend, models_of, slot_kind
+from .errors import Problem, did_you_mean, dotted, nearest
+from .nearest_name import similarity
+from .option_lookup import (
+    accepts,
+    annotation_of,
+    descend,
+    models_of,
+    option_paths,
+    slot_kind,
+)
 
 __all__ = ["PATTERN_MESSAGE", "ErrorConverter"]
 
@@ -68,6 +76,10 @@ OUT_OF_RANGE = (
     "multiple_of",
     "finite_",
 )
+MAX_SIMILAR = 3
+"""Options that are named in place of an unknown key."""
+VERY_SIMILAR = 0.8
+"""Similarity from which a key of the same table is named next to one of the same name elsewhere."""
 PATTERN_MESSAGE = "patternErrorMessage"
 """Key of `Field(json_schema_extra={...})` for an option with a pattern: the text after "expected ".
 Editors show it as well."""
@@ -180,8 +192,10 @@ class ErrorConverter:
         allowed = sorted(self._keys(table))
         close = nearest(path[-1], allowed)
         hints = []
-        if close:
-            hints.append(f'did you mean "{close}"?')
+        if names := self._similar_options(path, detail["input"], close):
+            hints.append(
+                f"did you mean {_join([f'{chr(34)}{name}{chr(34)}' for name in names])}?"
+            )
         # The keys of a table are listed once.
         if table not in self._listed:
             self._listed.add(table)
@@ -195,6 +209,43 @@ class ErrorConverter:
             code="unknown-key",
         )
         return problem, close
+
+    def _similar_options(self, path: Path, given: Any, close: str | None) -> list[str]:
+        """Return options that an unknown key may mean: of this name anywhere, or else similar ones.
+
+        `close` is the most similar one in the same table.
+        """
+        table = path[:-1]
+        key = str(path[-1])
+        options = {
+            place: annotation
+            for place, annotation in option_paths(
+                self.model, self.document.tree, self.catalog
+            )
+            if accepts(annotation, given)
+        }
+        found = [place for place in options if place[-1] == key]
+        leaf = given
+        name = key
+        # Of `attention.heads = 8`, perhaps only the last part is right.
+        while not found and isinstance(leaf, Mapping) and len(leaf) == 1:
+            ((name, leaf),) = leaf.items()
+            places = option_paths(self.model, self.document.tree, self.catalog)
+            found = [
+                place
+                for place, option in places
+                if place[-1] == name and accepts(option, leaf)
+            ]
+        # The nearest tables first.
+        found.sort(key=lambda place: (place[: len(table)] != table, len(place)))
+        names = [dotted(place) for place in found[:MAX_SIMILAR]]
+        near = close is not None and similarity(key, close) >= VERY_SIMILAR
+        if close and (not names or (near and (*table, close) in options)):
+            names.append(close)
+        similar = nearest(key, {str(place[-1]) for place in options})
+        if not names:
+            names = [dotted(place) for place in options if place[-1] == similar]
+        return list(dict.fromkeys(names))[:MAX_SIMILAR]
 
     def _missing(self, table: Path, keys: list[str]) -> Problem:
         path = table
