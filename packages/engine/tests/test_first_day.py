@@ -27,9 +27,7 @@ from dither.engine.config.load_experiment import load_experiment
         ("model.widht=3", "model.widht", ["width"]),
     ],
 )
-def test_unknown_keys_are_searched_in_the_whole_tree(
-    override, path, expected, refusal
-):
+def test_unknown_keys_are_searched_in_the_whole_tree(override, path, expected, refusal):
     (problem, *_) = refusal(
         load_experiment, "language_model/quick", [override]
     ).problems
