@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from io import StringIO
+from itertools import pairwise
 from math import hypot
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,9 @@ def _centred(boxes: Boxes, outline: Sequence[Corner] = ()) -> tuple[Box, ...]:
     low = boxes[:, :2].min(0)
     high = boxes[:, 2:].max(0)
     points = np.array([low, high, *outline])
-    shift = ((GRID - points.max(0) - points.min(0)) // 2).clip(-low, GRID - high)
+    shift = (GRID - points.max(0) - points.min(0)) // 2
+    # The outline may be larger than the canvas, the boxes stay on it.
+    shift = shift.clip(-low, GRID - high)
     centred = boxes + np.tile(shift, 2)
     return tuple((x0, y0, x1, y1) for x0, y0, x1, y1 in centred.tolist())
 
@@ -156,9 +159,8 @@ def housegan_plan(diagram: Diagram) -> dict[str, Any]:
 
     # The nodes on the other side of the walls of each node, with their boxes.
     shared: list[list[tuple[int, Box]]] = [[] for _ in outlines]
-    for node, (door, box) in enumerate(
-        zip(plan.doors, openings, strict=True), len(boxes)
-    ):
+    doors = zip(plan.doors, openings, strict=True)
+    for node, (door, box) in enumerate(doors, len(boxes)):
         shared[node].append((door.i, boxes[door.i]))
         if door.j is not None:
             shared[node].append((door.j, boxes[door.j]))
@@ -169,8 +171,12 @@ def housegan_plan(diagram: Diagram) -> dict[str, Any]:
     ends = []
     for node, outline in enumerate(outlines):
         for wall, other in _walls(_sides(outline), shared[node]):
-            edges.append([*wall, kinds[node], 0 if other is None else kinds[other]])
-            ends.append([node] if other is None else [node, other])
+            if other is None:
+                edges.append([*wall, kinds[node], 0])
+                ends.append([node])
+            else:
+                edges.append([*wall, kinds[node], kinds[other]])
+                ends.append([node, other])
     return {
         "room_type": kinds,
         "boxes": [[x0, y0, x1 - 1, y1 - 1] for x0, y0, x1, y1 in (*boxes, *openings)],
@@ -301,8 +307,8 @@ def _sides(outline: Sequence[Corner]) -> list[_Wall]:
             points.append((_line(before, start), _line(start, end)))
         before, start = start, end
     # The first point is the start of the last side.
-    points = [*points[1:], points[0]]
-    return [(*points[i], *points[(i + 1) % len(points)]) for i in range(len(points))]
+    points = [*points[1:], points[0], points[1]]
+    return [(*start, *end) for start, end in pairwise(points)]
 
 
 def _line(start: Corner, end: Corner) -> int:
@@ -332,8 +338,10 @@ def _walls(
         parts = len(nodes)
         cuts = []
         for k in range(parts + 1):
-            cuts.append((x0 + (x1 - x0) * k // parts, y0 + (y1 - y0) * k // parts))
-        for start, end, node in zip(cuts, cuts[1:], nodes, strict=False):
+            x = x0 + (x1 - x0) * k // parts
+            y = y0 + (y1 - y0) * k // parts
+            cuts.append((x, y))
+        for (start, end), node in zip(pairwise(cuts), nodes, strict=True):
             yield (*start, *end), node
 
 

@@ -255,15 +255,14 @@ class Frequencies:
         random = np.random.default_rng(seed)
         slots = len(self.rooms) - 1
         type_shares, edge_shares = self.unigram()
-        rooms = random.choice(slots + 1, count, p=self.rooms / self.rooms.sum())
+        shares = self.rooms / self.rooms.sum()
+        rooms = random.choice(slots + 1, count, p=shares)
         real = np.arange(slots) < rooms[:, None]
-        types = np.where(
-            real, random.choice(TYPES, real.shape, p=type_shares), NODE_PAD
-        )
+        types = random.choice(TYPES, real.shape, p=type_shares)
+        types = np.where(real, types, NODE_PAD)
         pairs = real_edges(real)
-        edges = np.where(
-            pairs, random.choice(LABELS, pairs.shape, p=edge_shares), EDGE_PAD
-        )
+        edges = random.choice(LABELS, pairs.shape, p=edge_shares)
+        edges = np.where(pairs, edges, EDGE_PAD)
         return np.concatenate([types, edges], 1)
 
 
@@ -279,7 +278,8 @@ def shuffled(
     for position, real in enumerate(
         real_edges(tokens[:, :rooms] != NODE_PAD).T, start=rooms
     ):
-        permuted[real, position] = random.permutation(tokens[real, position])
+        values = tokens[real, position]
+        permuted[real, position] = random.permutation(values)
     return permuted
 
 
@@ -403,12 +403,13 @@ def mmd(
 def _spectra(near: Float[ndarray, "N R R"], real: Bool[ndarray, "N R"]) -> _PerRoom:
     """Eigenvalues of each graph in the positions of its rooms."""
     degrees = near.sum(2)
-    scale = np.where(degrees > 0, 1 / np.sqrt(np.maximum(degrees, 1)), 0.0)
+    connected = degrees > 0
+    scale = np.where(connected, 1 / np.sqrt(np.maximum(degrees, 1)), 0.0)
     laplacian = -near * scale[:, :, None] * scale[:, None, :]
 
     # The eigenvalues of empty slots are the largest, so that those of the rooms come first.
     slots = np.arange(near.shape[1])
-    laplacian[:, slots, slots] = np.where(real, (degrees > 0) * 1.0, 10.0)
+    laplacian[:, slots, slots] = np.where(real, connected, 10.0)
     values: _PerRoom = np.linalg.eigvalsh(laplacian)
     spectra = np.zeros_like(values)
     spectra[real] = values[slots < real.sum(1, keepdims=True)]
@@ -425,9 +426,13 @@ def _histograms(
     largest: float,
 ) -> _Histograms:
     """Histogram of the values of each row with `bins` bins from 0 to `largest`."""
-    index = np.minimum((values / largest * bins).round(9).astype(int), bins - 1)
-    index += bins * np.arange(len(values))[:, None]
-    counts = np.bincount(index[real], minlength=len(values) * bins).reshape(-1, bins)
+    index = (values / largest * bins).round(9).astype(int)
+    # The largest value belongs to the last bin.
+    index = np.minimum(index, bins - 1)
+    rows = len(values)
+    index += bins * np.arange(rows)[:, None]
+    counts = np.bincount(index[real], minlength=rows * bins)
+    counts = counts.reshape(rows, bins)
     return counts / np.maximum(counts.sum(1, keepdims=True), 1)
 
 
@@ -505,10 +510,9 @@ def _door_counts(tokens: Tokens, rooms: int) -> Int[ndarray, "T T 2"]:
 
 def _counts(shape: tuple[int, ...], *ids: Int[ndarray, "*n"]) -> Int[ndarray, "*T"]:
     """Count combinations of ids within a shape; others are ignored."""
-    within = [
-        (part >= 0) & (part < size) for part, size in zip(ids, shape, strict=True)
-    ]
-    real = np.all(within, axis=0)
+    real = np.ones(ids[0].shape, bool)
+    for part, size in zip(ids, shape, strict=True):
+        real &= (part >= 0) & (part < size)
     index = np.ravel_multi_index(tuple(part[real] for part in ids), shape)
     return np.bincount(index, minlength=prod(shape)).reshape(shape)
 
@@ -532,11 +536,10 @@ def field_nats(
     for (name, size), fitted, part in fields:
         if fitted is None:
             continue
-        smoothed = np.array([np.count_nonzero(fitted == i) for i in range(size)]) + 1
-        counts = np.array([np.count_nonzero(part == i) for i in range(size)])
+        smoothed = _counts((size,), fitted) + 1
+        counts = _counts((size,), part)
         count[name] = float(counts.sum()) / graphs
         uniform[name] = count[name] * log(size)
-        unigram[name] = (
-            float(-(counts * np.log(smoothed / smoothed.sum())).sum()) / graphs
-        )
+        nats = -np.log(smoothed / smoothed.sum())
+        unigram[name] = float((counts * nats).sum()) / graphs
     return uniform, unigram, count

@@ -40,9 +40,11 @@ WEIGHT = 4.0
 
 def kmer_codes(bases: Bases, k: int) -> Int64[ndarray, "N n"]:
     """Return the k-mers of each sequence as numbers in base 4, the first base most significant."""
-    codes = np.zeros((len(bases), max(bases.shape[1] - k + 1, 0)), np.int64)
+    count, length = bases.shape
+    words = max(length - k + 1, 0)
+    codes = np.zeros((count, words), np.int64)
     for place in range(k):
-        codes = 4 * codes + bases[:, place : place + codes.shape[1]]
+        codes = 4 * codes + bases[:, place : place + words]
     return codes
 
 
@@ -78,15 +80,19 @@ class Markov:
         nats = np.zeros(len(bases))
         rows = np.arange(len(bases))
         for place, base in enumerate(bases.T):
-            nats -= np.log(self._next(bases, labels, place)[rows, base])
+            p = self._next(bases, labels, place)
+            nats -= np.log(p[rows, base])
         return nats
 
     def draw(self, labels: Labels, length: int, seed: int) -> Bases:
         rng = np.random.default_rng(seed)
         bases = np.zeros((len(labels), length), np.uint8)
         for place in range(length):
-            below = self._next(bases, labels, place).cumsum(1)[:, :3]
-            bases[:, place] = (rng.random((len(labels), 1)) >= below).sum(1)
+            p = self._next(bases, labels, place)
+            # The number of the first three bases whose cumulative probability is exceeded.
+            below = p.cumsum(1)[:, :3]
+            u = rng.random((len(labels), 1))
+            bases[:, place] = (u >= below).sum(1)
         return bases
 
     def _next(
@@ -97,7 +103,8 @@ class Markov:
     ) -> Float[ndarray, "N 4"]:
         """Return the distribution of the base at a place given those before."""
         known = min(place, len(self.tables) - 1)
-        context = kmer_codes(bases[:, place - known : place], known)[:, 0]
+        before = bases[:, place - known : place]
+        context = kmer_codes(before, known)[:, 0]
         return self.tables[known][labels, context]
 
 
@@ -179,7 +186,8 @@ class Reference:
     def reference(self) -> dict[int, Group]:
         """The reference by cell type; -1 is all of it."""
         bases, labels = self._halves[0]
-        return self.groups(bases, labels) | self.groups(bases, np.full_like(labels, -1))
+        of_all = np.full_like(labels, -1)
+        return self.groups(bases, labels) | self.groups(bases, of_all)
 
     def groups(self, bases: Bases, labels: Labels) -> dict[int, Group]:
         """Return sequences by cell type."""

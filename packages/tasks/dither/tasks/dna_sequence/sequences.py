@@ -104,16 +104,19 @@ class Planted:
         rate: float,
         seed: int,
     ) -> None:
-        best = np.random.default_rng([seed, 0]).integers(4, size=(cells, motifs, width))
+        rng = np.random.default_rng([seed, 0])
+        best = rng.integers(4, size=(cells, motifs, width))
         is_best = np.arange(4) == best[..., None]
         self.rate = rate
         self.motifs: Float[ndarray, "C K W 4"] = np.where(
             is_best, DOMINANT, (1 - DOMINANT) / 3
         )
-        gc = np.linspace(0.3, 0.7, cells) if cells > 1 else np.array([0.5])
-        self.background: Float[ndarray, "C 4"] = (
-            np.stack([1 - gc, gc, gc, 1 - gc], 1) / 2
-        )
+        gc = np.array([0.5])
+        if cells > 1:
+            gc = np.linspace(0.3, 0.7, cells)
+        # G and C are as frequent as each other, and so are A and T.
+        background = np.stack([1 - gc, gc, gc, 1 - gc], 1) / 2
+        self.background: Float[ndarray, "C 4"] = background
 
     def draw(self, count: int, length: int, seed: list[int]) -> tuple[Bases, Labels]:
         """Draw sequences, cell types in turn."""
@@ -124,12 +127,13 @@ class Planted:
         # The first base after the newest motif.
         free = np.zeros(count, np.int64)
         for start in range(length - width + 1):
-            rows = np.flatnonzero((free <= start) & (rng.random(count) < self.rate))
-            chosen = self.motifs[labels[rows], rng.integers(motifs, size=len(rows))]
-            bases[rows, start : start + width] = _choose(
-                rng, chosen, (len(rows), width)
-            )
-            free[rows] = start + width
+            stop = start + width
+            begins = rng.random(count) < self.rate
+            rows = np.flatnonzero((free <= start) & begins)
+            number = rng.integers(motifs, size=len(rows))
+            motif = self.motifs[labels[rows], number]
+            bases[rows, start:stop] = _choose(rng, motif, (len(rows), width))
+            free[rows] = stop
         return bases, labels
 
     def nats(self, bases: Bases, labels: Labels) -> Float[ndarray, " N"]:
@@ -150,17 +154,16 @@ class Planted:
             if start + width > length:
                 before[start + 1] = np.logaddexp(before[start + 1], alone)
                 continue
-            before[start + 1] = np.logaddexp(
-                before[start + 1], alone + np.log1p(-self.rate)
-            )
-            word = bases[:, None, start : start + width, None].astype(np.int64)
+            alone = alone + np.log1p(-self.rate)
+            before[start + 1] = np.logaddexp(before[start + 1], alone)
+
+            # One of the motifs, all equally likely, begins here.
+            stop = start + width
+            word = bases[:, None, start:stop, None].astype(np.int64)
             of_motif = np.take_along_axis(columns, word, 3)[..., 0].sum(2)
-            planted = np.logaddexp.reduce(of_motif, 1) + np.log(
-                self.rate / self.motifs.shape[1]
-            )
-            before[start + width] = np.logaddexp(
-                before[start + width], before[start] + planted
-            )
+            rate = np.log(self.rate / self.motifs.shape[1])
+            planted = np.logaddexp.reduce(of_motif, 1) + rate
+            before[stop] = np.logaddexp(before[stop], before[start] + planted)
         return -before[length]
 
 

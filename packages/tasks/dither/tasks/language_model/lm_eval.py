@@ -67,7 +67,9 @@ class HarnessModel(LM):  # type: ignore[misc]
                 if old != new:
                     cut = place
                     break
-            results.append(self._score(after, min(cut, max(len(after) - 1, 0))))
+            # At least one token is scored.
+            last = max(len(after) - 1, 0)
+            results.append(self._score(after, min(cut, last)))
         return results
 
     def loglikelihood_rolling(
@@ -91,11 +93,11 @@ class HarnessModel(LM):  # type: ignore[misc]
         texts = []
         positions = torch.arange(self.length)[None]
         for context, options in (request.args for request in requests):
-            count = min(
-                int(options.get("max_gen_toks", self.length // 2)), self.length - 1
-            )
-            # The end of a context that leaves no room.
-            before = self.task.tokens(context)[-(self.length - count) :]
+            count = int(options.get("max_gen_toks", self.length // 2))
+            # At least one token of the context, of whose end as much as fits.
+            room = max(self.length - count, 1)
+            count = self.length - room
+            before = self.task.tokens(context)[-room:]
             start = len(before)
             end = start + count
             like = Clean.of(self._row(before), positions < end, positions < start)
@@ -110,7 +112,9 @@ class HarnessModel(LM):  # type: ignore[misc]
         return texts
 
     def _row(self, ids: Sequence[int]) -> Tensor:
-        return torch.tensor([[*ids, *[0] * (self.length - len(ids))]], dtype=torch.long)
+        row = torch.zeros(1, self.length, dtype=torch.long)
+        row[0, : len(ids)] = torch.tensor(ids)
+        return row
 
     def _score(
         self, ids: Sequence[int], cut: int, greedy: bool = True
@@ -140,7 +144,8 @@ class HarnessModel(LM):  # type: ignore[misc]
         positions = torch.arange(self.length)[None]
         for place in range(cut, len(ids)):
             like = Clean.of(self._row(ids), positions < len(ids), positions < place)
-            if int(self.model.log_clean(like)[0, place].argmax()) != ids[place]:
+            log_clean = self.model.log_clean(like)
+            if int(log_clean[0, place].argmax()) != ids[place]:
                 return False
         return True
 

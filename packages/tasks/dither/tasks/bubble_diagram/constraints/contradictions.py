@@ -141,7 +141,8 @@ class _IntegerProgram:
             self.area = [self.new(AREA_MASK) for _ in range(slots)]
 
         # Each token has exactly one id.
-        tokens = [*self.kind, *self.relation.values(), *self.door.values(), *self.area]
+        tokens = [*self.kind, *self.relation.values()]
+        tokens += [*self.door.values(), *self.area]
         for variables in tokens:
             self.require(variables, 1, 1)
         # Empty slots come last: a slot is empty, or the one before it holds a room.
@@ -190,7 +191,8 @@ class _IntegerProgram:
         elif u > v:
             # Only the relation of the smaller room number to the larger one has variables.
             ids = reversed_ids(relations)
-        return [variables[min(u, v), max(u, v)][number] for number in ids]
+        of_pair = variables[min(u, v), max(u, v)]
+        return [of_pair[number] for number in ids]
 
     def add_rule(self, rule: Rule) -> None:
         match rule:
@@ -216,8 +218,11 @@ class _IntegerProgram:
 
     def add_pair(self, rule: PairRelation) -> None:
         """Require two rooms, or a room with a front door, and their relation or door."""
-        last = rule.i if rule.j is None else rule.j
-        other = self.slots if rule.j is None else rule.j
+        last = rule.i
+        other = self.slots
+        if rule.j is not None:
+            last = rule.j
+            other = rule.j
         # The slots before an existing room are not empty either.
         self.require(self.kind[last][:-1], 1, 1)
         ids = self.related(rule.i, other, rule.relations, rule.doors)
@@ -260,7 +265,7 @@ class _IntegerProgram:
             self.require(variables, 1, 1)
 
     def add_area(self, rule: Area) -> None:
-        outside = [number for number in range(AREA_MASK) if number not in rule.bins]
+        outside = sorted({*range(AREA_MASK)} - rule.bins)
         # A room has one type and one bin: not one of the types and a bin outside at once.
         for room, bins in enumerate(self.area):
             wrong = [bins[number] for number in outside]

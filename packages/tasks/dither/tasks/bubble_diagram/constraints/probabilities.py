@@ -387,14 +387,17 @@ def impossible_relations(
     possible = _propagate(most, ids, rooms)
 
     # Each relation is imposed on each state that is still possible, and propagated.
-    rows = np.repeat(np.flatnonzero(possible), NO_EDGE + 1)
-    options = np.tile(np.arange(NO_EDGE + 1), int(possible.sum()))
+    labels = np.arange(NO_EDGE + 1)
+    states_left = np.flatnonzero(possible)
+    rows = np.repeat(states_left, len(labels))
+    options = np.tile(labels, len(states_left))
     pair = at[rows, 0]
     tried = options + apart_at[rows, 0]
     ahead = most[rows]
     then = ids[rows]
-    then[np.arange(len(rows)), pair] = tried
-    _impose(ahead, np.arange(len(rows)), constraint_table(rooms).fixed[pair, tried])
+    trials = np.arange(len(rows))
+    then[trials, pair] = tried
+    _impose(ahead, trials, constraint_table(rooms).fixed[pair, tried])
     impossible = np.ones((len(states), NO_EDGE + 1), bool)
     impossible[rows, options] = ~_propagate(ahead, then, rooms)
     return impossible[same.reshape(-1)]
@@ -418,9 +421,10 @@ def _impose(
     bounds: Int[ndarray, "k *F 4"],
 ) -> None:
     axis, first, second, least = np.moveaxis(bounds, -1, 0)
-    rows = rows.reshape(-1, *[1] * (bounds.ndim - 2))
+    rows = rows.reshape(-1, *[1] * (axis.ndim - 1))
+    places = np.broadcast_arrays(rows, axis, first, second)
     # Unbuffered, because several bounds of a diagram may be on the same two marks.
-    np.minimum.at(most, (np.broadcast_to(rows, axis.shape), axis, first, second), least)
+    np.minimum.at(most, tuple(places), least)
 
 
 def _propagate(
@@ -447,7 +451,8 @@ def _propagate(
         selected = relations[rows, decided]
         choices = table.choices[decided, selected]
         axis, first, second, least = np.moveaxis(choices, -1, 0)
-        consistent = least + most[rows[:, None, None, None], axis, second, first] >= 0
+        backward = most[rows[:, None, None, None], axis, second, first]
+        consistent = least + backward >= 0
         alive = table.available[decided, selected] & consistent.all(-1)
         left = alive.sum(-1)
         possible[rows[(left == 0).any(-1)]] = False
@@ -455,9 +460,11 @@ def _propagate(
         # A single one that is left holds.
         number, choice = np.nonzero(left == 1)
         single = rows[number]
-        forced = choices[number, choice, alive[number, choice].argmax(-1)]
+        alternative = alive[number, choice].argmax(-1)
+        forced = choices[number, choice, alternative]
         axis, first, second, least = np.moveaxis(forced, -1, 0)
-        changes = (most[single[:, None], axis, first, second] > least).any(-1)
+        forward = most[single[:, None], axis, first, second]
+        changes = (forward > least).any(-1)
         changes &= possible[single]
         _impose(most, single[changes], forced[changes])
         live = np.unique(single[changes])

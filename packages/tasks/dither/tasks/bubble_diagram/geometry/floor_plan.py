@@ -204,8 +204,10 @@ def _door_at(wall: Window, point: Point | None) -> Window:
     x, y = point
     reach = max(wall.length - DOOR_WIDTH, 0) / 2
     if wall.upright:
-        return replace(wall, y=min(max(y, wall.y - reach), wall.y + reach))
-    return replace(wall, x=min(max(x, wall.x - reach), wall.x + reach))
+        y = max(y, wall.y - reach)
+        return replace(wall, y=min(y, wall.y + reach))
+    x = max(x, wall.x - reach)
+    return replace(wall, x=min(x, wall.x + reach))
 
 
 def regions_of(types: Sequence[int], boxes: Boxes) -> PixelLabels:
@@ -289,7 +291,8 @@ def trace_outline(
     for (dy, dx), (x0, y0), (x1, y1) in _TURNS:
         beyond = np.roll(padded, (-dy, -dx), (0, 1))[1:-1, 1:-1]
         for y, x in np.argwhere(region & ~beyond).tolist():
-            steps.setdefault((x + x0, y + y0), []).append((x + x1, y + y1))
+            start = (x + x0, y + y0)
+            steps.setdefault(start, []).append((x + x1, y + y1))
 
     x, y = min(steps, key=lambda corner: corner[::-1])
     start = (x, y)
@@ -324,10 +327,9 @@ def _runs(
     if not len(rows):
         return
     keys = np.stack([label[where], beyond[where], columns, gap[where], rows], 1)
-    # A run has equal keys but for the row, which increases by one from pixel to pixel.
     keys = keys[np.lexsort(keys.T[::-1])]
-    step = np.diff(keys, axis=0)
-    breaks = (step[:, :4] != 0).any(1) | (step[:, 4] != 1)
+    # A run has equal keys but for the row, which increases by one from pixel to pixel.
+    breaks = (np.diff(keys, axis=0) != [0, 0, 0, 0, 1]).any(1)
     for part in np.split(keys, np.flatnonzero(breaks) + 1):
         i, j, column, across, row = part[0].tolist()
         yield i, j, column + (across + 1) / 2, row, row + len(part), across

@@ -205,9 +205,8 @@ class _Search:
         """Return a child per alternative of a violated choice with fewest; the nearest is last."""
         excess = self.excess(boxes)
         left = node.alive.sum(1)
-        choice = min(
-            np.flatnonzero(self.violated(node, boxes)).tolist(), key=left.__getitem__
-        )
+        violated = np.flatnonzero(self.violated(node, boxes))
+        choice = int(violated[left[violated].argmin()])
         # The stack is taken from its end, so that the nearest alternative is searched first.
         nodes = []
         for option in np.argsort(-excess[choice], kind="stable").tolist():
@@ -220,7 +219,8 @@ class _Search:
         """Drop refuted alternatives and impose single remaining ones; False if none is left."""
         while True:
             # p - q <= bound is refuted if q - p is at most less than -bound.
-            refuted = self.bound + node.most[self.axis, self.second, self.first] < 0
+            backward = node.most[self.axis, self.second, self.first]
+            refuted = self.bound + backward < 0
             node.alive &= ~refuted.any(-1)
             left = node.alive.sum(1)
             if not left.all():
@@ -323,10 +323,10 @@ def wall_rows(
 
     first = 3 * np.arange(rooms)
     smallest = np.full(rooms, -2 * canvas.smallest)
-    sides = [
-        np.stack([np.full(rooms, axis), first + START, first + END, smallest], 1)
-        for axis in (0, 1)
-    ]
+    sides = []
+    for axis in (0, 1):
+        columns_of = [np.full(rooms, axis), first + START, first + END, smallest]
+        sides.append(np.stack(columns_of, 1))
     axis, p, q, most = np.concatenate([bounds, *sides]).T
     # 2 start, start + end or 2 end: each row has two walls for each of its two marks.
     columns = []
@@ -339,6 +339,9 @@ def wall_rows(
         factors += [sign * (2 - part), sign * part]
     columns.append(np.full(len(axis), 4 * rooms))
     factors.append(np.full(len(axis), _ROUNDING))
-    rows = np.tile(np.arange(len(axis)), len(columns))
-    entries = (np.concatenate(factors).astype(float), (rows, np.concatenate(columns)))
-    return csc_array(entries, shape=(len(axis), 4 * rooms + 1)), most.astype(float)
+    count = len(most)
+    rows = np.tile(np.arange(count), len(columns))
+    places = (rows, np.concatenate(columns))
+    values = np.concatenate(factors).astype(float)
+    matrix = csc_array((values, places), shape=(count, 4 * rooms + 1))
+    return matrix, most.astype(float)

@@ -174,7 +174,8 @@ def wall_constraints_of(
 def mark_values(walls: Boxes) -> Int[ndarray, "2 M"]:
     """Return the marks of rooms in half pixels, by axis."""
     low, high = corners(walls)
-    marks = np.stack([2 * low.T, (low + high).T, 2 * high.T], -1).reshape(2, -1)
+    marks = np.stack([2 * low, low + high, 2 * high], 1)
+    marks = marks.reshape(-1, 2).T
     # The last mark is the origin of the canvas.
     return np.concatenate([marks, np.zeros((2, 1), marks.dtype)], 1)
 
@@ -329,7 +330,9 @@ def close_bounds(most: Int[ndarray, "N 2 M M"], rounds: int = 4) -> Rows:
         if number:
             _tighten_middles(most)
         for mark in range(most.shape[-1]):
-            np.minimum(most, most[..., mark, None] + most[..., mark, None, :], out=most)
+            # The shortest way from the first mark to this one, and on to the second.
+            detour = most[..., mark, None] + most[..., mark, None, :]
+            np.minimum(most, detour, out=most)
     # A mark before itself is a cycle of negative length.
     least = np.diagonal(most, axis1=-2, axis2=-1).min((-1, -2))
     return least >= 0

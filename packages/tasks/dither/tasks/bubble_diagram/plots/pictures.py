@@ -215,7 +215,8 @@ def _subsample(path: _Path, most: int) -> _Path:
     path = path[changed]
     if len(path) <= most:
         return path
-    return np.asarray(path[np.round(np.linspace(0, len(path) - 1, most)).astype(int)])
+    steps = np.linspace(0, len(path) - 1, most)
+    return path[np.round(steps).astype(int)]
 
 
 class _Cell:
@@ -241,9 +242,8 @@ class _Cell:
         # L = R (R + 1) / 2 tokens
         slots = (isqrt(8 * len(tokens) + 1) - 1) // 2
         types = tokens[: len(self.types)].tolist()
-        edges = [
-            int(tokens[slots + pair_index(i, j, slots)]) for i, j in pairs(len(types))
-        ]
+        places = [slots + pair_index(i, j, slots) for i, j in pairs(len(types))]
+        edges = tokens[places].tolist()
         shapes: list[str] = []
         for room in scene.order:
             if types[room] < NODE_MASK:
@@ -253,9 +253,8 @@ class _Cell:
         shapes += self._links(edges)
         for room, kind in enumerate(types):
             shapes += label_shapes(self._label(room, kind))
-        known = sum(kind < NODE_MASK for kind in types) + sum(
-            edge <= NO_EDGE for edge in edges
-        )
+        known = sum(kind < NODE_MASK for kind in types)
+        known += sum(edge <= NO_EDGE for edge in edges)
         return [*shapes, *self._progress(known, len(types) + len(edges))]
 
     def _links(self, edges: Sequence[int]) -> Iterator[str]:
@@ -265,9 +264,12 @@ class _Cell:
             ends = (*self.scene.anchor(i), *self.scene.anchor(j))
             if edge > NO_EDGE:
                 yield svg.line(*ends, _UNDECIDED, 0.8)
-            elif edge < NO_EDGE:
-                colour = LINK if edge == shown else BROKEN
-                yield svg.line(*ends, colour, 1.2, dashed=edge != shown)
+            elif edge == NO_EDGE:
+                continue
+            elif edge == shown:
+                yield svg.line(*ends, LINK, 1.2)
+            else:
+                yield svg.line(*ends, BROKEN, 1.2, dashed=True)
 
     def _label(self, room: int, kind: int) -> Label:
         """Return the label of a room of a type; in a smaller font if its text is longer."""

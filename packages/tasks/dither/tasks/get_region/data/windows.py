@@ -169,4 +169,4 @@ def _cut_rows(
     last = rows[first + count - 1]
     bases = matrix.end[last] - matrix.start[rows[first]]
     fits = bases <= options.span
-    return first[fits], count[fits], np.count_nonzero(~fits)
+    return first[fits], count[fits], int((~fits).sum())

@@ -51,16 +51,20 @@ class MarkovChain:
         self.seed = seed
         rng = np.random.default_rng([seed, 0])
         rows = rng.dirichlet(np.full(states, concentration), states**order)
-        self.transitions: Float64[ndarray, "C V"] = (1 - FLOOR) * rows + FLOOR / states
+        # A floor, so that no text has probability 0.
+        rows = (1 - FLOOR) * rows + FLOOR / states
+        self.transitions: Float64[ndarray, "C V"] = rows
 
     @cached_property
     def stationary(self) -> Float64[ndarray, " C"]:
         """The stationary distribution of contexts."""
-        now = np.full(len(self.transitions), 1 / len(self.transitions))
+        contexts = len(self.transitions)
+        now = np.full(contexts, 1 / contexts)
         for _ in range(1_000_000):
             # sum over the oldest symbol of the context, add the newest one
-            after = (now[:, None] * self.transitions).reshape(self.states, -1).sum(0)
-            after = np.asarray(after / after.sum(), np.float64)
+            joint = now[:, None] * self.transitions
+            after = joint.reshape(self.states, -1).sum(0)
+            after = after / after.sum()
             if np.abs(after - now).sum() < 1e-14:
                 break
             now = after
@@ -80,7 +84,8 @@ class MarkovChain:
         """
         known = min(length, self.order)
         first = self.stationary.reshape(self.states**known, -1).sum(1)
-        return float(-(first * np.log(first)).sum()) + (length - known) * self.rate
+        of_first = float(-(first * np.log(first)).sum())
+        return of_first + (length - known) * self.rate
 
     def nats(self, text: str) -> float:
         """Return -log p of a text in nats; its first symbols follow the stationary distribution."""
@@ -98,7 +103,8 @@ class MarkovChain:
         contexts = np.zeros(len(later), np.int64)
         for back in range(self.order):
             start = known - 1 - back
-            contexts += symbols[start : start + len(later)] * self.states**back
+            earlier = symbols[start : start + len(later)]
+            contexts += earlier * self.states**back
         log_p = np.log(self.transitions[contexts, later]).sum()
         return float(-np.log(first[begin]) - log_p)
 
@@ -143,8 +149,8 @@ class MarkovChain:
         do not, the rest is walked in sequence.
         """
         count = -(-len(u) // STRETCH)
-        padded = np.append(u, np.zeros(count * STRETCH - len(u)))
-        draws = padded.reshape(count, STRETCH).T.copy()
+        padding = np.zeros(count * STRETCH - len(u))
+        draws = np.append(u, padding).reshape(count, STRETCH).T.copy()
         contexts = np.full((STRETCH + 1, count), -1)
         contexts[0] = context
         stale = np.arange(count)

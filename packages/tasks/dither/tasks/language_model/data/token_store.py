@@ -69,7 +69,9 @@ class TokenStream:
 
     def stops(self) -> _Starts:
         """Offset after each document."""
-        return np.append(self.starts[1:] - self.gap, len(self.ids))[: len(self.starts)]
+        stops = np.append(self.starts[1:] - self.gap, len(self.ids))
+        # There may be no document.
+        return stops[: len(self.starts)]
 
 
 class Windows:
@@ -136,7 +138,7 @@ class Windows:
         """
         numbers = np.asarray(rows, np.int64)
         # A slice beyond the ids would be padding, not an error.
-        if numbers.size and not (numbers.min() >= 0 and numbers.max() < len(self)):
+        if ((numbers < 0) | (numbers >= len(self))).any():
             raise IndexError(
                 f"windows are numbered 0..{len(self) - 1}, not {numbers.tolist()}"
             )

@@ -138,7 +138,9 @@ class WittenBell:
 
 def _next(gram: Int64[ndarray, " N"]) -> Int64[ndarray, " N"]:
     """Return the context of each position: the n-gram that ends before it; -1 for the first one."""
-    return np.concatenate([np.full(1, -1), gram[:-1]])
+    context = np.roll(gram, 1)
+    context[:1] = -1
+    return context
 
 
 def trivial_baselines(train: Ids, text: Ids, tokenizer: Tokenizer) -> dict[str, float]:

@@ -39,7 +39,7 @@ def pair_features(
         np.add.at(table[number], buckets, 1)
     # A text of one id has no pair.
     table /= np.maximum(table.sum(1, keepdims=True), 1)
-    return np.asarray(np.sqrt(table), np.float64)
+    return np.sqrt(table)
 
 
 def mauve(samples: _Features, real: _Features, seed: int = 0) -> float:
@@ -49,6 +49,7 @@ def mauve(samples: _Features, real: _Features, seed: int = 0) -> float:
     variance, k-means into a tenth as many clusters as texts of a set, frequencies with half a count
     added. Values depend on the number of texts and are comparable only at equal numbers.
     """
+    from scipy.integrate import trapezoid
     from sklearn.cluster import KMeans
     from sklearn.decomposition import PCA
 
@@ -66,19 +67,20 @@ def mauve(samples: _Features, real: _Features, seed: int = 0) -> float:
     # The frontier begins at (0, 1) and ends at (1, 0); its area by the trapezoidal rule.
     weight = np.linspace(0, 1, 101)[1:-1, None]
     mixed = weight * p + (1 - weight) * q
-    x = np.concatenate([[0.0], _closeness(q, mixed)[::-1], [1.0]])
-    y = np.concatenate([[1.0], _closeness(p, mixed)[::-1], [0.0]])
-    return float((np.diff(x) * (y[1:] + y[:-1]) / 2).sum())
+    x = np.pad(_closeness(q, mixed)[::-1], 1, constant_values=(0.0, 1.0))
+    y = np.pad(_closeness(p, mixed)[::-1], 1, constant_values=(1.0, 0.0))
+    return float(trapezoid(y, x))
 
 
 def _frequencies(labels: Integer[ndarray, " N"], clusters: int) -> _Shares:
     counts = np.bincount(labels, minlength=clusters) + 0.5
-    return np.asarray(counts / counts.sum(), np.float64)
+    return counts / counts.sum()
 
 
 def _closeness(p: _Shares, mixed: Float64[ndarray, "M K"]) -> Float64[ndarray, " M"]:
     """exp(-c KL(p, mixed)) for each mixture."""
-    return np.asarray(np.exp(-SCALING * (p * np.log(p / mixed)).sum(1)), np.float64)
+    divergence = (p * np.log(p / mixed)).sum(1)
+    return np.exp(-SCALING * divergence)
 
 
 def frontier_plot(
