@@ -14,6 +14,7 @@ import pytest
 from dither.engine.cli import components, main
 from dither.engine.cli.app import PANELS, VERBS
 from dither.engine.config.load_experiment import load_experiment
+from dither.engine.files.checksums import with_checksum
 from dither.engine.runs.compare_runs import compare, read_side
 
 ROOT = Path(__file__).parents[1]
@@ -752,7 +753,8 @@ def test_diff_of_two_runs(here, cli):
             },
         }
         manifest["plugins"] |= {} if one else {"mine": {"version": "", "sha256": "f00"}}
-        (here / name / "manifest.json").write_text(json.dumps(manifest))
+        text = json.dumps(with_checksum(manifest))
+        (here / name / "manifest.json").write_text(text)
         changes = [] if one else ["--set", "train.steps=3"]
         (here / name / "resolved.toml").write_text(
             cli("resolve", "quick.toml", *changes).out

@@ -6,9 +6,11 @@ import pytest
 
 from dither.engine.checkpoints.checkpoint import Scores
 from dither.engine.cli import main
-from dither.engine.files.metrics_file import read_metrics
+from dither.engine.files import checksums
+from dither.engine.files.metrics_file import from_json, read_metrics
 from dither.engine.reports.pages import write_report
 from dither.engine.runs.list_runs import list_runs, verify_run
+from dither.engine.runs.run_directory import read_manifest
 
 HUGE = "9" * 400
 """An integer that no float holds."""
@@ -44,14 +46,24 @@ def folder(tmp_path):
             "figures": {"valid": {"loss": 0.25}},
             "baselines": {},
         }
-        (path / "summary.json").write_text(json.dumps(summary))
+        (path / "summary.json").write_text(sealed(json.dumps(summary)))
     return tmp_path / "runs"
+
+
+def sealed(text):
+    """Add the checksum to the text of a JSON object, whatever its numbers are."""
+    values = from_json(text)
+    checksum = checksums._table_hash(values)
+    return f'{text[:-1]}, "sha256": "{checksum}"}}'
 
 
 def put(path, old, new):
     text = path.read_text()
+    if path.name == "summary.json":
+        text = text.partition(', "sha256"')[0] + "}"
     assert old in text
-    path.write_text(text.replace(old, new, 1))
+    text = text.replace(old, new, 1)
+    path.write_text(sealed(text) if path.name == "summary.json" else text)
 
 
 @pytest.mark.parametrize("value", STRANGE)
@@ -111,3 +123,43 @@ def test_a_line_without_step_is_damage(folder, value, refused):
     assert "line 2" in reasons["metrics.jsonl"]
     with refused("damaged-file", match=r"metrics\.jsonl"):
         Scores.read(folder / "b", "loss", "lower")
+
+
+def set_value(text, key, value):
+    """Return the text of a JSON object with another value, and the checksum of the former one."""
+    return json.dumps({**json.loads(text), key: value})
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda text: text.replace("0.25", "0.2"), "checksum"),
+        (lambda text: text.partition(', "sha256"')[0] + "}", "checksum"),
+        (lambda text: set_value(text, "sha256", None), "checksum"),
+        (lambda text: text[:-9], "char"),
+        (lambda text: "", "char"),
+        (lambda text: "[]", "attribute"),
+        (lambda text: "9" * 400, "attribute"),
+        (lambda text: "[" * 9000, "recursion"),
+        (lambda text: sealed('{"name": "a"}'), "figures"),
+        (lambda text: sealed('{"figures": []}'), "attribute"),
+        (lambda text: sealed('{"figures": {"valid": 3}}'), "attribute"),
+    ],
+)
+def test_verify_finds_damage_of_the_summary(folder, cli, change, reason):
+    path = folder / "a" / "summary.json"
+    reasons = {found.path: found.reason for found in verify_run(folder / "a")}
+    assert reasons["summary.json"] is None
+    path.write_text(change(path.read_text()))
+    reasons = {found.path: found.reason for found in verify_run(folder / "a")}
+    assert reason in reasons["summary.json"]
+    assert "summary.json" in cli("runs", "verify", str(folder / "a"), code=3).out
+    path.unlink()
+    assert "summary.json" not in {found.path for found in verify_run(folder / "a")}
+
+
+@pytest.mark.parametrize("text", ["{}", '{"resumed": []}', '{"sha256": null}'])
+def test_a_manifest_without_its_checksum_is_damaged(folder, refused, text):
+    (folder / "a" / "manifest.json").write_text(text)
+    with refused("damaged-file"):
+        read_manifest(folder / "a")

@@ -45,8 +45,8 @@ def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checksum_differs(values: Mapping[str, Any]) -> bool:
-    """Return whether a JSON object does not match its checksum; False without a checksum."""
-    return KEY in values and values[KEY] != _table_hash(values)
+    """Return whether a JSON object does not match its checksum, or has none."""
+    return values.get(KEY) != _table_hash(values)
 
 
 def checkpoint_folders(folder: Path) -> list[tuple[int, Path]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from dither.registry.config.document import Document
 from dither.registry.config.errors import Refused
 from dither.registry.files.limits import read_text
-from dither.registry.files.lookup import is_file, is_folder
+from dither.registry.files.lookup import exists, is_file, is_folder
 
 from ..files.checksums import checkpoint_folders, checksum_differs, verify
 from ..files.metrics_file import as_number, from_json, missing_lines, read_metrics
@@ -155,13 +155,16 @@ def verify_run(path: Path) -> list[Finding]:
         "manifest.json": lambda: read_manifest(path),
         "metrics.jsonl": lambda: _read_metrics(path),
     }
+    # Written at the end of a run.
+    if exists(path / "summary.json"):
+        readers["summary.json"] = lambda: _verify_summary(path)
     findings = []
     for name, read in readers.items():
         try:
             read()
             findings.append(Finding(name))
-        except (Refused, OSError, ValueError) as error:
-            findings.append(Finding(name, str(error)))
+        except (Refused, *UNREADABLE) as error:
+            findings.append(Finding(name, str(error) or type(error).__name__))
 
     checkpoints = sorted((path / "checkpoints").glob("*"))
     for folder in checkpoints:
@@ -172,6 +175,13 @@ def verify_run(path: Path) -> list[Finding]:
     if not checkpoints:
         findings.append(Finding("checkpoints", "no checkpoint"))
     return findings
+
+
+def _verify_summary(path: Path) -> None:
+    """Read summary.json; an error of `UNREADABLE` if it is damaged."""
+    if checksum_differs(from_json(read_text(path / "summary.json"))):
+        raise ValueError("does not match its checksum")
+    _read_summary(path, None)
 
 
 def _read_metrics(path: Path) -> None:

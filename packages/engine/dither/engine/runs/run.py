@@ -116,12 +116,10 @@ def run(
             with this.recording():
                 finished = this.fit()
             return this.finish() if finished else this.stopped()
-    except Stopped:
-        raise
-    except BaseException as error:
+    except SystemExit as error:
         # sys.exit in a component must not look like a run that is done.
-        if not isinstance(error, Exception):
-            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+        raise RuntimeError(f"SystemExit: {error.code}") from error
+    except Exception as error:
         return _exit_code(error, train.timeout, errors)
 
 
