@@ -130,6 +130,9 @@ def check_plugins(plugins: Plugins) -> Iterator[Finding]:
             continue
         loaded.append(f"{report.name} {report.version}".strip())
         seconds = f"takes {report.seconds:.1f} s to load"
+        for change in report.changes:
+            message = f"{report.name} changes torch for all when loaded: {change}"
+            yield Finding("start", "note", message, code="slow-import")
         if report.imports_torch:
             message = f"{report.name} imports torch when loaded and {seconds}"
             advice = "its author can move the import into `build`"

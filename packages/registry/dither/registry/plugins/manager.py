@@ -22,6 +22,7 @@ from ..config.errors import Problem, Refused, did_you_mean
 from ..files.lookup import is_file
 from ..hookspecs import CHECK, PROJECT, REGISTRATION, RUN_HOOKS, Hooks
 from ..spec.misfit import misfits_of
+from ..spec.torch_settings import restored_settings
 from .catalog import Catalog
 from .discovery import Installed, import_file, installed_plugins, invalid_name
 from .policy import Policy, required_plugins
@@ -158,9 +159,10 @@ class Plugins:
     def _import(self, name: str, plugin: Installed) -> None:
         began = time.perf_counter()
         torch_before = "torch" in sys.modules
+        changes: list[str] = []
         try:
             # stdout is for results.
-            with redirect_stdout(sys.stderr):
+            with redirect_stdout(sys.stderr), restored_settings() as changes:
                 self._register(name, plugin.point.load())
         except BaseException as error:
             if is_interruption(error):
@@ -173,6 +175,7 @@ class Plugins:
             self._statuses[name],
             imports_torch=not torch_before and "torch" in sys.modules,
             seconds=time.perf_counter() - began,
+            changes=tuple(changes),
         )
 
     def request(self, name: str) -> None:
@@ -218,12 +221,13 @@ class Plugins:
             raise Refused(text, code="plugin-blocked")
         try:
             # stdout is for results.
-            with redirect_stdout(sys.stderr):
+            with redirect_stdout(sys.stderr), restored_settings() as changes:
                 module, sha256 = import_file(path)
                 self._statuses[name] = PluginStatus(
                     name, "loaded", str(path), sha256=sha256
                 )
                 self.register(name, module)
+            self._statuses[name] = replace(self._statuses[name], changes=tuple(changes))
         except BaseException as error:
             if is_interruption(error):
                 raise
@@ -248,6 +252,10 @@ class Plugins:
                 warnings.append(f'plugin "{status.name}" ({status.origin}) {reason}')
             elif not RUN_HOOKS.isdisjoint(status.hooks):
                 self.catalog.used.add(status.name)
+            if status.changes:
+                changes = f"changed settings of torch: {', '.join(status.changes)}"
+                plugin = f'plugin "{status.name}" ({status.origin})'
+                warnings.append(f"{plugin} {changes}; they were restored")
         return warnings
 
     def require(self) -> None:

@@ -40,6 +40,7 @@ class PluginStatus:
         parts: Number of its components, once loaded.
         imports_torch: Whether its import was the first to import torch.
         seconds: Duration of its import.
+        changes: Settings of torch that its import changed, and that were restored.
     """
 
     name: str
@@ -52,6 +53,7 @@ class PluginStatus:
     parts: int = 0
     imports_torch: bool = False
     seconds: float = 0.0
+    changes: tuple[str, ...] = ()
 
     @property
     def origin(self) -> str:

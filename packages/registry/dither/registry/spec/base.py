@@ -1,6 +1,7 @@
 """Spec: the options of one component. Slot: an option that takes another component."""
 
 import functools
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path as FilePath
@@ -18,6 +19,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from .misfit import Misfit, Path
+from .torch_settings import GENERATOR, restored_settings
 
 __all__ = [
     "Options",
@@ -192,8 +194,14 @@ def checked_method(
 
     @functools.wraps(method)
     def checked(self: Any, *arguments: Any, **named: Any) -> Any:
-        result = method(self, *arguments, **named)
-        check(self, result)
+        # Weights may be drawn from the generator.
+        with restored_settings(ignore=GENERATOR) as changes:
+            result = method(self, *arguments, **named)
+            check(self, result)
+        if changes:
+            text = f'{self.kind} "{self.name}" changed settings of torch'
+            text += f", which were restored: {', '.join(changes)}"
+            warnings.warn(text, stacklevel=2)
         return result
 
     return checked
