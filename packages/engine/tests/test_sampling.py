@@ -1,7 +1,6 @@
 """Sampling: caches, reproducible draws, goals, trajectories, pictures and exports."""
 
 from dataclasses import replace
-from threading import Barrier
 
 import pytest
 import torch
@@ -121,17 +120,6 @@ def test_every_form_of_a_picture_has_its_file(system, tmp_path):
     assert read == {
         "all.png": b"png", "all.svg": b"<svg/>", "all.txt": b"text", "all.gif": b"gif", "all.html": b"<html>",
     }  # fmt: skip
-
-
-def test_metrics_are_computed_while_pictures_are_drawn(system):
-    meet = Barrier(2, timeout=60)
-    system.task.plots = lambda samples, like: [Picture("met", text=str(meet.wait()))]
-    system.task.sample_metrics = lambda samples, like: {"met": meet.wait()}
-    drawing = make_samples(system, 2, 0)
-    assert {drawing.pictures[0].text, str(drawing.metrics["met"])} == {"0", "1"}
-    system.task.sample_metrics = lambda samples, like: 1 / 0
-    with pytest.raises(ZeroDivisionError):
-        make_samples(system, 2, 0, pictures=False)
 
 
 PER_ROW = 5

@@ -302,6 +302,7 @@ def of(part: str, **changes) -> list[Mutant]:
 
 PLANS = {"data": {"use": "procedural-plans", "train": 40, "valid": 10, "test": 10}}
 FEW_PLANS = {"data": {"use": "procedural-plans", "train": 12, "valid": 4, "test": 4}}
+BLOCKS_OF_TOKENS = {"block_size": 2, "embedding": {"use": "tokens"}}
 MODULES = (
     "model:denoiser",
     "block:adaln-zero",
@@ -418,9 +419,19 @@ MUTANTS = [
         padding_inert=module(forward=lambda inner, s, level, v, *a, **o: inner(s, level, torch.ones_like(v), *a, **o)),
         level_per_position=module(forward=lambda inner, s, level, *a, **o: inner(s, level / level.ndim, *a, **o)),
         state_matters=module(forward=lambda inner, s, level, *a, **o: inner(s, torch.zeros_like(level), *a, **o)),
-        cached_equals_full=module(forward=lambda inner, *a, cache=None, keep=False: inner(*a)),
-        context_equals_cache=module(forward=lambda inner, *a, context=None, **options: inner(*a, **options)),
         runs_on_meta=module(forward=lambda inner, s, *a, **o: inner(s, *a, **o) * (1 + 0 * s.x.sum().item())),
+    ),
+    Mutant(
+        "cached_equals_full",
+        "model:denoiser",
+        module(forward=lambda inner, *a, cache=None, keep=False: inner(*a)),
+        BLOCKS_OF_TOKENS,
+    ),
+    Mutant(
+        "context_equals_cache",
+        "model:denoiser",
+        module(forward=lambda inner, *a, context=None, **options: inner(*a, **options)),
+        BLOCKS_OF_TOKENS,
     ),
     *of(
         "block:adaln-zero",

@@ -35,16 +35,17 @@ __all__ = ["Case", "cases", "parametrize"]
 BUILT_IN = ("core-blocks", "embeddings", "engine", "losses", "processes", "tasks")
 MAX_NOT_APPLICABLE = 4 * EXAMPLES
 """Situations in which a check does not apply before it is given up."""
-REPRODUCIBLE = settings(
+# Arguments, because `settings` made here would not follow a profile that is loaded later.
+REPRODUCIBLE: dict[str, Any] = {
     # The first example builds a model, and a busy machine is slow at any time.
-    deadline=None,
+    "deadline": None,
     # A check passes or fails alike on every machine and in every run.
-    derandomize=True,
-    database=None,
-    report_multiple_bugs=False,
+    "derandomize": True,
+    "database": None,
+    "report_multiple_bugs": False,
     # Most draws of a component with strict demands on its surroundings are rejected.
-    suppress_health_check=list(HealthCheck),
-)
+    "suppress_health_check": list(HealthCheck),
+}
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -159,12 +160,13 @@ class Case:
     def _run_drawn(
         self, options: Mapping[str, Any] | None, tally: _Tally, catalog: Catalog
     ) -> None:
-        changes: dict[str, Any] = {"max_examples": self._examples}
+        changes = {**REPRODUCIBLE, "max_examples": self._examples}
         if self.expected:
             # An expected failure must be found, with however many draws; it needs no simplest example.
-            changes = {"max_examples": 20 * EXAMPLES, "phases": [Phase.generate]}
+            changes["max_examples"] = 20 * EXAMPLES
+            changes["phases"] = [Phase.generate]
 
-        @settings(REPRODUCIBLE, **changes)
+        @settings(**changes)
         @given(situations(self.part, catalog, self.check.place, options))
         def attempt(situation: Situation) -> None:
             if not self._run_in(situation, tally):
@@ -216,7 +218,7 @@ def _situations(
 ) -> list[Situation]:
     drawn: list[Situation] = []
 
-    @settings(REPRODUCIBLE, max_examples=count, phases=[Phase.generate])
+    @settings(**REPRODUCIBLE, max_examples=count, phases=[Phase.generate])
     @given(situations(part, catalog, place))
     def draw(situation: Situation) -> None:
         drawn.append(situation)

@@ -195,9 +195,7 @@ def cached_equals_full(s: Situation) -> None:
 
 def check_cache(s: Situation, model: Any, size: int) -> None:
     """Compare a sample as a whole with its blocks after a cache."""
-    # A single block never reads the cache.
-    if size >= s.space.length:
-        raise NotApplicable("the sample is not longer than a block")
+    _require_blocks(s, size)
     valid = torch.ones_like(s.clean.valid)
     state = random_state(s.space, valid, s.seed)
     level = torch.rand(len(valid), generator=s.generator())
@@ -214,14 +212,21 @@ def check_cache(s: Situation, model: Any, size: int) -> None:
     assert_close(torch.cat(outputs, 1), whole, "blocks with a cache")
 
 
+def _require_blocks(s: Situation, size: int) -> None:
+    # A single block has no earlier one to attend to.
+    if size >= s.space.length:
+        raise NotApplicable("the sample is not longer than a block")
+
+
 def _blocks(length: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, length)) for start in range(0, length, size)]
 
 
 def context_equals_cache(s: Situation) -> None:
     """All blocks with a clean context equal single blocks with a cache of the clean ones."""
-    model = s.build_perturbed()
     size = s.spec.facts().block_size
+    _require_blocks(s, size)
+    model = s.build_perturbed()
     valid = torch.ones_like(s.clean.valid)
     cond = s.clean.cond
     noised = random_state(s.space, valid, s.seed).x
