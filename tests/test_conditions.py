@@ -379,6 +379,7 @@ def train_on_pairs(experiment: Experiment, steps: int) -> Diffusion:
 HEAD = {"use": "token-diffusion", "hidden": 32, "depth": 2, "steps": 16}
 
 
+@pytest.mark.slow
 def test_a_distribution_head_imputes_patterns_that_a_mean_cannot() -> None:
     process = {"use": "masked-region", "ratio": 0.5}
     like = Clean.of(torch.zeros(128, 6, 4))

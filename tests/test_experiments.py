@@ -97,6 +97,7 @@ QUICK = ROOT / "experiments/bubble_diagram/quick.toml"
         "language_model/quick task.tokenizer='gpt2' task.length=256 model.width=16",
     ],
 )
+@pytest.mark.slow
 def test_host_synchronisations_on_a_simulated_gpu(change):
     """A training step has none, with any optimizer: neither values nor shapes are read back.
 
@@ -141,6 +142,7 @@ def test_host_synchronisations_on_a_simulated_gpu(change):
 @pytest.mark.parametrize(
     "name", ["get_region/seed", "bubble_diagram/seed_small", "language_model/seed"]
 )
+@pytest.mark.slow
 def test_models_of_the_seed_files_compile_to_one_graph(name):
     """Without graph breaks, so that norms, modulation and RoPE are fused, and without recompiling as masks vary."""
     small = [

@@ -432,6 +432,7 @@ def test_the_commands_of_the_language_page_run(
         assert main(shlex.split(command, comments=True)[1:]) == 0, line
 
 
+@pytest.mark.slow
 def test_the_harness_runs_a_local_task(run, toy_task) -> None:
     from dither.tasks.language_model.lm_eval import HarnessModel, evaluate_tasks
 

@@ -206,6 +206,7 @@ def own(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("search", [False, True])
+@pytest.mark.slow
 def test_points_of_a_sweep_execute_their_copies(own, search):
     if search:
         (own / "exp.toml").write_text(

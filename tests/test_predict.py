@@ -63,6 +63,7 @@ def planted(tmp_path_factory):
     return run, folder / "x.npz", features, activity
 
 
+@pytest.mark.slow
 def test_planted_activities_are_recovered(planted, tmp_path):
     run, _, _, activity = planted
     assert (

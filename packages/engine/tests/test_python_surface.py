@@ -193,6 +193,7 @@ def register_components():
 '''
 
 
+@pytest.mark.slow
 def test_systems_with_a_plugin_file_sample_and_save(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "square.py").write_text(PLUGIN)

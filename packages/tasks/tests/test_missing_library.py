@@ -58,6 +58,7 @@ def test_a_task_without_its_libraries_is_valid_and_names_the_extra(name):
     assert f"extra {extra}" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_run_of_bubble_diagrams_needs_no_library_of_another_task(tmp_path):
     run = dither(
         *("run", EXPERIMENTS / "bubble_diagram" / "quick.toml", "--runs", tmp_path),
