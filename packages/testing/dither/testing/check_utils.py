@@ -24,6 +24,7 @@ __all__ = [
     "assert_equal",
     "assert_output",
     "assert_unchanged",
+    "at_positions",
     "change_values",
     "check_gradients",
     "check_implements",
@@ -243,6 +244,11 @@ def random_state(space: Space, valid: _Mask, seed: int) -> State:
     masked = positions[..., None].expand(shape).clone()
     x = torch.randn(masked.shape, generator=generator)
     return State(x.masked_fill(masked, 0.0), masked)
+
+
+def at_positions(state: State, part: slice) -> State:
+    """Return the state of some positions."""
+    return State(state.x[:, part], state.masked[:, part])
 
 
 def random_output(space: Space, valid: _Mask, seed: int) -> Float[Tensor, "B L V"]:

@@ -216,7 +216,9 @@ def _situations(
     drawn: Drawn,
     s: Situation,
 ) -> Situation:
-    return place(draw, drawn, replace(s, seed=draw(st.integers(0, 2**16)), runs={}))
+    # Results are not shared between examples.
+    seed = draw(st.integers(0, 2**16))
+    return place(draw, drawn, replace(s, seed=seed, runs={}))
 
 
 def _fits(misfits: Iterable[Misfit]) -> bool:
@@ -274,9 +276,8 @@ def _in_model(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
         return replace(s, spec=block, space=space)
     model_spec, key = draw(st.sampled_from(models))
     fits = _inner_fits(space, "condition", "embedding", "position", "head")
-    model: Any = draw(specs(model_spec, s.catalog, fits=fits)).model_copy(
-        update={key: block}
-    )
+    model: Any = draw(specs(model_spec, s.catalog, fits=fits))
+    model = model.model_copy(update={key: block})
     # Blocks as long as the sample would never use the cache.
     size = model.facts().block_size
     assume(size is not None and size < space.length and _fits(model.check(space)))
@@ -285,7 +286,8 @@ def _in_model(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
 
 def _condition(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     space = draw(feature_spaces())
-    spec = _with_space(draw(drawn(_inner_fits(space, "condition"))), space)
+    condition = draw(drawn(_inner_fits(space, "condition")))
+    spec = _with_space(condition, space)
     widths = [width for width in WIDTHS if _fits(spec.check(width))]
     assume(widths)
     width = draw(st.sampled_from(widths))
@@ -326,9 +328,8 @@ def _embedding_or_head(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation
 
 def _model(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     space = _space(draw, s.part.spec, lambda space: True)
-    spec = draw(
-        drawn(_inner_fits(space, "block", "condition", "embedding", "position", "head"))
-    )
+    fits = _inner_fits(space, "block", "condition", "embedding", "position", "head")
+    spec = draw(drawn(fits))
     assume(_fits(spec.check(space)))
     return replace(
         s,
@@ -386,11 +387,11 @@ def _with_process(
 
 def _loss(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     spec = draw(drawn(_anything))
-    s = _with_process(
-        draw,
-        replace(s, spec=spec),
-        lambda process, space: _fits(spec.check(process.facts(space))),
-    )
+
+    def accepts(process: Any, space: Space) -> bool:
+        return _fits(spec.check(process.facts(space)))
+
+    s = _with_process(draw, replace(s, spec=spec), accepts)
     return replace(s, args=(s.process.facts(s.space),))
 
 

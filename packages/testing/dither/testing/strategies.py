@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import torch
@@ -134,8 +134,9 @@ def cleans(draw: st.DrawFn, space: Space, rows: int | None = None) -> Clean:
     chosen = torch.rand(value_shape, generator=generator) < 0.3
     if known == "none":
         chosen.zero_()
+    known_values = chosen.expand(x0.shape) & over(valid, x0)
     cond = {c.name: _draw_condition(c, valid, generator) for c in space.conditions}
-    return Clean(x0, valid, chosen.expand(x0.shape) & over(valid, x0), cond)
+    return Clean(x0, valid, known_values, cond)
 
 
 def _draw_ids(
@@ -143,10 +144,10 @@ def _draw_ids(
 ) -> Int[Tensor, "B L"]:
     parts = []
     for field in space.fields:
-        ids = torch.tensor(
-            [i for i in range(field.size) if i not in (field.mask, field.pad)]
-        )
-        index = torch.randint(len(ids), (len(valid), field.length), generator=generator)
+        special = {field.mask, field.pad}
+        ids = torch.tensor(sorted({*range(field.size)} - special))
+        shape = (len(valid), field.length)
+        index = torch.randint(len(ids), shape, generator=generator)
         parts.append(ids[index])
     padding = space.table(lambda field: torch.tensor(field.pad or 0))
     return torch.where(valid, torch.cat(parts, 1), padding)
@@ -156,13 +157,14 @@ def _draw_condition(
     condition: Condition, valid: Bool[Tensor, "B L"], generator: torch.Generator
 ) -> Shaped[Tensor, "B *L"]:
     """Draw labels, some of them missing (-1), or increasing coordinates, 0 on padding."""
+    rows = len(valid)
     if condition.size is not None:
-        return torch.randint(-1, condition.size, (len(valid),), generator=generator)
+        return torch.randint(-1, condition.size, (rows,), generator=generator)
     if condition.length is not None:
-        return torch.randint(
-            -1, 256, (len(valid), condition.length), generator=generator
-        )
-    return torch.randint(1, 100_000, valid.shape, generator=generator).cumsum(1) * valid
+        shape = (rows, condition.length)
+        return torch.randint(-1, 256, shape, generator=generator)
+    steps = torch.randint(1, 100_000, valid.shape, generator=generator)
+    return steps.cumsum(1) * valid
 
 
 SMALL = (0, 1, 2, 3, 4, 6, 8, 16)
@@ -192,15 +194,12 @@ class _SpecStrategy:
         if info.is_required():
             return False
         default = info.get_default(call_default_factory=True, validated_data={})
-        if default is not None and any(
-            isinstance(item, Place) for item in info.metadata
-        ):
+        is_slot = any(isinstance(item, Place) for item in info.metadata)
+        if default is not None and is_slot:
             kind: Any = info.annotation
-            return self.fits(
-                default
-                if isinstance(default, Spec)
-                else self.catalog.parse(kind.kind, default)
-            )
+            if not isinstance(default, Spec):
+                default = self.catalog.parse(kind.kind, default)
+            return self.fits(default)
         return not (self.small and makes_large(default))
 
     def field(self, info: FieldInfo) -> st.SearchStrategy[Any] | None:
@@ -235,7 +234,7 @@ class _SpecStrategy:
 
     def parts(self, kind: str) -> st.SearchStrategy[Spec]:
         """Fitting components of a kind, of any plugin."""
-        deeper = _SpecStrategy(self.catalog, self.small, self.fits, self.depth + 1)
+        deeper = replace(self, depth=self.depth + 1)
         candidates = [
             part.spec for part in self.catalog.parts(kind) if self._may_fit(part.spec)
         ]
@@ -260,10 +259,7 @@ class _SpecStrategy:
     def _collection(
         self, origin: type, arguments: tuple[Any, ...], metadata: list[Any]
     ) -> st.SearchStrategy[Any]:
-        least = max(
-            (item.min_length for item in metadata if isinstance(item, MinLen)),
-            default=0,
-        )
+        least = _least_length(metadata)
         limits = [item.max_length for item in metadata if isinstance(item, MaxLen)]
         most = min([*limits, least + 2])
         if origin is dict:
@@ -273,9 +269,8 @@ class _SpecStrategy:
             )
         if origin is tuple and Ellipsis not in arguments:
             return st.tuples(*map(self.values, arguments))
-        return st.lists(self.values(arguments[0]), min_size=least, max_size=most).map(
-            origin
-        )
+        values = self.values(arguments[0])
+        return st.lists(values, min_size=least, max_size=most).map(origin)
 
     def _scalar(self, annotation: Any, metadata: list[Any]) -> st.SearchStrategy[Any]:
         if isinstance(annotation, type) and issubclass(annotation, Options):
@@ -287,10 +282,8 @@ class _SpecStrategy:
         if annotation is float:
             return _numbers(metadata, self.small)
         if annotation is str:
-            min_size = max(
-                (m.min_length for m in metadata if isinstance(m, MinLen)), default=0
-            )
-            return st.text("abcxyz", min_size=min_size, max_size=min_size + 3)
+            least = _least_length(metadata)
+            return st.text("abcxyz", min_size=least, max_size=least + 3)
         raise TypeError(f"no strategy for options of type {annotation}")
 
 
@@ -311,6 +304,11 @@ def _options(draw: st.DrawFn, strategy: _SpecStrategy, model: type[O]) -> O:
         reject()
 
 
+def _least_length(metadata: list[Any]) -> int:
+    lengths = [item.min_length for item in metadata if isinstance(item, MinLen)]
+    return max(lengths, default=0)
+
+
 def _leaves(annotation: Any) -> set[Any]:
     arguments = get_args(annotation)
     if get_origin(annotation) is Literal:
@@ -319,9 +317,9 @@ def _leaves(annotation: Any) -> set[Any]:
 
 
 def _has_place(info: FieldInfo) -> bool:
-    return any(isinstance(item, Place) for item in info.metadata) or "Place()" in str(
-        info.annotation
-    )
+    # The annotation of `Slot[X] | None` stays inside of the type.
+    is_slot = any(isinstance(item, Place) for item in info.metadata)
+    return is_slot or "Place()" in str(info.annotation)
 
 
 def _bound(
@@ -355,9 +353,10 @@ def _integers(
         low += 1
     if high_excluded:
         high -= 1
-    step: Any = next(
-        (item.multiple_of for item in metadata if isinstance(item, MultipleOf)), 1
-    )
+    step: Any = 1
+    for item in metadata:
+        if isinstance(item, MultipleOf):
+            step = item.multiple_of
     if small is None:
         return st.integers(low, high).filter(lambda n: bool(n % step == 0))
 

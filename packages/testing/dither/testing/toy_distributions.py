@@ -160,7 +160,8 @@ class OracleSession:
         at: Bool[Tensor, "B L"] | None = None,
     ) -> Any:
         noise = self.process.schedule(t)
-        raw = exact_outputs(state, noise, self.prior, self.before)[self.predict].float()
+        outputs = exact_outputs(state, noise, self.prior, self.before)
+        raw = outputs[self.predict].float()
         # A model cannot return -inf for ids of the vocabulary; exp(-60) is 0 in any sum.
         if self.predict == "score":
             raw = raw.clamp_min(-60.0)
@@ -169,8 +170,10 @@ class OracleSession:
 
     def append(self, x: _Pairs) -> None:
         # The sampler may write to its state after the call.
-        blocks = [x.clone()] if self.before is None else [self.before, x]
-        self.before = torch.cat(blocks, 1)
+        x = x.clone()
+        if self.before is not None:
+            x = torch.cat([self.before, x], 1)
+        self.before = x
 
 
 class NormalSession:
@@ -208,8 +211,10 @@ def exact_normal(
     """Return the raw output of an exact model of normally distributed features."""
     a, b = gaussian_scales(process, noise, state.x)
     # The posterior mean of a normal x_0 given a x_0 + b eps.
-    gain = a * std**2 / (a.square() * std**2 + b.square())
-    x0 = torch.where(state.masked, mean, mean + gain * (state.x - a * mean))
+    variance = a.square() * std**2 + b.square()
+    gain = a * std**2 / variance
+    given_x = mean + gain * (state.x - a * mean)
+    x0 = torch.where(state.masked, mean, given_x)
     eps = (state.x - a * x0) / b.clamp_min(1e-6)
     return {
         "x0": x0,
@@ -239,7 +244,8 @@ def assert_follows(
     assert inside.all(), (
         f"{what}: outcomes from {drawn.min()} to {drawn.max()} of {size}"
     )
-    probabilities = probabilities.double() / probabilities.double().sum()
+    probabilities = probabilities.double()
+    probabilities = probabilities / probabilities.sum()
     counts = torch.bincount(drawn, minlength=size).double()
     expected = probabilities * len(drawn)
     rounded = [round(number, 1) for number in expected.tolist()]
@@ -251,13 +257,14 @@ def assert_follows(
 
     # Pool rare outcomes, and drop impossible ones.
     rare = expected < MIN_EXPECTED
-    counts = torch.cat([counts[~rare], counts[rare].sum()[None]])
-    expected = torch.cat([expected[~rare], expected[rare].sum()[None]])
-    counts = counts[expected > 0]
-    expected = expected[expected > 0]
+    both = torch.stack([counts, expected])
+    pooled = both[:, rare].sum(1, keepdim=True)
+    both = torch.cat([both[:, ~rare], pooled], 1)
+    counts, expected = both[:, both[1] > 0]
     if len(counts) < 2:
         return
     statistic = ((counts - expected).square() / expected).sum()
+    # The survival function of the chi-square distribution.
     half_freedom = torch.tensor((len(counts) - 1) / 2).double()
     p = torch.special.gammaincc(half_freedom, statistic / 2).item()
     assert p > MIN_P_VALUE, f"{what}: p = {p:.0e} in a chi-square test: {text}"

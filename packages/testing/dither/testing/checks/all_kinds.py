@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from pydantic.errors import PydanticUserError
 from torch import Tensor, nn
 
-from dither.registry import Options, Refused
+from dither.registry import Options, Refused, Spec
 from dither.registry.config.validation import dump
 from dither.registry.plugins.discovery import FILE_MODULE
 from dither.registry.spec.option_docs import docs_of
@@ -40,14 +40,15 @@ MUTABLE = (list, dict, set, bytearray)
 
 def options_round_trip(s: Situation) -> None:
     """Options survive a round trip through tables and TOML."""
-    table = {"use": s.catalog.pin(s.spec), **dump(s.spec, s.catalog)}
+    spec = s.spec
+    table = {"use": s.catalog.pin(spec), **dump(spec, s.catalog)}
     text = tomlkit.dumps(table)
-    parsed = s.catalog.parse(s.spec.kind, tomllib.loads(text))
-    assert parsed == s.spec, f"{s.spec!r} became {parsed!r}, written as {text!r}"
-    again = type(s.spec).model_validate(
-        s.spec.model_dump(), context={"catalog": s.catalog}
-    )
-    assert again == s.spec, f"{s.spec!r} became {again!r} after model_dump"
+    parsed = s.catalog.parse(spec.kind, tomllib.loads(text))
+    assert parsed == spec, f"{spec!r} became {parsed!r}, written as {text!r}"
+
+    context = {"catalog": s.catalog}
+    again = type(spec).model_validate(spec.model_dump(), context=context)
+    assert again == spec, f"{spec!r} became {again!r} after model_dump"
 
 
 def unknown_option_refused(s: Situation) -> None:
@@ -84,11 +85,13 @@ def options_writable(s: Situation) -> None:
     """None is only ever a default, since TOML has no null."""
     for prefix, table in _tables(s.part.spec):
         for key, info in table.model_fields.items():
-            if not info.is_required() and type(None) in get_args(info.annotation):
-                default = info.get_default(call_default_factory=True, validated_data={})
-                assert default is None, (
-                    f"{prefix}{key} may be None but defaults to {default!r}: files cannot set None"
-                )
+            may_be_none = type(None) in get_args(info.annotation)
+            if info.is_required() or not may_be_none:
+                continue
+            default = info.get_default(call_default_factory=True, validated_data={})
+            assert default is None, (
+                f"{prefix}{key} may be None but defaults to {default!r}: files cannot set None"
+            )
 
 
 def _tables(
@@ -97,13 +100,13 @@ def _tables(
     """Yield the options of a component and of every nested table, with the prefix of its keys."""
     yield prefix, model
     for key, info in model.model_fields.items():
-        union = get_origin(info.annotation) in (Union, types.UnionType)
-        for inner in get_args(info.annotation) if union else (info.annotation,):
-            if (
-                isinstance(inner, type)
-                and issubclass(inner, Options)
-                and not hasattr(inner, "kind")
-            ):
+        alternatives: tuple[Any, ...] = (info.annotation,)
+        if get_origin(info.annotation) in (Union, types.UnionType):
+            alternatives = get_args(info.annotation)
+        for inner in alternatives:
+            # A Spec is an option of its own, checked where it is registered.
+            is_table = isinstance(inner, type) and issubclass(inner, Options)
+            if is_table and not issubclass(inner, Spec):
                 yield from _tables(inner, f"{prefix}{key}.")
 
 
@@ -115,7 +118,9 @@ def spec_without_torch(s: Situation) -> None:
         for part in s.catalog.parts()
         if part.plugin == s.part.plugin
     }
-    imported = _import_torch(tuple(sorted(filter(_is_installed, modules)))).get(module)
+    # All modules of a plugin in one process, which takes a second.
+    installed = sorted(filter(_is_installed, modules))
+    imported = _import_torch(tuple(installed)).get(module)
     if imported is None:
         raise NotApplicable(f"{module} is a file, not an installed module")
     assert not imported, (
@@ -194,9 +199,8 @@ def options_frozen(s: Situation) -> None:
         except (ValidationError, TypeError, AttributeError):
             continue
         raise AssertionError(f"{key} can be assigned: {s.part.pinned} is not frozen")
-    again = s.catalog.parse(
-        s.spec.kind, {"use": s.part.pinned, **dump(s.spec, s.catalog)}
-    )
+    table = {"use": s.part.pinned, **dump(s.spec, s.catalog)}
+    again = s.catalog.parse(s.spec.kind, table)
     if _hash(s.spec) is not None:
         assert _hash(again) == _hash(s.spec), "equal options have different hashes"
 
@@ -249,11 +253,14 @@ def builds_share_nothing(s: Situation) -> None:
 
 def _state(built: Any) -> dict[str, Any]:
     """Return the tensors and mutable attributes of a component by name."""
-    state: dict[str, Any] = (
-        dict(_tensors(built)) if isinstance(built, nn.Module) else {}
-    )
-    for name, value in vars(built).items() if hasattr(built, "__dict__") else ():
-        if not name.startswith("_") and isinstance(value, list | dict | set | Tensor):
+    state: dict[str, Any] = {}
+    if isinstance(built, nn.Module):
+        state |= _tensors(built)
+    mutable = (list, dict, set, Tensor)
+    # A tuple of functions has no attributes of its own.
+    attributes = vars(built) if hasattr(built, "__dict__") else {}
+    for name, value in attributes.items():
+        if not name.startswith("_") and isinstance(value, mutable):
             state[name] = value
     return state
 
@@ -285,10 +292,9 @@ def seeded_build(s: Situation) -> None:
     """Torch's seed determines the initial weights."""
     first = _module(s)
     second = _module(s)
-    for (key, a), (_, b) in zip(
-        _tensors(first).items(), _tensors(second).items(), strict=True
-    ):
-        assert_equal(a, b, f"{key}, built twice with the same seed")
+    again = _tensors(second)
+    for key, tensor in _tensors(first).items():
+        assert_equal(tensor, again[key], f"{key}, built twice with the same seed")
 
 
 def state_dict_round_trip(s: Situation) -> None:
@@ -298,10 +304,9 @@ def state_dict_round_trip(s: Situation) -> None:
     seed_cpu(s.seed + 1)
     second = s.spec.build(*s.args)
     second.load_state_dict(first.state_dict())
+    loaded = _tensors(second)
     for key, tensor in _tensors(first).items():
-        assert_equal(
-            _tensors(second)[key], tensor, f"{key} after loading the state dict"
-        )
+        assert_equal(loaded[key], tensor, f"{key} after loading the state dict")
 
 
 def builds_on_meta(s: Situation) -> None:

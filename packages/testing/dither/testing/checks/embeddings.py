@@ -22,6 +22,7 @@ from ..check_utils import (
     assert_close,
     assert_equal,
     assert_output,
+    at_positions,
     change_values,
     check_gradients,
     perturb_parameters,
@@ -193,7 +194,7 @@ def pieces_equal_whole(s: Situation) -> None:
     cut = length // 2
     pieces = []
     for part in (slice(0, cut), slice(cut, length)):
-        piece = State(state.x[:, part], state.masked[:, part])
+        piece = at_positions(state, part)
         pieces.append(_embed(s, embedding, piece, start=part.start))
     whole = _embed(s, embedding, state)
     assert_close(torch.cat(pieces, 1), whole, "two pieces")

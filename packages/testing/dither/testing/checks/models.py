@@ -16,6 +16,7 @@ from ..check_utils import (
     NotApplicable,
     assert_close,
     assert_output,
+    at_positions,
     change_values,
     check_gradients,
     random_state,
@@ -78,8 +79,8 @@ def rows_independent(s: Situation) -> None:
         cond={name: value[-1:] for name, value in inputs.cond.items()},
     )
     alone = _run(model, first)[first.valid]
-    together = _run(model, _joined(first, second))[:1][first.valid]
-    assert_close(together, alone, "a sample next to another")
+    together = _run(model, _joined(first, second))[:1]
+    assert_close(together[first.valid], alone, "a sample next to another")
 
 
 def _joined(first: _Inputs, second: _Inputs) -> _Inputs:
@@ -204,7 +205,7 @@ def check_cache(s: Situation, model: Any, size: int) -> None:
     with torch.no_grad():
         whole = _run(model, (state, level, valid, s.clean.cond))
         for part in _blocks(valid.shape[1], size):
-            block = State(state.x[:, part], state.masked[:, part])
+            block = at_positions(state, part)
             inputs = (block, level, valid[:, part], s.clean.cond)
             outputs.append(_run(model, inputs, cache=cache))
             # Sampling runs a block many times before it keeps the finished one.
@@ -219,7 +220,8 @@ def _require_blocks(s: Situation, size: int) -> None:
 
 
 def _blocks(length: int, size: int) -> list[slice]:
-    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
+    starts = range(0, length, size)
+    return [slice(start, min(start + size, length)) for start in starts]
 
 
 def context_equals_cache(s: Situation) -> None:

@@ -159,7 +159,7 @@ def _compute(s: Situation, metric: Any, batches: list[slice]) -> Mapping[str, fl
         return values
     process = fitting_process(s.catalog, s.space)
     shape = s.clean.valid.shape
-    noised = process.corrupt(s.clean, torch.full((len(s.clean.valid),), 0.5))
+    noised = process.corrupt(s.clean, s.times(0.5))
     last = (
         process.space.vocab
         if isinstance(process.space, TokenSpace)
@@ -172,8 +172,9 @@ def _compute(s: Situation, metric: Any, batches: list[slice]) -> Mapping[str, fl
     metrics = metric.metrics()
     check_implements(metrics, Metrics)
     for rows in batches:
-        pred = process.read(raw[rows], noised[rows].state, noised[rows].noise)
-        metrics.update(s.clean[rows], noised[rows], pred, measured[rows])
+        part = noised[rows]
+        pred = process.read(raw[rows], part.state, part.noise)
+        metrics.update(s.clean[rows], part, pred, measured[rows])
     values = metrics.compute()
     return values
 

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
+from dither.registry import Space
 from dither.registry.contracts.records import Clean, State
 from dither.registry.kinds import ModelFacts
 
@@ -52,11 +53,8 @@ class RandomSession:
         t: Float[Tensor, "B *L"],
         at: Bool[Tensor, "B L"] | None = None,
     ) -> Any:
-        raw = random_output(
-            self.process.space,
-            torch.ones(state.x.shape[:2], dtype=torch.bool),
-            self.seed,
-        )
+        everywhere = torch.ones(state.x.shape[:2], dtype=torch.bool)
+        raw = random_output(self.process.space, everywhere, self.seed)
         pred = self.process.read(raw, state, self.process.schedule(t))
         return pred if at is None else pred.at(at)
 
@@ -94,11 +92,12 @@ def _run_sampler(s: Situation, like: Clean | None = None) -> Run:
 def yields_samples(s: Situation) -> None:
     """Every yielded state has the shape and dtype of a sample."""
     _, like, states = _first_run(s)
+    expected = like.x0
     for x in states:
-        assert x.shape == like.x0.shape, (
-            f"a state has shape {tuple(x.shape)}, not {tuple(like.x0.shape)}"
+        assert x.shape == expected.shape, (
+            f"a state has shape {tuple(x.shape)}, not {tuple(expected.shape)}"
         )
-        assert x.dtype == like.x0.dtype, f"a state is {x.dtype}, not {like.x0.dtype}"
+        assert x.dtype == expected.dtype, f"a state is {x.dtype}, not {expected.dtype}"
 
 
 def ends_clean(s: Situation) -> None:
@@ -110,10 +109,9 @@ def ends_clean(s: Situation) -> None:
 def fixed_untouched(s: Situation) -> None:
     """Known values and padding are never changed."""
     _, like, states = _first_run(s)
+    fixed = like.fixed
     for number, x in enumerate(states):
-        assert_equal(
-            x[like.fixed], like.x0[like.fixed], f"fixed values in state {number}"
-        )
+        assert_equal(x[fixed], like.x0[fixed], f"fixed values in state {number}")
 
 
 def truth_unseen(s: Situation) -> None:
@@ -129,7 +127,8 @@ def truth_unseen(s: Situation) -> None:
 
 def seeded(s: Situation) -> None:
     """Torch's seed determines all draws."""
-    (_, _, first), (_, _, second) = _first_run(s), _run_sampler(s)
+    *_, first = _first_run(s)
+    *_, second = _run_sampler(s)
     assert len(first) == len(second), (
         f"{len(first)} states, then {len(second)} with the same seed"
     )
@@ -151,9 +150,9 @@ def _sample_exact_models(s: Situation) -> None:
     ran = False
     for part in s.catalog.parts("process"):
         spec: Any = default_spec(part, s.catalog)
-        if not list(spec.check(SPACE)) and _supports(s.spec, spec.facts(SPACE)):
+        if _supports(s.spec, spec, SPACE):
             _check_tokens(s, spec)
-        elif not list(spec.check(FEATURES)) and _supports(s.spec, spec.facts(FEATURES)):
+        elif _supports(s.spec, spec, FEATURES):
             _check_features(s, spec)
         else:
             continue
@@ -164,10 +163,15 @@ def _sample_exact_models(s: Situation) -> None:
         )
 
 
-def _supports(spec: Any, process: Any) -> bool:
-    """Whether the sampler accepts the process with some model; an exact one has blocks of any size."""
-    sizes = (None, *range(1, 17), *(value for _, value in spec if type(value) is int))
-    return any(not list(spec.check(process, ModelFacts(size))) for size in sizes)
+def _supports(spec: Any, process: Any, space: Space) -> bool:
+    """Whether the sampler accepts a process over a space with some model."""
+    if list(process.check(space)):
+        return False
+    # An exact model has blocks of any size, also of one that is an option of the sampler.
+    options = [value for _, value in spec if type(value) is int]
+    sizes = (None, *range(1, 17), *options)
+    facts = process.facts(space)
+    return any(not list(spec.check(facts, ModelFacts(size))) for size in sizes)
 
 
 def _check_tokens(s: Situation, spec: Any) -> None:
