@@ -99,7 +99,7 @@ def shards(path):
 
 
 BOMBS = (
-    pytest.param(parquet, marks=pytest.mark.slow), endless_line, many_columns, long_name, npz,
+    parquet, endless_line, many_columns, long_name, npz,
     hashed_keys, strides_of_zero, shards, same_hashes,
 )  # fmt: skip
 
