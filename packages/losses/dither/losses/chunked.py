@@ -115,7 +115,8 @@ class ChunkedLoss:
                 values, grad = self._by_autograd(logits, part, process, noise[chunk])
             head.backward(chunk, grad, scale[chunk], part.x0)
             # Where the scale is 0 a loss may be NaN, and 0 times NaN is NaN.
-            losses.append(values.to(head.h.dtype).masked_fill(scale[chunk] == 0, 0.0))
+            values = values.to(head.h.dtype)
+            losses.append(values.masked_fill(scale[chunk] == 0, 0.0))
 
         # Only the sum carries a gradient: backward through single values would need the logits.
         row_values = torch.cat(losses) * scale.to(head.h.dtype)
@@ -252,8 +253,10 @@ class _ChunkedHead:
         """Return h W' + b, at the clean id never rounded to bfloat16."""
         # n D @ D V
         h = self.h[chunk]
-        logits = (h.to(self.product_dtype) @ self.factor.T).to(h.dtype)
-        logit_x0 = (h * self.weight[x0[:, 0]]).sum(-1, keepdim=True)
+        products = h.to(self.product_dtype) @ self.factor.T
+        logits = products.to(h.dtype)
+        weight_x0 = self.weight[x0[:, 0]]
+        logit_x0 = (h * weight_x0).sum(-1, keepdim=True)
         logits.scatter_(1, x0, logit_x0)
         if self.bias is not None:
             logits.add_(self.bias)

@@ -155,4 +155,5 @@ def reduce_features(
         return Measured(region_sum / count.clamp_min(1), count)
     if reduction == "region-sum":
         return Measured(region_sum, count.clamp_max(1))
-    return Measured(region_sum / values.shape[-1], noised.valid.to(values.dtype))
+    weights = noised.valid.to(values.dtype)
+    return Measured(region_sum / values.shape[-1], weights)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dither.registry.contracts.records import Noised, over
 
-from .tokens import FAR
+from .tokens import FAR, reveal_rate
 
 __all__ = ["logit_cross_entropy", "logit_score_entropy", "simple_prior"]
 
@@ -45,14 +45,12 @@ def logit_cross_entropy(
 
     # d/dlogits = softmax(logits) - onehot(x_0)
     grad = logits.sub_(log_sum).exp_()
-    grad.scatter_add_(1, noised.x0, grad.new_full(noised.x0.shape, -1.0))
+    minus_one = grad.new_full(noised.x0.shape, -1.0)
+    grad.scatter_add_(1, noised.x0, minus_one)
     if not weighted:
         return values, grad
 
-    # At sigma = 0 no token is masked, and the weight would be infinite.
-    sigma = over(noised.noise.sigma, noised.x0)
-    rate = over(noised.noise.rate, noised.x0)
-    weight = torch.where(sigma > 0, rate / sigma.expm1(), 0.0).to(values.dtype)
+    weight = reveal_rate(noised).to(values.dtype)
     return values * weight[:, 0], grad.mul_(weight)
 
 
@@ -78,7 +76,8 @@ def logit_score_entropy(
     moved = x != x0
 
     # In logarithms of 1 - alpha, as 1 - V / (exp(sigma) - 1 + V) cancels for small sigma.
-    log_alpha = -over(noised.noise.sigma, x0).to(prior.dtype)
+    sigma = over(noised.noise.sigma, x0)
+    log_alpha = -sigma.to(prior.dtype)
     log_one_minus_alpha = (-log_alpha.expm1()).log()
     # log((1 - alpha) prior(x_t)) and log q(x_0 | x_0): n 1
     log_drawn = log_one_minus_alpha + prior[x].log()
@@ -91,7 +90,8 @@ def logit_score_entropy(
     log_ratio_x0 = torch.where(prior[x] > 0, log_prob_x0 - log_drawn, 0.0)
 
     # sigma' prior(x_t), the forward rate to x_t
-    rate = over(noised.noise.rate, x0).to(prior.dtype) * prior[x]
+    rate = over(noised.noise.rate, x0).to(prior.dtype)
+    weight = rate * prior[x]
 
     # The term of x_0, in the precision of the schedule.
     log_score = logits.gather(1, x0).to(prior.dtype)
@@ -116,10 +116,11 @@ def logit_score_entropy(
         grad = gap.expm1_()
         term_sum = (grad.sum(-1, keepdim=True) - gap_sum).clamp_min(0.0)
 
-    factor = log_ratio.exp() * rate
-    values = factor * term_sum + rate * torch.where(moved, term_x0, 0.0)
+    factor = log_ratio.exp() * weight
+    term_x0 = torch.where(moved, term_x0, 0.0)
+    values = factor * term_sum + weight * term_x0
     grad.mul_(factor.to(grad.dtype))
-    grad_x0 = torch.where(moved, grad_x0 * rate, 0.0)
+    grad_x0 = torch.where(moved, grad_x0 * weight, 0.0)
     grad.scatter_(1, x0, grad_x0.to(grad.dtype))
     return values[:, 0], grad
 
@@ -134,5 +135,6 @@ def simple_prior(
     # All on one id
     if int(inside.sum()) == 1:
         return True
-    equal = bool((prior[0][inside] == prior.max()).all())
+    inside_probs = prior[0][inside]
+    equal = bool((inside_probs == prior.max()).all())
     return equal and torch.equal(inside, support[0])

@@ -23,7 +23,7 @@ FAR = 40.0
 
 def cross_entropy(pred: TokenPrediction, noised: Noised) -> Measured:
     """-log p(x_0 | x_t) on target tokens, unweighted: a loss of training, no bound. Weights are 1 on these tokens."""
-    log_p = pred.log_clean().gather(-1, noised.x0[..., None])[..., 0]
+    log_p = at_ids(pred.log_clean(), noised.x0)
     values = -torch.where(noised.target_mask, log_p, 0.0)
     return Measured(values, noised.target_mask.to(values.dtype))
 
@@ -56,22 +56,29 @@ def flow_kl(pred: TokenPrediction, noised: Noised) -> Measured:
 
     # log p(x_0 | x_t) and log p(x_t | x_t) of every position: B L V -> B L
     log_clean = pred.log_clean()
-    log_p = log_clean.gather(-1, x0[..., None])[..., 0]
-    log_stay = log_clean.gather(-1, x[..., None])[..., 0]
+    log_p = at_ids(log_clean, x0)
+    log_stay = at_ids(log_clean, x)
 
     # A token that is x_0 should not jump, every other one should jump to x_0.
-    divergence = torch.where(x == x0, -log_stay.expm1(), -log_p - log_stay.exp())
+    should_stay = -log_stay.expm1()
+    should_jump = -log_p - log_stay.exp()
+    divergence = torch.where(x == x0, should_stay, should_jump)
     return _weighted(torch.where(noised.target_mask, divergence, 0.0), noised)
 
 
 def _weighted(values: Float[Tensor, "B L"], noised: Noised) -> Measured:
-    """Return values times -alpha' / (1 - alpha) = sigma' / (exp(sigma) - 1)."""
-    # One weight per sample or per position: B 1 or B L
+    """Return values times the rate at which tokens are revealed, with weight 1 where nothing is fixed."""
+    values = values * reveal_rate(noised).to(values.dtype)
+    free = ~noised.fixed
+    return Measured(values, free.to(values.dtype))
+
+
+def reveal_rate(noised: Noised) -> Float[Tensor, "B #L"]:
+    """Return -alpha' / (1 - alpha) = sigma' / (exp(sigma) - 1), per sample or per position."""
     sigma = over(noised.noise.sigma, noised.x0)
     rate = over(noised.noise.rate, noised.x0)
-    # At sigma = 0 no token is masked, and the weight would be infinite.
-    weight = torch.where(sigma > 0, rate / sigma.expm1(), 0.0)
-    return Measured(values * weight.to(values.dtype), (~noised.fixed).to(values.dtype))
+    # At sigma = 0 no token is masked, and the rate would be infinite.
+    return torch.where(sigma > 0, rate / sigma.expm1(), 0.0)
 
 
 def score_entropy(pred: TokenPrediction, noised: Noised) -> Measured:
@@ -94,7 +101,7 @@ def score_entropy(pred: TokenPrediction, noised: Noised) -> Measured:
     x = noised.state.x
     x0 = noised.x0
     prior = noised.prior
-    prior_prob = _at(prior, x)
+    prior_prob = _lookup(prior, x)
     active = ~noised.fixed & (prior_prob > 0)
 
     # log s(y) of the model: B L V. Inactive positions get finite numbers, as 0 times NaN would be
@@ -109,15 +116,27 @@ def score_entropy(pred: TokenPrediction, noised: Noised) -> Measured:
     )
 
     # sigma' prior(x_t), the forward rate to x_t
-    weight = over(noised.noise.rate, x).to(prior_prob.dtype) * prior_prob
-    values = torch.where(active, weight.to(log_score.dtype) * divergence, 0.0)
-    return Measured(values, (~noised.fixed).to(values.dtype))
+    rate = over(noised.noise.rate, x).to(prior_prob.dtype)
+    weight = (rate * prior_prob).to(log_score.dtype)
+    values = torch.where(active, weight * divergence, 0.0)
+    free = ~noised.fixed
+    return Measured(values, free.to(values.dtype))
 
 
-def _at(
+def at_ids(
+    values: Shaped[Tensor, "B L V"], ids: Int[Tensor, "B L"]
+) -> Shaped[Tensor, "B L"]:
+    """Return the value of each position at its id."""
+    return values.gather(-1, ids[..., None])[..., 0]
+
+
+def _lookup(
     table: Shaped[Tensor, "rows V"], x: Int[Tensor, "B L"]
 ) -> Shaped[Tensor, "B L"]:
-    return table.expand(x.shape[1], -1)[torch.arange(x.shape[1], device=x.device), x]
+    """Return the entry of each position's row at its id."""
+    length = x.shape[1]
+    position = torch.arange(length, device=x.device)
+    return table.expand(length, -1)[position, x]
 
 
 def _log_ratios(
@@ -136,18 +155,19 @@ def _log_ratios(
     assert noised.prior is not None
     x = noised.state.x
     x0 = noised.x0
-    log_alpha = -over(noised.noise.sigma, x).to(noised.prior.dtype)
+    sigma = over(noised.noise.sigma, x)
+    log_alpha = -sigma.to(noised.prior.dtype)
     log_one_minus_alpha = (-log_alpha.expm1()).log()
     # log((1 - alpha) prior(y)) at y = x_t and y = x_0
-    log_drawn = log_one_minus_alpha + _at(noised.prior, x).log()
-    log_drawn_x0 = log_one_minus_alpha + _at(noised.prior, x0).log()
+    log_drawn = log_one_minus_alpha + _lookup(noised.prior, x).log()
+    log_drawn_x0 = log_one_minus_alpha + _lookup(noised.prior, x0).log()
 
     # q(x_t | x_0) over (1 - alpha) prior(x_t): an unmoved token stayed or was drawn again.
     stayed = torch.logaddexp(log_alpha - log_drawn, torch.zeros_like(log_drawn))
     unmoved = torch.where(x == x0, stayed, 0.0)
 
     # r(y) = (1 - alpha) prior(y) / q(x_t | x_0), and at y = x_0 with alpha added above
-    log_ratio = -unmoved - _at(log_prior, x)
+    log_ratio = -unmoved - _lookup(log_prior, x)
     log_ratio_x0 = torch.logaddexp(log_alpha, log_drawn_x0) - log_drawn - unmoved
     return torch.where(active, log_ratio, 0.0), torch.where(active, log_ratio_x0, 0.0)
 
@@ -163,30 +183,29 @@ class _Divergence(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        log_score: Float[Tensor, "B L V"],
-        log_ratio: Float[Tensor, "B L"],
-        log_ratio_x0: Float[Tensor, "B L"],
-        log_prior: Float[Tensor, "rows V"],
-        x: Int[Tensor, "B L"],
-        x0: Int[Tensor, "B L"],
+        ctx: Any, log_score: Float[Tensor, "B L V"], *ratios: Tensor
     ) -> Float[Tensor, "B L"]:
-        ctx.save_for_backward(log_score, log_ratio, log_ratio_x0, log_prior, x, x0)
-        gap, ratio = _compare(log_score, log_ratio, log_ratio_x0, log_prior, x, x0)
+        """Return the sums; arguments as of `_compare`."""
+        ctx.save_for_backward(log_score, *ratios)
+        gap, ratio = _compare(log_score, *ratios)
         # r (exp(d) - 1 - d)
         terms = _beyond_linear(gap).mul_(ratio)
         # The largest tensors of a step: this one is freed before the next is made.
         del ratio
-        return torch.where(gap < FAR, terms, log_score.exp()).sum(-1)
+        terms = torch.where(gap < FAR, terms, log_score.exp())
+        return terms.sum(-1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Float[Tensor, "B L"]) -> tuple[Tensor | None, ...]:
         # Recomputed, for keeping d and r would double the memory.
-        log_score, *rest = ctx.saved_tensors
-        gap, ratio = _compare(log_score, *rest)
-        grad = torch.where(gap < FAR, gap.expm1().mul_(ratio), log_score.exp())
-        return grad.mul_(grads[0][..., None]), None, None, None, None, None
+        log_score, *ratios = ctx.saved_tensors
+        gap, ratio = _compare(log_score, *ratios)
+        # s - r = r (exp(d) - 1)
+        near = gap.expm1().mul_(ratio)
+        grad = torch.where(gap < FAR, near, log_score.exp())
+        grad.mul_(grads[0][..., None])
+        return grad, None, None, None, None, None
 
 
 def _beyond_linear(d: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -231,5 +250,6 @@ def _compare(
     x0 = x0[..., None]
     gap_x0 = (log_score.gather(-1, x0) - log_ratio_x0).to(dtype)
     gap.scatter_(-1, x0, gap_x0).scatter_(-1, x, 0.0)
-    ratio.scatter_(-1, x0, log_ratio_x0.exp().to(dtype)).scatter_(-1, x, 0.0)
+    ratio_x0 = log_ratio_x0.exp().to(dtype)
+    ratio.scatter_(-1, x0, ratio_x0).scatter_(-1, x, 0.0)
     return gap, ratio

@@ -132,7 +132,8 @@ class GaussianProcess(protocols.GaussianProcess):
         # q(x_t | x_0) = N(a x_0, b^2)
         eps = torch.randn_like(x).masked_fill(~where, 0.0)
         a, b = self.scales(noise, x)
-        return self._state(torch.where(where, a * x + b * eps, x), where), eps
+        x = torch.where(where, a * x + b * eps, x)
+        return self._state(x, where), eps
 
     def scales(
         self, noise: Noise, like: Float[Tensor, "B L M"]
@@ -181,7 +182,8 @@ class GaussianProcess(protocols.GaussianProcess):
         spread = (variance_s * share).sqrt().to(x.dtype)
         keep = (variance_s * (1 - share)).sqrt().to(x.dtype)
 
-        new = (-sigma_s / 2).exp().to(x.dtype) * pred.x0 + keep * pred.eps
+        signal = (-sigma_s / 2).exp().to(x.dtype)
+        new = signal * pred.x0 + keep * pred.eps
         if eta > 0:
             if eps is None:
                 eps = torch.randn_like(x)

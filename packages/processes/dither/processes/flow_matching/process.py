@@ -79,7 +79,9 @@ class FlowMatchingProcess(GaussianProcess):
         # Factors of x_0 and eps under diffusion, scaled so that they add up to 1
         a = (-sigma / 2).exp()
         b = one_minus_exp(sigma).sqrt()
-        return (a / (a + b)).to(like.dtype), (b / (a + b)).to(like.dtype)
+        one_minus_u = a / (a + b)
+        u = b / (a + b)
+        return one_minus_u.to(like.dtype), u.to(like.dtype)
 
     def read(
         self, raw: Float[Tensor, "B L M"], state: State, noise: Noise

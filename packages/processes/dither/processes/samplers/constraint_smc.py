@@ -111,6 +111,7 @@ def _step(
 
     from ..precision import wide
     from ..tokens.categorical import draw
+    from ..tokens.posterior import at_ids
     from ..tokens.temperature import warp_options
 
     # log p(v) and log psi(x with v at l) of every id v at the chosen position: K B V
@@ -137,7 +138,7 @@ def _step(
     log_psi = _select(log_psi, indices)
 
     token = draw(warp_options(log_odds.log_softmax(-1), options).exp())
-    log_psi = log_psi.gather(-1, token[..., None])[..., 0]
+    log_psi = at_ids(log_psi, token)
     return _Particles(torch.where(chosen, token[..., None], x), log_weight, log_psi)
 
 

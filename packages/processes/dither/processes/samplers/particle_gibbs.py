@@ -181,7 +181,7 @@ def log_step_prob(
     from dither.registry.contracts.records import over
 
     from ..precision import wide
-    from ..tokens.posterior import Posterior, lookup
+    from ..tokens.posterior import Posterior, at_ids, lookup
     from ..tokens.prediction import log_context
 
     assert isinstance(process.space, TokenSpace)
@@ -194,8 +194,8 @@ def log_step_prob(
     log_m = log_context(rows, posterior.at(known))[0].double()
     ids_t = x[known]
     ids_s = x_s[known]
-    m_t = log_m.gather(-1, ids_t[:, None])[:, 0].exp()
-    m_s = log_m.gather(-1, ids_s[:, None])[:, 0].exp()
+    m_t = at_ids(log_m, ids_t).exp()
+    m_s = at_ids(log_m, ids_s).exp()
 
     prior_t = lookup(prior, x)[known]
     prior_s = lookup(prior, x_s)[known]

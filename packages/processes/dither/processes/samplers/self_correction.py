@@ -90,6 +90,7 @@ class SelfCorrect(TokenSampler):
         from dither.registry.contracts.records import State
 
         from ..tokens.categorical import draw_log
+        from ..tokens.posterior import at_ids
         from ..tokens.temperature import warp_options
         from ..tokens.unmasking import top_positions
 
@@ -111,7 +112,7 @@ class SelfCorrect(TokenSampler):
             draft = x.masked_scatter(where, ids)
 
             # Of the tokens that would change, the likeliest replacements are accepted.
-            log_p_draft = log_p.gather(-1, ids[:, None])[:, 0]
+            log_p_draft = at_ids(log_p, ids)
             score = torch.zeros_like(x, dtype=log_p.dtype)
             score = score.masked_scatter(where, log_p_draft)
             accepted = active * self.tokens

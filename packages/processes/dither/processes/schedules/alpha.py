@@ -122,7 +122,8 @@ class SigmoidAlpha(AlphaSchedule):
         if not self.start < self.end:
             raise ValueError(f"start = {self.start:g} must be below end = {self.end:g}")
         # tanh(u / 2) is 2 sigmoid(u) - 1, and cannot overflow.
-        low, high = (math.tanh(u / self.tau / 2) for u in (self.start, self.end))
+        low = math.tanh(self.start / self.tau / 2)
+        high = math.tanh(self.end / self.tau / 2)
         if high - low < FLAT:
             raise ValueError(
                 f"the sigmoid is flat from start = {self.start:g} to end = {self.end:g}"
@@ -139,8 +140,9 @@ class SigmoidAlpha(AlphaSchedule):
         # The stretch from start to end, scaled to run from 0 to 1
         value = ((start + (end - start) * t) / tau).sigmoid()
         # sigmoid' = sigmoid (1 - sigmoid)
-        derivative = value * (1 - value) * (end - start) / tau / (high - low)
-        return (value - low) / (high - low), derivative
+        slope = value * (1 - value) * (end - start) / tau
+        rise = high - low
+        return (value - low) / rise, slope / rise
 
 
 def _sigmoid(u: float) -> float:

@@ -133,8 +133,8 @@ class CosineBeta(Betas):
     def betas(self) -> Sequence[float]:
         alphas = []
         for i in range(self.steps + 1):
-            angle = (i / self.steps + OFFSET) / (1 + OFFSET) * math.pi / 2
-            alphas.append(math.cos(angle) ** 2)
+            share = (i / self.steps + OFFSET) / (1 + OFFSET)
+            alphas.append(math.cos(share * math.pi / 2) ** 2)
         # At the end alpha is 0, and the last beta would be 1.
         return [min(1 - later / alpha, self.most) for alpha, later in pairwise(alphas)]
 
@@ -151,9 +151,9 @@ def sigmas(betas: Sequence[float], zero_snr: bool = False) -> list[float]:
         return sums
 
     # sqrt(alpha) -> (sqrt(alpha) - its last value) * scale, which keeps the first value
-    roots = [math.exp(-sigma / 2) for sigma in sums]
-    scale = roots[0] / (roots[0] - roots[-1])
-    rescaled = [-2 * math.log(scale * (root - roots[-1])) for root in roots[:-1]]
+    *roots, last = [math.exp(-sigma / 2) for sigma in sums]
+    scale = roots[0] / (roots[0] - last)
+    rescaled = [-2 * math.log(scale * (root - last)) for root in roots]
     # The last sigma would be infinite.
     return [*rescaled, max(MAX_SIGMA, rescaled[-1] + 1)]
 

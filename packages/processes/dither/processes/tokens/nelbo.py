@@ -32,7 +32,7 @@ from dither.registry.contracts.spaces import TokenSpace
 from ..options import MAX_POSITIONS
 from ..precision import one_minus_exp, wide, wide_dtype
 from ..timestep_sampling import TimestepSampling, time_of
-from .posterior import lookup
+from .posterior import at_ids, lookup
 
 __all__ = [
     "Denoise",
@@ -91,8 +91,8 @@ def nelbo(
 
 def _cross_entropy(pred: Any, clean: Clean) -> Float[Tensor, "B L"]:
     """-log p(x_0 | x_t) at every position."""
-    log: Tensor = pred.log_clean().gather(-1, clean.x0[..., None])[..., 0]
-    return -log.double()
+    log_p = at_ids(pred.log_clean(), clean.x0)
+    return -log_p.double()
 
 
 def _prior_kl(
@@ -164,7 +164,7 @@ def exact_nelbo(process: TokenProcess, clean: Clean, denoise: Denoise) -> Measur
         k = wide(masked.sum(1))
         for m, t, node_weight in zip(levels, times, node_weights, strict=True):
             log_clean = denoise(State.of(x), t.expand(len(x))).log_clean()
-            log_p = wide(log_clean.gather(-1, clean.x0[..., None])[..., 0])
+            log_p = wide(at_ids(log_clean, clean.x0))
             probability = node_weight * m ** (k - 1) * (1 - m) ** (count - k)
             # A row whose set comes again as an empty one counts once.
             probability = torch.where(k > 0, probability, 0.0)

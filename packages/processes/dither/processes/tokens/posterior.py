@@ -26,7 +26,7 @@ from dither.registry.contracts.records import Noise, over
 from ..precision import wide
 from .categorical import block_sums
 
-__all__ = ["Posterior", "lookup", "noise_at"]
+__all__ = ["Posterior", "at_ids", "lookup", "noise_at"]
 
 LARGE_VOCAB = 4096
 """Number of ids above which `context_of_score` computes in the precision of the score."""
@@ -48,7 +48,16 @@ def lookup(
     """Return the entry of each position's row at its id."""
     if len(table) == 1:
         return table.take(x)
-    return table.expand(x.shape[1], -1)[torch.arange(x.shape[1], device=x.device), x]
+    length = x.shape[1]
+    position = torch.arange(length, device=x.device)
+    return table.expand(length, -1)[position, x]
+
+
+def at_ids(
+    values: Shaped[Tensor, "*N V"], ids: Int[Tensor, " *N"]
+) -> Shaped[Tensor, " *N"]:
+    """Return the value of each position at its id."""
+    return values.gather(-1, ids[..., None])[..., 0]
 
 
 class Posterior:

@@ -15,7 +15,7 @@ from torch import Tensor
 from dither.registry.contracts.records import TokenPrediction
 
 from ..precision import wide
-from .posterior import Posterior, lookup
+from .posterior import Posterior, at_ids, lookup
 
 if TYPE_CHECKING:
     from ..options import PredictionType
@@ -83,13 +83,13 @@ def log_context(pred: TokenPrediction, posterior: Posterior) -> Float[Tensor, "B
 
 def log_leaving(pred: TokenPrediction, x: Int[Tensor, "B L"]) -> Float[Tensor, "B L"]:
     """Return the log of the sum of all scores except that of x_t, (1 - p_t(x_t)) / p_t(x_t)."""
-    ids = x[..., None]
     if not isinstance(pred, CategoricalPrediction) or pred.predict == "score":
-        return pred.log_score().scatter(-1, ids, -torch.inf).logsumexp(-1)
+        other_scores = pred.log_score().scatter(-1, x[..., None], -torch.inf)
+        return other_scores.logsumexp(-1)
 
     # From probabilities it needs one id per position instead of the scores of all: B L
     posterior = pred.posterior
-    log_m = wide(pred.log_context().gather(-1, ids)[..., 0])
+    log_m = wide(at_ids(pred.log_context(), x))
     alpha = posterior.log_alpha.exp()
     one_minus_alpha = posterior.log_one_minus_alpha.exp()
     prior_prob = lookup(posterior.prior, x)

@@ -40,7 +40,7 @@ from .nelbo import (
     nelbo,
     place_times,
 )
-from .posterior import Posterior, lookup
+from .posterior import Posterior, at_ids, lookup
 from .prediction import CategoricalPrediction, log_context
 from .unmasking import fill, uncertain
 
@@ -203,7 +203,7 @@ class TokenProcess(protocols.TokenProcess):
         def complete(rows: TokenPrediction) -> State:
             # log m of the N positions of `at`: N V
             log_m = log_context(rows, posterior.at(at))[0]
-            m = wide(log_m.gather(-1, x[at][:, None])[:, 0]).exp()
+            m = wide(at_ids(log_m, x[at])).exp()
             moves = m <= largest_m[at]
             ids = torch.where(moves, new[at], x[at])
             draws = moves & from_model[at]

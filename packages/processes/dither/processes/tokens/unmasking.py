@@ -11,7 +11,7 @@ from dither.registry.contracts.records import Clean, TokenPrediction
 
 from ..precision import wide, wide_dtype
 from .categorical import draw_log
-from .posterior import lookup
+from .posterior import at_ids, lookup
 
 __all__ = ["fill", "fully_masked", "gumbel", "log_prob", "top_positions", "uncertain"]
 
@@ -45,7 +45,7 @@ def fill(
 
 def log_prob(rows: TokenPrediction, ids: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
     """Return log p(x_0 = id | x_t) at the chosen positions, given their prediction."""
-    return wide(rows.log_clean()[0].gather(-1, ids[:, None])[:, 0])
+    return wide(at_ids(rows.log_clean()[0], ids))
 
 
 def top_positions(
