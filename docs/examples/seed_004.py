@@ -47,7 +47,7 @@ class SeedLoss(LossSpec):
     serves = TOKENS
 
     def check(self, process: ProcessFacts) -> Iterable[Misfit]:
-        """Yield unless the process is that of the document."""
+        """Require the process of the document."""
         yield from super().check(process)
         yield from uniform_scores(self, process)
 
@@ -111,7 +111,7 @@ class MaskedCEActive(LossSpec):
     """By name of the field: weight of its tokens (lambda), or one weight per clean id, in order. By default 1."""
 
     def check(self, process: ProcessFacts) -> Iterable[Misfit]:
-        """Yield unless the process masks tokens, the model predicts the posterior, and the weights fit."""
+        """Require a process that masks tokens, a model of the posterior, and weights that fit."""
         yield from super().check(process)
         if not isinstance(process.space, TokenSpace):
             return
@@ -205,7 +205,7 @@ class SeedSampler(SamplerSpec):
     """Times from 1 to 0, both ends included; the model is called once at each."""
 
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
-        """Yield unless the process is that of the document."""
+        """Require the process of the document."""
         yield from super().check(process, model)
         yield from uniform_scores(self, process)
 
@@ -239,7 +239,7 @@ def sample(
 
 
 def uniform_scores(spec: Spec, process: ProcessFacts) -> Iterable[Misfit]:
-    """Yield unless the process is uniform with predicted scores."""
+    """Require a uniform process with predicted scores."""
     if process.space.data == "tokens" and (process.prior, process.predict) != (
         "uniform",
         "score",
