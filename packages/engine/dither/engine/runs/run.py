@@ -52,7 +52,7 @@ from ..training.device import differences, environment, git_state
 from ..training.diffusion import Diffusion
 from ..training.evaluation import evaluate
 from ..training.model_summary import require_memory
-from ..training.nan_guard import NonFinite, describe_data
+from ..training.nan_guard import NonFinite, NonFiniteData, describe_data
 from ..training.shape_check import require_shapes
 from ..training.trainer import Trainer
 from .loading import build, start_from
@@ -136,7 +136,7 @@ def _exit_code(error: Exception, timeout: float, errors: Console) -> int:
         code, message = FAILED, stopped(error)
     elif isinstance(error, Damaged):
         code, message = DAMAGED, str(error)
-    elif isinstance(error, Vanished):
+    elif isinstance(error, Vanished | NonFiniteData):
         code, message = error.exit_code, stopped(error.problems[0].message)
     elif isinstance(error, NonFinite):
         code, message = NON_FINITE, stopped(error)
@@ -445,7 +445,7 @@ class Run:
 
     def _add_notes(self, error: BaseException) -> None:
         """Add to an error what is needed to continue after it, and call the hook."""
-        if isinstance(error, NonFinite):
+        if isinstance(error, NonFinite | NonFiniteData):
             error.add_note(f"the data: {describe_data(self.experiment)}")
         newest = self.saver.newest
         if isinstance(error, Vanished):

@@ -21,11 +21,18 @@ from dither.registry.contracts.protocols import (
     Split,
     is_likelihood,
 )
-from dither.registry.contracts.records import Clean, Measured, Noised, TensorRecord
+from dither.registry.contracts.records import (
+    Clean,
+    Measured,
+    Noised,
+    TensorRecord,
+    over,
+)
 from dither.registry.spec.base import shown
 
 from .device import to_device
 from .diffusion import Diffusion
+from .nan_guard import NonFiniteData, rows_with_nan
 from .randomness import Stream, preserved_generators, seed_generators
 
 __all__ = [
@@ -76,6 +83,10 @@ def evaluate(
             for rows, clean, t, noised in batches:
                 if stopped():
                     return None
+                # The values of padding mean nothing.
+                values = clean.x0.where(over(clean.valid, clean.x0), 0)
+                if bad := rows_with_nan([values], rows):
+                    raise NonFiniteData(split, bad)
                 context = system.context(clean)
                 prediction = system.denoise(noised.state, t, clean, context=context)
                 measured = system.loss(prediction, noised)
@@ -88,11 +99,34 @@ def evaluate(
                     intervals.update(rows, metrics, clean, bound)
     finally:
         system.train(was_training)
-    first, *others = (metrics.compute() for metrics in accumulators)
-    merged = merge_metrics(
-        {"loss": float(total / weight), **first}, *others, intervals.compute()
-    )
+    loss = float(total / weight)
+    try:
+        first, *others = (metrics.compute() for metrics in accumulators)
+    except (ValueError, ArithmeticError) as error:
+        # scipy refuses NaN, of which the data are a likelier cause than the metric.
+        if math.isfinite(loss):
+            raise
+        reason = f"the loss is {loss:g}, and a metric failed: {error}"
+        bad = _rows_with_nan(system, count, batch_size, split)
+        raise NonFiniteData(split, bad, reason) from error
+    if not math.isfinite(loss):
+        bad = _rows_with_nan(system, count, batch_size, split)
+        if bad:
+            raise NonFiniteData(split, bad, "in their conditions")
+    merged = merge_metrics({"loss": loss, **first}, *others, intervals.compute())
     return without_likelihoods(system, merged)
+
+
+def _rows_with_nan(
+    system: Diffusion, count: int, batch_size: int, split: Split
+) -> list[int]:
+    """Return the samples of which a condition is NaN or inf; a model may know what that means."""
+    bad: list[int] = []
+    for start in range(0, count, batch_size):
+        rows = range(start, min(start + batch_size, count))
+        clean = system.task.batch(split, rows)
+        bad += rows_with_nan(clean.cond.values(), rows)
+    return bad
 
 
 def _update(metrics: Metrics, batch: tuple[Any, ...], is_last: bool) -> None:

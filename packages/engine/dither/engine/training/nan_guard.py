@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.optim import Optimizer
 
-from dither.registry.config.errors import dotted
+from dither.registry.config.errors import Problem, Refused, dotted
 from dither.registry.spec.base import components_in, path_mark
 
 from ..config.experiment import Experiment
@@ -19,9 +19,11 @@ from ..config.experiment import Experiment
 __all__ = [
     "FiniteGuard",
     "NonFinite",
+    "NonFiniteData",
     "Outcome",
     "all_finite",
     "describe_data",
+    "rows_with_nan",
     "step_where",
 ]
 
@@ -184,6 +186,32 @@ class NonFinite(Exception):  # noqa: N818 - the name of an event, like the exit 
             "the weights were not updated; lower train.optimizer.lr, or set train.clip to 1 or less; "
             f"{which}: {rows}"
         )
+
+
+class NonFiniteData(Refused):
+    """NaN or inf in the data of an evaluation. The command line exits with 4."""
+
+    exit_code = 4
+
+    def __init__(self, split: str, rows: Sequence[int], reason: str = "") -> None:
+        listed = ", ".join(map(str, rows[:SHOWN]))
+        if len(rows) > SHOWN:
+            listed += ", ..."
+        message = f"NaN or inf in the evaluation of the {split} split"
+        if rows:
+            message = f"NaN or inf in the {split} split: samples {listed}"
+        if reason:
+            message += f" ({reason})"
+        super().__init__(Problem(message, ("task",), code="non-finite"))
+
+
+def rows_with_nan(tensors: Iterable[Tensor], rows: Sequence[int]) -> list[int]:
+    """Return the rows at which a tensor, whose first dimension they are, is NaN or inf."""
+    bad = torch.zeros(len(rows), dtype=torch.bool)
+    for tensor in tensors:
+        if tensor.is_floating_point():
+            bad |= ~tensor.isfinite().reshape(len(rows), -1).all(1).cpu()
+    return [rows[place] for place in bad.nonzero()[:, 0].tolist()]
 
 
 def describe_data(experiment: Experiment) -> str:
