@@ -540,3 +540,22 @@ def test_points_run_no_code_of_the_working_folder(tmp_path):
     )
     assert done.returncode == 1
     assert b"missing" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("axes", "count"),
+    [
+        (["seed=[1, 2, 1, 2, 1]"], 2),
+        (["seed=[1, 1]", "train.optimizer.lr=[0.1, 1e-1, 0.2]"], 2),
+        (
+            ["train.lr_schedule=['cosine', {use = 'cosine', warmup = 0}]"],
+            1,
+        ),
+    ],
+)
+def test_equal_points_of_a_grid_are_run_once(begin, output, axes, count):
+    code, sweep = begin(*axes)
+    assert code == 0
+    assert len(sweep.folders()) == count
+    assert (sweep.path / "log.txt").read_text().count("begin") == count
+    assert f"{count} points, all valid; " in output()

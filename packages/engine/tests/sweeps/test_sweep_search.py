@@ -248,3 +248,50 @@ def test_a_damaged_point_has_no_values(tmp_path, text):
             tmp_path, {"search": SMALL, "points": []}
         ).folders()
     ] == [{}]
+
+
+FINITE = """
+[sweep.search]
+trials = 9
+sampler = "SAMPLER"
+warmup = 100
+[sweep.search.space]
+SPACE
+"""
+SPACES = {
+    '"train.optimizer.lr" = [0.1, 0.2]': 2,
+    '"train.optimizer.lr" = { low = 0.1, high = 0.3, step = 0.1 }': 3,
+    '"train.optimizer.lr" = { low = 0.2, high = 0.2 }': 1,
+    'seed = { low = 1, high = 2 }\n"train.accumulate" = [1, 2]': 4,
+    # A batch of 8 is not divisible by 3.
+    '"train.accumulate" = [1, 3, 2]': 2,
+    '"train.lr_schedule" = ["cosine", { use = "linear", final = 0.5 }]': 2,
+}
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("space", SPACES)
+def test_no_point_of_a_search_is_run_twice(
+    begin, console, output, space, sampler, jobs
+):
+    text = FINITE.replace("SPACE", space).replace("SAMPLER", sampler)
+    code, sweep = begin(text=text, jobs=jobs)
+    assert code == 0, output()
+    values = [json.dumps(folder.values) for folder in sweep.folders()]
+    assert len(values) == len(set(values)) == SPACES[space]
+    assert "points of the space are known" in output()
+    log = (sweep.path / "log.txt").read_text()
+    assert log.count("begin") == SPACES[space]
+
+    # A second time on top, nothing is left to do.
+    assert resume_sweep(sweep.path, Settings(jobs=jobs), console) == 0
+    assert (sweep.path / "log.txt").read_text() == log
+
+
+def test_a_large_discrete_space_gives_distinct_points(begin):
+    space = "seed = { low = 1, high = 12 }"
+    code, sweep = begin(text=FINITE.replace("SPACE", space).replace("SAMPLER", "tpe"))
+    assert code == 0
+    seeds = [folder.values["seed"] for folder in sweep.folders()]
+    assert len(set(seeds)) == len(seeds) == 9

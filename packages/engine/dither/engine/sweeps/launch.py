@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from ..config.load_experiment import Loaded, check_experiment, open_experiment
 from ..files.resource_errors import shortage
 from ..files.run_folders import require_folder
 from ..runs.progress import Screen, say
+from ..runs.run_directory import resolved
 from ..runs.signals import STOPPED
 from .directory import MARK, RESUMABLE, SweepDirectory, rows_of, show_rows, write_json
 from .point_process import EXHAUSTED, run_job
@@ -160,8 +162,12 @@ def start_sweep(
         say(console, f"{search.trials} points, to {search.direction} {search.metric}")
         facts["search"] = search.model_dump()
     else:
-        points = check_points(document, plugins, read_points(document))
-        say(console, f"{len(points)} points, all valid")
+        given = check_points(document, plugins, read_points(document))
+        points = _without_repetitions(given)
+        repeated = ""
+        if len(points) < len(given):
+            repeated = f"; {len(given) - len(points)} equal to another are left out"
+        say(console, f"{len(points)} points, all valid{repeated}")
     if settings.dry_run:
         for point, _ in points:
             say(console, point.name)
@@ -173,6 +179,17 @@ def start_sweep(
         [sweep.add(point.name, point.by_key, loaded) for point, loaded in points]
     )
     return _run_sweep(sweep, settings, console)
+
+
+def _without_repetitions(
+    points: Sequence[tuple[Point, Loaded]],
+) -> list[tuple[Point, Loaded]]:
+    """Return the points without those whose experiment, with every default, is that of another."""
+    unique: dict[str, tuple[Point, Loaded]] = {}
+    for point, loaded in points:
+        key = json.dumps(resolved(loaded), sort_keys=True, default=str)
+        unique.setdefault(key, (point, loaded))
+    return list(unique.values())
 
 
 def resume_sweep(path: Path, settings: Settings, console: Console | None = None) -> int:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import math
 import os
+import random
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any
@@ -24,7 +28,7 @@ from dither.registry.spec.misfit import Path
 from ..config.experiment import Experiment
 from ..config.load_experiment import check_experiment, open_experiment
 from ..config.options import Range, Search
-from ..files.metrics_file import read_metrics
+from ..files.metrics_file import read_metrics, rounded
 from ..runs.progress import say
 from .directory import (
     RESUMABLE,
@@ -45,6 +49,10 @@ MAX_REJECTED = 100
 """Invalid points for each trial before the search gives up."""
 
 
+MAX_VALUES = 10_000
+"""Points of a space up to which a search takes one that is new in place of a known one."""
+
+
 @dataclass(frozen=True)
 class Key:
     """A key to vary, the path of its values in the document, and a range or a list of choices."""
@@ -58,6 +66,21 @@ class Key:
         if isinstance(self.values, list):
             return self.values
         return [self.values.low, self.values.high]
+
+    def all(self) -> Sequence[Any] | None:
+        """Return every value, as the study stores it; None if there are more than `MAX_VALUES`."""
+        values = self.values
+        count = math.inf
+        if isinstance(values, list):
+            return range(len(values))
+        if values.low == values.high:
+            return [values.low]
+        if values.integral or values.step:
+            step = values.step or 1
+            count = math.floor((values.high - values.low) / step + 1e-9) + 1
+        if count > MAX_VALUES:
+            return None
+        return [values.low + number * step for number in range(int(count))]
 
     def suggest(self, trial: Any) -> Any:
         """Choose a value; the study stores the index of a choice, since it may be a table."""
@@ -195,6 +218,35 @@ def _read_values(path: Path, value: Any) -> Range | list[Any]:
     return Range.model_validate(value)
 
 
+def _key_of(values: Mapping[str, Any]) -> str:
+    """Return a text that is the same for equal values; floats may differ in their last digits."""
+    plain = {key: rounded(value) for key, value in values.items()}
+    return json.dumps(plain, sort_keys=True, default=str)
+
+
+def _all_points(space: Sequence[Key]) -> dict[str, dict[str, Any]]:
+    """Return the parameters of all points of a space by `_key_of`; none if they are too many."""
+    axes = []
+    for key in space:
+        values = key.all()
+        if values is None:
+            return {}
+        axes.append(values)
+    if math.prod(map(len, axes)) > MAX_VALUES:
+        return {}
+
+    points = {}
+    names = [dotted(key.path) for key in space]
+    for combination in itertools.product(*axes):
+        values = []
+        for key, value in zip(space, combination, strict=True):
+            is_choice = isinstance(key.values, list)
+            values.append((key.path, key.values[value] if is_choice else value, None))
+        parameters = dict(zip(names, combination, strict=True))
+        points[_key_of(make_point("", values).by_key)] = parameters
+    return points
+
+
 class Trials(PointList):
     """The points of a search; other processes may run some of them."""
 
@@ -216,6 +268,9 @@ class Trials(PointList):
             sweep.record()
         self.study = open_study(sweep.path / JOURNAL, self.search, len(self.folders))
         self.trials: dict[str, Any] = {}
+        # Every point that was suggested, those with invalid values included.
+        self.suggested: set[str] = set()
+        self.all = _all_points(self.space)
         # Some may have ended after their search was killed.
         for folder in self.folders:
             if self._open_trial(folder):
@@ -239,7 +294,12 @@ class Trials(PointList):
                 yield folder
         for _ in range(MAX_REJECTED * self.search.trials):
             # Failures count, or a search might never end.
-            if len(self.sweep.folders()) >= self.search.trials:
+            folders = self.sweep.folders()
+            if len(folders) >= self.search.trials:
+                return
+            self.suggested.update(_key_of(folder.values) for folder in folders)
+            if self.all and len(self.suggested) >= len(self.all):
+                say(self.console, f"all {len(self.all)} points of the space are known")
                 return
             if new := self._suggest():
                 yield new
@@ -248,10 +308,16 @@ class Trials(PointList):
         )
 
     def _suggest(self) -> PointFolder | None:
-        """Make the folder of a new point; return None if its values are incompatible."""
+        """Make the folder of a new point; return None if it is known, or its values incompatible."""
         trial = self.study.ask()
         values = [(key.path, key.suggest(trial), None) for key in self.space]
         point = make_point(f"{trial.number:0{len(str(self.search.trials))}}", values)
+        key = _key_of(point.by_key)
+        self.suggested.add(key)
+        for folder in self.sweep.folders():
+            if _key_of(folder.values) == key:
+                self._tell_known(trial, folder)
+                return None
         try:
             loaded = check_experiment(point.document(self.base), self.plugins)
         except Refused as refused:
@@ -268,6 +334,19 @@ class Trials(PointList):
         )
         self.trials[folder.name] = trial
         return folder
+
+    def _tell_known(self, trial: Any, folder: PointFolder) -> None:
+        """Tell the study the result of a point that was suggested again, and suggest a new one."""
+        values = self._values(folder) if folder.status()["state"] == "done" else []
+        if values:
+            self.study.tell(trial, values[-1][1])
+        else:
+            self.study.tell(trial, state=_optuna().trial.TrialState.FAIL)
+        # A sampler may suggest the best of few points again and again.
+        new = [point for key, point in self.all.items() if key not in self.suggested]
+        if new:
+            choice = random.Random(self.search.seed + trial.number).choice(new)
+            self.study.enqueue_trial(choice)
 
     def should_prune(self, point: PointFolder) -> bool:
         """Report new evaluations to the study, and return whether it prunes the point."""
