@@ -104,3 +104,113 @@ def test_run_without_a_name_lists_the_experiments(capsys, monkeypatch):
     assert max(map(len, lines)) <= 80
     # Each has a description.
     assert not [line for line in lines if line.strip().count("/") and " " not in line.strip()]  # fmt: skip
+
+
+SUMMARY = {
+    "figures": {
+        "valid": {
+            "nats_per_graph": 40.8431, "nats_per_graph_ci95": 0.88, "auc": 0.8871, "auc_ci95": 0.02,
+            "colour": 3.0,
+        },
+        "sample": {"unique": 0.99, "unique_floor": 1.0, "edge_js": 0.07823, "edge_js_floor": 0.01297},
+    },
+    "baselines": {
+        "nats_per_graph/unigram": 48.32, "nats_per_graph/uniform": 65.28, "auc/boosting": 0.8981,
+        "auc/a-model-with-a-long-name": 0.5, "auc/another-model-with-a-long-name": 0.6, "colour/red": 2.0,
+        "sample unique/shuffled": 1.0, "sample unique/real": 1.0,
+        "sample edge_js/unigram": 0.0002525, "sample edge_js/real": 4.182e-05,
+    },
+    "higher": ["auc", "unique"],
+    "lower": ["*_js"],
+    "explanations": {"shuffled": "test plans whose relations are permuted", "absent": "not shown"},
+}  # fmt: skip
+
+
+def shown(summary):
+    import io
+
+    from rich.console import Console
+
+    from dither.engine.runs.progress import show_metrics
+
+    file = io.StringIO()
+    show_metrics(Console(file=file, width=80), summary)
+    return file.getvalue()
+
+
+def test_the_end_table_fits_80_columns_and_marks_who_is_ahead():
+    text = shown(SUMMARY)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "*40.84 ± 0.88" in text
+    assert "unigram 48.32, uniform 65.28" in text
+    # Within the interval both are marked.
+    assert "*0.8871 ± 0.0200" in text
+    assert "*boosting" in text
+    assert "*shuffled" in text
+    assert "*real" not in text
+    assert "*floor" not in text
+    assert "*unigram" in text
+    assert "*3" not in text, "no direction is known"
+    assert "* ahead" in text
+
+
+def test_numbers_of_a_row_have_one_format():
+    (line,) = [line for line in shown(SUMMARY).splitlines() if "edge_js" in line]
+    assert "0.07823" in line
+    assert "floor 0.01297" in line
+    assert "0.00025" in line
+    assert "e-" not in shown(SUMMARY)
+
+
+def test_floor_and_shuffled_are_explained():
+    text = shown(SUMMARY)
+    assert "\nfloor: as many samples of real data" in text
+    assert "\nshuffled: test plans whose relations are permuted" in text
+    assert "not shown" not in text
+
+
+def test_who_is_ahead_follows_the_direction():
+    from dither.engine.files.metrics_file import better_of, leaders
+
+    assert better_of("loss", (), ()) == "lower"
+    assert better_of("nats_per_token", (), ()) == "lower"
+    assert better_of("auc", ("*auc",), ()) == "higher"
+    assert better_of("colour", (), ()) is None
+    baselines = {"m/a": 1.0, "m/b": 2.0, "m/real": 9.0}
+    assert leaders("valid", "m", {"m": 1.5}, baselines, "lower") == {"a"}
+    assert leaders("valid", "m", {"m": 1.5}, baselines, "higher") == {"b"}
+    assert leaders("valid", "m", {"m": 0.5}, baselines, "lower") == {""}
+    near = {"m": 0.9, "m_ci95": 0.2}
+    assert leaders("valid", "m", near, baselines, "lower") == {"", "a"}
+    # The interval of the difference counts where there is one.
+    lead = {**baselines, "m/a-lead": -0.1, "m/a-lead_ci95": 0.01}
+    assert leaders("valid", "m", near, lead, "lower") == {""}
+    assert leaders("valid", "m", {"m": float("nan")}, baselines, "lower") == set()
+    assert leaders("valid", "m", {"m": 1.0}, {"m/real": 2.0}, "lower") == set()
+
+
+def test_sample_of_text_prints_the_text(tmp_path, capsys):
+    import dither
+
+    small = {
+        "model.width": 16, "model.depth": 1, "task.length": 16, "train.steps": 1, "evaluate.samples": 8,
+        "sample.count": 1, "tracking.use": [], "task.data": {"use": "stdlib-text"},
+    }  # fmt: skip
+    run = dither.train("language_model/quick", small, tmp_path)
+    capsys.readouterr()
+    assert main(["sample", str(run), "--count", "6", "--out", str(tmp_path / "s")]) == 0
+    printed = capsys.readouterr().out
+    text = (tmp_path / "s/sample-000.txt").read_text()
+    assert text.strip() in printed
+    assert "sample-003" in printed
+    assert "2 more texts" in printed
+
+
+def test_shares_of_bench_add_up_to_100():
+    from dither.engine.cli.benchmark import shares
+
+    for values in ((1, 1, 1, 0), (0.123, 0.4567, 1.9, 0.003), (0, 0, 0, 0), (1e-9, 5, 5, 5)):  # fmt: skip
+        phases = dict(zip("abcd", values, strict=True))
+        shown = [f"{share:.1%}" for share in shares(phases).values()]
+        total = sum(round(10 * float(text[:-1])) for text in shown)
+        assert total == (1000 if sum(values) else 0)

@@ -143,6 +143,13 @@ class TaskSpec(Spec):
     headline: ClassVar[tuple[str, ...]] = ()
     """Metrics at the end of a run and first in its report, as `valid/loss` or `sample/unique`; the
     rest follow."""
+    higher: ClassVar[tuple[str, ...]] = ()
+    """Patterns of metrics, such as `*_auc`, of which higher values are better: the table at the end
+    of a run marks who is ahead."""
+    lower: ClassVar[tuple[str, ...]] = ()
+    """Patterns of metrics of which lower values are better, besides the loss and likelihoods."""
+    explanations: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Explanations of baselines by name, below that table."""
     asset_option: ClassVar[str] = ""
     """Option that an export sets to the folder of its assets, so that the task is built with
     them."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -61,6 +62,9 @@ def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
     with timed_phases(trainer) as step:
         parts = [step() for _ in range(steps)]
     median = statistics.median(whole)
+    phases = {
+        phase: statistics.median(part[phase] for part in parts) for phase in PHASES
+    }
     rows = trainer.batches.rows(trainer.step)
     with FlopCounterMode(display=False) as counter, system.eager():
         trainer.advance()
@@ -76,9 +80,8 @@ def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
         "step_seconds": median,
         "step_seconds_least": min(whole),
         "step_seconds_most": max(whole),
-        "phases": {
-            phase: statistics.median(part[phase] for part in parts) for phase in PHASES
-        },
+        "phases": phases,
+        "shares": shares(phases),
         "samples_per_second": train.batch_size / median,
         "positions_per_second": int(system.task.batch("train", rows).valid.sum())
         / median,
@@ -100,10 +103,7 @@ def peak_flops(device: torch.device, precision: str) -> float:
 
 def advice(result: dict[str, Any]) -> Iterator[str]:
     """Yield what to change, from the result of `bench`."""
-    share = {
-        phase: seconds / result["step_seconds"]
-        for phase, seconds in result["phases"].items()
-    }
+    share = shares(result["phases"])
     if share["data"] > MAX_DATA:
         more = f"raise train.workers, for example to {2 * DEFAULT_WORKERS}"
         yield f"data takes {share['data']:.0%} of a step: {more}"
@@ -143,11 +143,13 @@ def _memory(trainer: Trainer) -> dict[str, int]:
 
 def show_bench(console: Console, result: dict[str, Any]) -> None:
     """Print the result of `bench`."""
-    page = table("phase", "ms", "share")
-    whole = result["step_seconds"]
+    page = table("phase", "ms", "share", right=("ms", "share"))
+    percentages = shares(result["phases"])
     for name, seconds in result["phases"].items():
-        page.add_row(name, f"{seconds * 1e3:.3f}", f"{seconds / whole:.1%}")
-    page.add_row("step", f"{whole * 1e3:.3f}", "")
+        page.add_row(name, f"{seconds * 1e3:.3f}", f"{percentages[name]:.1%}")
+    phases = sum(result["phases"].values())
+    page.add_row("phases, one by one", f"{phases * 1e3:.3f}", "100.0%")
+    page.add_row("step as a whole", f"{result['step_seconds'] * 1e3:.3f}", "")
     console.print(page)
 
     fastest = result["step_seconds_least"] * 1e3
@@ -172,6 +174,21 @@ def show_bench(console: Console, result: dict[str, Any]) -> None:
     )
     for line in lines:
         console.print(line, highlight=False, markup=False)
+
+
+def shares(phases: Mapping[str, float]) -> dict[str, float]:
+    """Return the share of each phase in all, rounded to a thousandth such that they add up to 1.
+
+    Phases are timed apart from whole steps, so that these are no measure of them.
+    """
+    total = sum(phases.values()) or 1.0
+    exact = {name: 1000 * seconds / total for name, seconds in phases.items()}
+    rounded = {name: math.floor(value) for name, value in exact.items()}
+    # The largest remainders are rounded up.
+    by_remainder = sorted(exact, key=lambda name: rounded[name] - exact[name])
+    for name in by_remainder[: round(sum(exact.values())) - sum(rounded.values())]:
+        rounded[name] += 1
+    return {name: thousandths / 1000 for name, thousandths in rounded.items()}
 
 
 PHASES = ("data", "forward", "backward", "optimizer")

@@ -10,10 +10,12 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from dither.registry.contracts.units import is_likelihood
 from dither.registry.files.limits import TABLE_BYTES, read_bytes, read_text
 
 __all__ = [
@@ -24,8 +26,11 @@ __all__ = [
     "as_json",
     "as_number",
     "baselines_of",
+    "better_of",
+    "decimals",
     "from_json",
     "is_companion_metric",
+    "leaders",
     "missing_lines",
     "read_metrics",
     "rounded",
@@ -39,6 +44,10 @@ INTERVAL = "_ci95"
 """Suffix of the half-width of the 95 % confidence interval of a metric."""
 FLOOR = "_floor"
 """Suffix of the noise floor of a metric: its value on as many samples of the data."""
+REFERENCES = frozenset({"real", "truth", "entropy"})
+"""Baselines that are values of the data themselves, and no rivals of a model."""
+MAX_DECIMALS = 6
+"""Decimals of a number in a table."""
 LEAD = "-lead"
 """Suffix of a baseline's name: the metric of the model minus that of the baseline; `INTERVAL` may
 follow."""
@@ -223,6 +232,55 @@ def with_interval(name: str, metrics: Mapping[str, float], digits: int = 4) -> s
     return f"{metrics[name]:.{digits}g}" + (
         f" ± {half:.2g}" if math.isfinite(half) else ""
     )
+
+
+def decimals(values: Iterable[float], digits: int = 4) -> int:
+    """Return the number of decimals with which the largest of these values has so many digits."""
+    largest = max((abs(value) for value in values if math.isfinite(value)), default=0)
+    if largest == 0:
+        return 0
+    return min(max(digits - 1 - math.floor(math.log10(largest)), 0), MAX_DECIMALS)
+
+
+def better_of(metric: str, higher: Iterable[str], lower: Iterable[str]) -> str | None:
+    """Return which values of a metric are better, by patterns of names; None if none of these matches."""
+    if metric == "loss" or is_likelihood(metric):
+        return "lower"
+    for direction, patterns in (("higher", higher), ("lower", lower)):
+        if any(fnmatchcase(metric, pattern) for pattern in patterns):
+            return direction
+    return None
+
+
+def leaders(
+    kind: str,
+    metric: str,
+    metrics: Mapping[str, float],
+    baselines: Mapping[str, float],
+    better: str | None,
+) -> set[str]:
+    """Return who is ahead: "" for the model, or the best baseline; both within the confidence interval.
+
+    References, such as real data, take no part. Empty without a direction or a rival.
+    """
+    rivals = {
+        name: value
+        for name, value in baselines_of(kind, metric, baselines).items()
+        if name not in REFERENCES and math.isfinite(value)
+    }
+    model = metrics[metric]
+    if better is None or not rivals or not math.isfinite(model):
+        return set()
+    best = (min if better == "lower" else max)(rivals, key=lambda name: rivals[name])
+    margin = metrics.get(metric + INTERVAL, 0.0)
+    for key in (f"{kind} {metric}/{best}", f"{metric}/{best}"):
+        margin = baselines.get(key + LEAD + INTERVAL, margin)
+    lead = model - rivals[best]
+    if better == "lower":
+        lead = -lead
+    if math.isfinite(margin) and abs(lead) <= margin:
+        return {"", best}
+    return {""} if lead > 0 else {best}
 
 
 def baselines_of(

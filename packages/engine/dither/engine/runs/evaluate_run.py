@@ -16,9 +16,10 @@ from dither.registry.contracts.commands import (
     SampleRequest,
     Templates,
 )
-from dither.registry.contracts.protocols import Split, Task
+from dither.registry.contracts.protocols import Picture, Split, Task
 from dither.registry.files.lookup import exists, is_file, is_folder
 from dither.registry.files.safe_path import safe_name
+from dither.registry.kinds import TaskSpec
 
 from ..config.load_experiment import SAMPLING_TABLES, load_experiment, load_for_sampling
 from ..files.run_folders import require_folder
@@ -37,6 +38,7 @@ from .exports import load
 from .loading import Which, load_run
 from .progress import Screen, say, show_metrics
 from .run_directory import resolved_file
+from .summary import reading_aids
 from .system import SystemModel
 
 __all__ = [
@@ -51,6 +53,10 @@ __all__ = [
 EVALUATION = ("evaluate",)
 """Tables of options that overrides may change for an evaluation."""
 MAX_STEP_DIGITS = 12
+MAX_TEXTS = 4
+"""Samples whose text is printed."""
+MAX_CHARACTERS = 2000
+"""Characters printed of a text."""
 DEFAULTS = RunOptions()
 
 
@@ -166,11 +172,14 @@ def sample_run(
         assert samples is not None
         if request.out is None:
             require_folder(run, "resolved.toml")
+        _show_texts(screen, samples.pictures)
         for path in write_samples(samples, folder):
             say(screen, path)
         for line in export_samples(system, samples, request.formats, folder):
             say(screen, line)
-    _show_sample_metrics(screen, system, samples, request.metrics)
+    _show_sample_metrics(
+        screen, system, samples, request.metrics, loaded.experiment.task
+    )
     return 0
 
 
@@ -231,6 +240,22 @@ def load_model(path: Path, options: RunOptions = DEFAULTS) -> SystemModel:
     return SystemModel(system, loaded.experiment.seed)
 
 
+def _show_texts(console: Console, pictures: Sequence[Picture]) -> None:
+    """Print the first samples of a task whose samples are texts, each under its name."""
+    # Where samples are drawn, their text is a file format.
+    if any(picture.png or picture.svg for picture in pictures):
+        return
+    texts = [picture for picture in pictures if picture.text]
+    for picture in texts[:MAX_TEXTS]:
+        text = str(picture.text).rstrip("\n")
+        rest = text[MAX_CHARACTERS:]
+        more = f" ... and {len(rest):,} characters more" if rest else ""
+        say(console, picture.name, "bold")
+        say(console, text[:MAX_CHARACTERS] + more + "\n")
+    if len(texts) > MAX_TEXTS:
+        say(console, f"and {len(texts) - MAX_TEXTS:,} more texts in the files\n")
+
+
 def _require_empty(out: Path | None) -> None:
     if out is not None and exists(out) and (not is_folder(out) or any(out.iterdir())):
         message = f"{out} exists and is not an empty folder; nothing is overwritten"
@@ -270,7 +295,11 @@ def _free_folder(path: Path) -> Path:
 
 
 def _show_sample_metrics(
-    console: Console, system: Diffusion, samples: SampleSet, measured: bool
+    console: Console,
+    system: Diffusion,
+    samples: SampleSet,
+    measured: bool,
+    task: TaskSpec,
 ) -> None:
     """Print metrics of samples next to those of real ones, and warnings."""
     shown: dict[str, float] = {}
@@ -283,7 +312,9 @@ def _show_sample_metrics(
             metric = key.removeprefix("sample ").partition("/")[0]
             if metric in samples.metrics:
                 shown[key] = value
-    show_metrics(console, {"figures": {"sample": samples.metrics}, "baselines": shown})
+    metrics = {"sample": samples.metrics}
+    aids = reading_aids(task)
+    show_metrics(console, {"figures": metrics, "baselines": shown, **aids})
 
     warnings: list[str] = []
     warnings += system.task.data_warnings()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from shlex import join
@@ -29,9 +30,12 @@ from dither.registry.files.lookup import is_folder
 from ..config.machine_memory import size
 from ..files.metrics_file import (
     FLOOR,
+    INTERVAL,
     baselines_of,
+    better_of,
+    decimals,
     is_companion_metric,
-    shown_baselines,
+    leaders,
     with_interval,
 )
 
@@ -56,6 +60,11 @@ SHOWN = 8
 """Metrics shown of an evaluation; metrics.jsonl and the final table have all."""
 HEADLINE = 10
 """Metrics shown at the end of a run."""
+AHEAD = "*"
+"""Mark of who is ahead."""
+FLOOR_EXPLAINED = (
+    "as many samples of real data; no model can be told from the data below it"
+)
 
 
 class Screen(Console):
@@ -144,36 +153,80 @@ def headline(summary: Mapping[str, Any]) -> list[str]:
 def show_metrics(
     console: Console, summary: Mapping[str, Any], only: Sequence[str] = ()
 ) -> None:
-    """Print metrics with interval, noise floor and baselines.
+    """Print metrics with interval, noise floor and baselines; `*` marks who is ahead.
 
     All are printed unless `only` names some, and then also the baselines of other metrics.
     """
-    baselines = summary["baselines"]
-    page = table("metric", "model", "baseline", right=["model"])
+    page = table("metric", "model", "baselines", right=["model"])
     for column in page.columns[:2]:
         column.no_wrap = True
-    names: set[str] = set()
-    for kind, values in summary["figures"].items():
-        for name in values:
-            names |= {name, f"{kind} {name}"}
-            if is_companion_metric(name, values) or (
-                only and f"{kind}/{name}" not in only
-            ):
-                continue
-            shown = shown_baselines(kind, name, baselines)
-            if name + FLOOR in values:
-                shown = ", ".join(
-                    filter(None, [f"floor {values[name + FLOOR]:.4g}", shown])
-                )
-            row = (f"{kind} {name}", with_interval(name, values), shown)
-            page.add_row(*map(cell, row))
+    shown: dict[str, None] = {}
+    for kind, name in _chosen(summary["figures"], only):
+        values = summary["figures"][kind]
+        model, rivals = _metric_cells(kind, name, values, summary)
+        texts = [model, *rivals.values()]
+        page.add_row(cell(f"{kind} {name}"), cell(model), cell(", ".join(texts[1:])))
+        shown |= dict.fromkeys(rivals)
+        if any(text.startswith(AHEAD) for text in texts):
+            shown[AHEAD] = None
     if page.row_count:
         console.print(page)
+        for line in _explanations(shown, summary.get("explanations", {})):
+            console.print(cell(line))
     if only:
         return
-    for key, value in baselines.items():
+    names: set[str] = set()
+    for kind, values in summary["figures"].items():
+        names |= {*values, *(f"{kind} {name}" for name in values)}
+    for key, value in summary["baselines"].items():
         if key.partition("/")[0] not in names:
             say(console, f"baseline {key} {value:.4g}")
+
+
+def _chosen(
+    figures: Mapping[str, Mapping[str, float]], only: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield kind and name of the metrics to show, in order."""
+    for kind, values in figures.items():
+        for name in values:
+            chosen = not only or f"{kind}/{name}" in only
+            if chosen and not is_companion_metric(name, values):
+                yield kind, name
+
+
+def _metric_cells(
+    kind: str, name: str, values: Mapping[str, float], summary: Mapping[str, Any]
+) -> tuple[str, dict[str, str]]:
+    """Return a metric of the model, and floor and baselines by name, with equal decimals."""
+    baselines = summary["baselines"]
+    references = baselines_of(kind, name, baselines)
+    if name + FLOOR in values:
+        references = {"floor": values[name + FLOOR], **references}
+    places = decimals([values[name], *references.values()])
+    better = better_of(name, summary.get("higher", ()), summary.get("lower", ()))
+    ahead = leaders(kind, name, values, baselines, better)
+
+    half = values.get(name + INTERVAL, math.nan)
+    interval = f" ± {half:,.{places}f}" if math.isfinite(half) else ""
+    mark = AHEAD if "" in ahead else ""
+    model = f"{mark}{values[name]:,.{places}f}{interval}"
+    rivals = {}
+    for rival, value in references.items():
+        mark = AHEAD if rival in ahead else ""
+        rivals[rival] = f"{mark}{rival} {value:,.{places}f}"
+    return model, rivals
+
+
+def _explanations(
+    shown: Collection[str], explanations: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield a line for the mark and each baseline of a table that has an explanation."""
+    if AHEAD in shown:
+        yield f"{AHEAD} ahead; both are marked if the difference is within the 95 % interval"
+    for name in shown:
+        text = {"floor": FLOOR_EXPLAINED, **explanations}.get(name)
+        if text:
+            yield f"{name}: {text}"
 
 
 class ProgressDisplay:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from dither.registry.contracts.protocols import Split
+from dither.registry.kinds import TaskSpec
 
 from ..config.experiment import Experiment
 from ..training.device import choose_precision, peak_device_memory, peak_memory
@@ -16,7 +17,7 @@ from ..training.diffusion import Diffusion
 from ..training.evaluation import has_targets, merge_metrics, without_likelihoods
 from ..training.trainer import Trainer
 
-__all__ = ["data_warnings", "introduce", "summarise"]
+__all__ = ["data_warnings", "introduce", "reading_aids", "summarise"]
 
 NO_TARGETS: dict[Split, str] = {
     "train": "nothing is learned",
@@ -87,6 +88,15 @@ def data_warnings(experiment: Experiment, system: Diffusion) -> Iterator[str]:
             )
 
 
+def reading_aids(task: TaskSpec) -> dict[str, Any]:
+    """Return what a table of metrics needs besides numbers: better directions, and explanations."""
+    return {
+        "higher": list(task.higher),
+        "lower": list(task.lower),
+        "explanations": dict(task.explanations),
+    }
+
+
 def summarise(
     experiment: Experiment,
     trainer: Trainer,
@@ -102,6 +112,7 @@ def summarise(
         "steps": experiment.train.steps,
         "headline": list(experiment.task.headline),
         "legend": experiment.task.legend,
+        **reading_aids(experiment.task),
         "figures": metrics,
         "baselines": without_likelihoods(system, merge_metrics(baselines)),
         "steps_per_second": steps_per_second,

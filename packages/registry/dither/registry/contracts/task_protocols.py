@@ -6,7 +6,6 @@ tokens, `B L M` for features.
 
 from __future__ import annotations
 
-import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from torch import Tensor
 from ..config.errors import Refused
 from .records import Clean, Measured, Noised
 from .spaces import Field, Space, TokenSpace
+from .units import is_likelihood
 
 __all__ = [
     "Metrics",
@@ -56,14 +56,6 @@ class Picture:
             "text/plain": self.text or self.name,
         }
         return {media: content for media, content in contents.items() if content}
-
-
-LIKELIHOOD = re.compile(r"(^|_)((nats|bits)_per_|perplexity($|_ci95$))")
-
-
-def is_likelihood(metric: str) -> bool:
-    """Return whether a metric of an evaluation, by its unit, is computed from a bound on the likelihood."""
-    return LIKELIHOOD.search(metric.partition("/")[0]) is not None
 
 
 RatioSums = tuple[Float[Tensor, " B"], Float[Tensor, " B"]]

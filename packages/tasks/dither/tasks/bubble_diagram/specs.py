@@ -54,6 +54,21 @@ class BubbleDiagram(TaskSpec):
         "sample/edge_js",
         "sample/mmd_degree",
     )
+    higher: ClassVar[tuple[str, ...]] = (
+        "level_*",
+        "outline_iou",
+        "unique",
+        "valid_unique_novel",
+        "*accuracy",
+    )
+    lower: ClassVar[tuple[str, ...]] = ("*_js", "mmd_*", "area_error")
+    explanations: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "unigram": "each token drawn alone, with its frequency in training plans",
+            "shuffled": "test plans whose relations are permuted among their pairs of rooms",
+            "real": "test plans",
+        }
+    )
     legend: ClassVar[str] = (
         "Boxes are rooms, lines are relations. Validity, each level with those before it: L0 the tokens are a diagram; "
         "L1 one living room, all rooms connected; L2 no cycle of left-of or above; L3 some boxes show every relation; "

@@ -35,6 +35,14 @@ class DnaSequence(TaskSpec):
 
     name = "dna-sequence"
     bucketed: ClassVar[bool | None] = False
+    higher: ClassVar[tuple[str, ...]] = ("accuracy*",)
+    lower: ClassVar[tuple[str, ...]] = ("*_js", "*_error", "*_distance")
+    explanations: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "markov": "Markov chain of order 5 of each cell type",
+            "truth": "the distribution that the data were drawn from",
+        }
+    )
     exports: ClassVar[Mapping[str, str]] = MappingProxyType(
         {"fasta": "sequences.fa: a record for each sample, with its cell type"}
     )

@@ -58,6 +58,22 @@ class GetRegion(TaskSpec):
         "sample/accessibility_auc",
         "sample/accessibility_pearson",
     )
+    higher: ClassVar[tuple[str, ...]] = (
+        "*gain*",
+        "*_auc",
+        "*_auprc",
+        "*pearson*",
+        "*spearman*",
+        "*_r2",
+    )
+    lower: ClassVar[tuple[str, ...]] = ("*mse*", "*mae*", "*error*")
+    explanations: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "mean": "the mean of each column over training regions",
+            "logistic-sqrt": "logistic regression on square roots of motif scores",
+            "boosting": "gradient boosting of scikit-learn with default options",
+        }
+    )
     exports: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "npz": "regions.npz: samples, truth and masks in the units of the data, "

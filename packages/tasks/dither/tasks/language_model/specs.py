@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field as Option
@@ -44,6 +45,15 @@ class LanguageModel(TaskSpec):
 
     name = "language-model"
     bucketed: ClassVar[bool | None] = False
+    higher: ClassVar[tuple[str, ...]] = ("accuracy*",)
+    lower: ClassVar[tuple[str, ...]] = ("*_perplexity",)
+    explanations: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "unigram": "each id drawn alone, with its frequency in the training split",
+            "unigram-of-split": "with its frequency in the evaluated split, which no model knows",
+            "real": "as much text of the data",
+        }
+    )
     asset_option: ClassVar[str] = "tokenizer"
     rev = 3
     data: Slot[DataSpec] = named("stdlib-text")
