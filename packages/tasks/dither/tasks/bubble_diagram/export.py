@@ -97,6 +97,7 @@ def write_samples(
             notes.append(f"sample {sample.number} skipped: {'; '.join(sample.errors)}")
             continue
         diagram = replace(placement.diagram, name=f"sample {sample.number}")
+        # Boxes that violate relations would be read as other relations.
         if placement.exact:
             boxes = _centred(placement.boxes, placement.outline)
             diagram = replace(

@@ -120,6 +120,7 @@ class Reference:
         levels = validity_levels(samples, rooms, boxes=boxes)
         legal = np.flatnonzero(levels.structure.tokens)
         tokens = samples[legal]
+        # Only legal samples are diagrams, which can be compared.
         first = is_first_occurrence(tokens, rooms)
         novel = ~self._in_training(tokens)
         best = first & novel & levels.buildable[legal]
@@ -313,6 +314,7 @@ def _mean(
     weight = second.sum(-1, keepdims=True)
     if not (first_sum.any() and weight.any()):
         return float("nan")
+    # A row that the first set does not have is as far away as any.
     distances = np.full(len(first), largest)
     rows = np.flatnonzero(first_sum * weight)
     distances[rows] = distance(

@@ -106,6 +106,7 @@ class Diagram:
                 f"a pair of rooms has more than one relation: {self.edges}"
             )
 
+        # Both are known for all rooms, or for none.
         for name, values in (("boxes", self.boxes), ("areas", self.areas)):
             if values is not None and len(values) != rooms:
                 raise ValueError(f"{rooms} rooms, but {len(values)} {name}")
@@ -216,6 +217,7 @@ class Plans:
     @classmethod
     def concatenate(cls, parts: Sequence[Plans]) -> Plans:
         """Join plans that have the same arrays."""
+        # A batch has an array if all of its parts have it.
         columns = {}
         for name in parts[0].arrays():
             columns[name] = np.concatenate([part.arrays()[name] for part in parts])
@@ -574,6 +576,7 @@ def decode(tokens: TokenRow, rooms: int) -> Diagram:
     fields = split_fields(tokens, rooms)
     values: list[Any] = [None if part is None else part.tolist() for part in fields]
     types, edges, doors, areas = values
+    # PAD may also be among the rooms, which is an error: only those at the end are empty slots.
     count = rooms
     while count and types[count - 1] == NODE_PAD:
         count -= 1

@@ -164,6 +164,7 @@ def _search(
 
     Searches from level 5 down to the first that is reached.
     """
+    # Boxes that a file gives, or that an earlier search found.
     boxes = None if known is None else known[: problem.rooms]
     if boxes is not None and not realises(boxes, problem.relations):
         boxes = None

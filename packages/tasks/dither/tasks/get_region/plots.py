@@ -102,6 +102,7 @@ def _draw_window(
     strip = STRIP if sampled[0] else WIDE_STRIP
     widths = [strip if number else 1 for _, number in shown]
     figure = new_figure(15, 7.0, title)
+    # Regions are shared by all panels, so that rows can be compared across them.
     axes = figure.subplots(
         1, len(shown), sharey=True, width_ratios=widths, squeeze=False
     )[0]
@@ -248,6 +249,7 @@ def _draw_accessibility(metrics: RegionMetrics, where: str) -> bytes | None:
         return None
     truth, score = metrics.predictions.pairs()[place]
     truth = truth > 0.5
+    # The precision of a random order.
     share = float(truth.mean())
 
     def area(name: str) -> str:

@@ -86,6 +86,7 @@ def write_archive(path: Path, arrays: Arrays, about: Mapping[str, Any]) -> None:
         "bytes": len(content),
         "sha256": hashlib.sha256(content).hexdigest(),
     }
+    # The sidecar is last: an archive without one is unfinished.
     with atomic_write(path) as temporary:
         temporary.write_bytes(content)
     with atomic_write(path.with_suffix(".json")) as temporary:

@@ -223,6 +223,7 @@ def place_diagram(
     if realises(boxes, target, disjoint=disjoint):
         realisation = boxes
     elif realisation is None and search:
+        # Without forbidden overlap first: such boxes make a better picture.
         realisation = realise(target, rooms, disjoint=disjoint).boxes
         if realisation is None:
             realisation = realise(target, rooms).boxes
@@ -253,6 +254,7 @@ def place_rooms(diagram: Diagram) -> Boxes:
             best = boxes
             fewest = broken
         previous = separations
+        # The side on which each pair is now closest to being separated.
         separations = choose_separations(walls, target, separations)
         if separations == previous:
             break

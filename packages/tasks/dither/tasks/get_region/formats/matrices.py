@@ -79,6 +79,7 @@ def read_matrix(
                     arrays[text], f'{path}: "{raw.display_name(text)}"'
                 )
 
+    # Columns with places say more than names such as "chr1:9790-10675".
     names = arrays.pop("names", None)
     if names is not None and names.dtype.kind == "U" and "start" not in arrays:
         with collect_problems(problems):

@@ -49,6 +49,7 @@ def read_motifs(path: Path | None, p_value: float = 1e-4) -> list[Motif]:
     with open_table(path) as file:
         lines = file.read().splitlines()
     is_meme = any(line.startswith("MEME version") for line in lines)
+    # All tables are read before the first is refused, so that every mistake is reported.
     tables = list(
         _tables(lines, _meme_counts if is_meme else _jaspar_counts, is_meme=is_meme)
     )

@@ -55,6 +55,7 @@ class Source:
 
 def find_source(paths: Sequence[Path]) -> Source:
     """Return the source that paths name, perhaps with BED files; raise Refused for another."""
+    # Before the format is detected, which would report a missing folder as unknown.
     missing = [path for path in paths if not path.exists()]
     if missing:
         problems = [

@@ -116,6 +116,7 @@ def read_table(path: Path) -> RawArrays:
     frame = _read_text(path) if is_text else _read_parquet(path)
     originals = [*map(str, frame.columns)]
     names = standard_names(originals)
+    # The size is known before the columns are converted.
     key, numbers = _roles(names)
     if len(frame) * len(numbers) * 8 > LIMIT:
         raise Refused(f"{path}: more than {LIMIT:,} bytes of numbers", code="too-large")

@@ -132,6 +132,7 @@ class Predictions:
         columns += [place[0] for place, _ in self._parts]
         column = np.concatenate(columns)
         ends = np.bincount(column, minlength=self.width).cumsum()[:-1]
+        # Stable: truth, prediction and window of a pair stay at the same index.
         order = np.argsort(column, kind="stable")
         return np.split(values[..., order], ends, axis=-1)
 

@@ -330,6 +330,7 @@ def _metrics(
         name = PREFIXES.get(group.name, group.name)
         columns = set(range(group.start, group.stop))
         informative = sorted(columns.intersection(varying))
+        # Columns whose truth is constant count only where there are no others.
         counted = informative or sorted(columns.intersection(target))
         if not counted:
             continue

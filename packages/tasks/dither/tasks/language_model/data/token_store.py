@@ -215,6 +215,7 @@ def encode_corpus(
         return TokenStore(corpus.name, splits, tokenizer, corpus.distribution)
 
     digests = [[number, document.digest] for number, document in documents]
+    # The same text and tokenizer give the same ids, whichever experiment uses them.
     key = json.dumps([SHARDS.version, digests, tokenizer.fingerprint])
     name = hashlib.sha256(key.encode()).hexdigest()[:32]
     path = (folder or cache_folder() / "tokens") / name
@@ -276,6 +277,7 @@ class SplitWriter:
         self.dtype = stored_dtype(tokenizer)
         self.characters = 0
         self.length = 0
+        # Eight bytes a document: a corpus may have many millions.
         self._starts = array("q")
         self._file = file
         self._arrays: list[Ids] = [np.zeros(0, self.dtype)]

@@ -53,6 +53,7 @@ def mauve(samples: _Features, real: _Features, seed: int = 0) -> float:
     from sklearn.cluster import KMeans
     from sklearn.decomposition import PCA
 
+    # Components and clusters are those of both sets together, so that neither is preferred.
     both = np.concatenate([samples, real])
     # Fitted twice, since the number of components follows from their variances.
     whole = PCA(min(both.shape), random_state=seed).fit(both)
