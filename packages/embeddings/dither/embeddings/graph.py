@@ -56,7 +56,7 @@ class GraphEmbedding(nn.Module):
         self.pair = nn.ModuleList(
             make_embedding_table(n, width, init) for _ in range(tables)
         )
-        # combinations lists the upper triangle row by row; of one node there is no pair: 2 E
+        # combinations lists the upper triangle row by row; a single node has none: 2 E
         pairs = torch.tensor(list(combinations(range(n), 2)), dtype=torch.int64)
         ends = pairs.reshape(-1, 2).T.contiguous()
         self.register_buffer("ends", ends, persistent=False)

@@ -98,7 +98,7 @@ class TimestepEmbedding(nn.Module):
             layout=self.layout,
             freq_shift=self.freq_shift,
         )
-        # The sinusoids are float32 at least, whatever the precision of the model.
+        # The sinusoids are float32 at least; the model may be in bfloat16.
         hidden = functional.silu(self.enter(waves.to(self.enter.weight.dtype)))
         c: Tensor = self.leave(hidden)
         return c

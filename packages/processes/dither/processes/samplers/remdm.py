@@ -132,7 +132,7 @@ class ReMDM(TokenSteps):
         from ..tokens.temperature import warp_prediction
         from ..tokens.unmasking import fill, fully_masked, log_prob
 
-        # Sampling starts with MASK wherever a token is not given.
+        # Sampling starts with MASK at every token that is not known.
         x, free = fully_masked(process, like, self.name)
         all_masked = x
         masked = free

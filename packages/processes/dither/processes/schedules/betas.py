@@ -169,7 +169,7 @@ def tabulated(sigmas: Sequence[float]) -> Schedule:
 
     def curve(t: Tensor) -> tuple[Tensor, Tensor]:
         position = steps * t.clamp(0, 1)
-        # The step that t falls into; its slope is the rate.
+        # The step that t falls into, inside which the rate is constant
         i = position.detach().long().clamp(max=steps - 1)
         before = sums.on(t.device)
         increment = before.diff()[i]
