@@ -9,6 +9,9 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import select
+import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -36,6 +39,14 @@ __all__ = [
 
 SILENCE = 60.0
 """Seconds without a heartbeat of a rank after which the others report it."""
+BEAT = 1.0
+"""Seconds between two heartbeats, and with more than 100 ranks longer."""
+LOST = 3.0
+"""Heartbeats after which a signal no longer waits for a silent rank: a collective with it hangs until
+`train.timeout`, and torchrun kills its ranks 30 seconds after a signal."""
+STOPS = frozenset({"SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP"})
+ABANDONED = 1
+"""Exit code of a rank that ends although a collective hangs."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +107,8 @@ class _Heartbeats:
     """Report ranks that are stopped or gone: rank 0 watches all others, which watch rank 0.
 
     The store, through which a thread exchanges counters, blocks if its host is stopped; so another
-    looks at their age.
+    looks at their age. That one also sees signals at once: their handlers in Python run only after
+    the collective in which the main thread waits.
     """
 
     def __init__(
@@ -109,10 +121,20 @@ class _Heartbeats:
         self._store = store.clone()  # other calls block a client
         self._rank = rank
         self._report = report
+        self._interval = max(BEAT, size / 100)
         self._seen = {
             other: (b"", time.monotonic())
             for other in (range(1, size) if rank == 0 else [0])
         }
+        self._signals, self._wakeup = socket.socketpair()
+        self._signals.setblocking(False)
+        self._wakeup.setblocking(False)
+        # Only the main thread may set it.
+        self._former = -1
+        with suppress(ValueError):
+            self._former = signal.set_wakeup_fd(
+                self._wakeup.fileno(), warn_on_full_buffer=False
+            )
         self._ended = threading.Event()
         self._threads = [
             threading.Thread(target=loop, daemon=True)
@@ -132,33 +154,62 @@ class _Heartbeats:
                         and (new := self._store.get(key)) != value
                     ):
                         self._seen[other] = new, time.monotonic()
-                if self._ended.wait(SILENCE / 10):
+                if self._ended.wait(self._interval):
                     return
 
     def _watch(self) -> None:
-        silent: set[int] = set()
+        reported: set[int] = set()
         now = time.monotonic()
-        while not self._ended.wait(SILENCE / 10):
-            before = silent
+        stopped_at: float | None = None
+        while not self._ended.is_set():
+            if self._signalled() and stopped_at is None:
+                stopped_at = time.monotonic()
             earlier = now
             now = time.monotonic()
-            if now - earlier > SILENCE / 2:  # this process was stopped itself
+            if now - earlier > LOST:  # this process was stopped itself
                 self._seen = {
                     other: (value, now) for other, (value, _) in self._seen.items()
                 }
-            silent = {
-                other for other, (_, at) in self._seen.items() if now - at > SILENCE
-            }
-            for other in sorted(silent - before):
+
+            silent = self._silent_since(now - SILENCE)
+            for other in sorted(silent - reported):
                 self._report(
                     f"rank {self._rank} waits for rank {other}, which has not responded for {SILENCE:.0f} s"
                 )
+            reported = silent
+            # Others may end a moment earlier after the same signal.
+            if stopped_at is not None and now - stopped_at > self._interval:
+                for other in self._silent_since(now - LOST * self._interval):
+                    self._abandon(other)
+
+    def _signalled(self) -> bool:
+        """Wait for the time of a heartbeat at most; return whether a signal asked to stop."""
+        ready, _, _ = select.select([self._signals], [], [], self._interval / 2)
+        numbers = self._signals.recv(64) if ready else b""
+        return any(signal.Signals(number).name in STOPS for number in numbers)
+
+    def _silent_since(self, moment: float) -> set[int]:
+        return {other for other, (_, at) in self._seen.items() if at < moment}
+
+    def _abandon(self, other: int) -> None:
+        """End the process: the main thread may wait in a collective, which nothing interrupts."""
+        text = (
+            f"stopped: rank {self._rank} has received a signal, and rank {other} does not respond; "
+            "no checkpoint of this step was written\n"
+        )
+        with suppress(OSError):
+            os.write(2, text.encode())
+        os._exit(ABANDONED)
 
     def stop(self) -> None:
         """End the threads before the store ends."""
         self._ended.set()
+        with suppress(ValueError):
+            signal.set_wakeup_fd(self._former)
         for thread in self._threads:
             thread.join(1.0)
+        self._signals.close()
+        self._wakeup.close()
 
 
 @contextmanager

@@ -1,0 +1,90 @@
+"""A signal ends a rank within 5 seconds while it waits in a collective for a rank that does not respond."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "faults"))
+
+from fault_trial import free_port
+
+SCRIPT = """
+import sys, time
+from dither.engine.distributed.ranks import join_ranks
+from dither.engine.runs.signals import stop_on_signals
+with stop_on_signals() as stop:
+    stop.polled = True
+    with join_ranks("cpu", 600) as ranks:
+        steps = 0
+        print("ready", flush=True)
+        while not ranks.any(stop()):
+            steps += 1
+            if ranks.rank == 1 and stop() and "slow" in sys.argv:
+                time.sleep(7)
+        print("stopped", flush=True)
+"""
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals")
+
+
+@pytest.fixture
+def ranks():
+    """Start two ranks; both have joined when this returns."""
+    processes = []
+
+    def started(*words):
+        shared = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+        }
+        for rank in range(2):
+            environment = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            process = subprocess.Popen(
+                [sys.executable, "-c", SCRIPT, *words],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            processes.append(process)
+        for process in processes:
+            assert process.stdout.readline() == "ready\n"
+        time.sleep(0.5)
+        return processes
+
+    yield started
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("silent", [0, 1])
+def test_a_hung_collective_ends_within_five_seconds(ranks, silent, number):
+    processes = ranks()
+    processes[silent].send_signal(signal.SIGSTOP)
+    time.sleep(1.0)
+    other = processes[1 - silent]
+    assert other.poll() is None
+    began = time.monotonic()
+    other.send_signal(number)
+    assert other.wait(20) == 1
+    assert time.monotonic() - began < 5
+    assert f"rank {silent} does not respond" in other.stderr.read()
+
+
+def test_ranks_that_respond_stop_together(ranks):
+    """Also if one of them takes longer than the patience with a silent one."""
+    processes = ranks("slow")
+    for process in processes:
+        process.send_signal(signal.SIGINT)
+    for process in processes:
+        assert process.wait(30) == 0, process.stderr.read()
+        assert process.stdout.read() == "stopped\n"
