@@ -82,12 +82,17 @@ class Key:
             return None
         return [values.low + number * step for number in range(int(count))]
 
+    def value_of(self, stored: Any) -> Any:
+        """Return the value that the study stores as `stored`."""
+        return self.values[stored] if isinstance(self.values, list) else stored
+
     def suggest(self, trial: Any) -> Any:
         """Choose a value; the study stores the index of a choice, since it may be a table."""
         name = dotted(self.path)
         values = self.values
         if isinstance(values, list):
-            return values[trial.suggest_categorical(name, list(range(len(values))))]
+            index = trial.suggest_categorical(name, list(range(len(values))))
+            return self.value_of(index)
         bounds = {"low": values.low, "high": values.high, "log": values.log}
         if values.integral:
             return trial.suggest_int(name, step=values.step or 1, **bounds)
@@ -240,8 +245,7 @@ def _all_points(space: Sequence[Key]) -> dict[str, dict[str, Any]]:
     for combination in itertools.product(*axes):
         values = []
         for key, value in zip(space, combination, strict=True):
-            is_choice = isinstance(key.values, list)
-            values.append((key.path, key.values[value] if is_choice else value, None))
+            values.append((key.path, key.value_of(value), None))
         parameters = dict(zip(names, combination, strict=True))
         points[_key_of(make_point("", values).by_key)] = parameters
     return points
