@@ -210,6 +210,22 @@ def test_prompts_are_known_and_responses_with_their_end_are_learned(load) -> Non
     assert clean.valid.sum(1).float().mean() > 40, "two documents per window of 64"
 
 
+def test_fill_after_an_answer_is_noised_and_learned(load) -> None:
+    """Prompts of later examples do not mark it as known."""
+    task = load("task.documents=ended").task.build()
+    clean = task.batch("train", range(task.size("train")))
+    assert clean.valid.all()
+    for row, known in zip(clean.x0, clean.known, strict=True):
+        prompt = task.text(row[known].tolist())
+        assert known.sum() == known.int().argmin() == len(prompt)
+        text = task.text(row.tolist())
+        answer, _, fill = text.removeprefix(prompt).partition("<|endoftext|>")
+        assert (prompt, answer) in [(e["prompt"], e["response"]) for e in PAIRS]
+        assert not fill.replace("<|endoftext|>", "")
+    counted = Diffusion.build(load("task.documents=ended"))(clean).weights > 0
+    assert torch.equal(counted, ~clean.known)
+
+
 def test_packed_documents_do_not_see_each_other(load) -> None:
     """Logits and losses of a packed window are those of each document alone; rotary positions are relative."""
     torch.manual_seed(0)

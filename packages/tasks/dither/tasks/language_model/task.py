@@ -275,7 +275,11 @@ class LanguageModelling(TextTemplates, Task):
         if self._has_labels:
             cond["label"] = torch.from_numpy(pairs.labels)[document[:, 0]]
         in_prompt = offset < torch.from_numpy(pairs.prompts)[document]
-        return replace(clean, known=in_prompt & clean.valid, cond=cond)
+        # With `documents = "ended"` the end of a window is learned fill, at offsets of later
+        # documents, whose prompts must not mark it.
+        _, sizes = self._windows[split].spans(np.asarray(rows, np.int64))
+        inside = torch.arange(self.length) < torch.from_numpy(sizes)[:, None]
+        return replace(clean, known=in_prompt & inside, cond=cond)
 
     def like(self, n: int, seed: int) -> Clean:
         """Return `n` empty windows that begin with the prompt.
