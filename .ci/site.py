@@ -4,6 +4,8 @@ mkdocs build --strict
 """
 
 import inspect
+import logging
+import posixpath
 import re
 import shutil
 import subprocess
@@ -31,6 +33,8 @@ OUTSIDE = {
 }
 """Pages of the root and their places in the site."""
 LINK = re.compile(r"(?<=\]\()(?!https?:)([^)#]+)")
+NOTEBOOK_LINK = re.compile(r'href="(?!\w+:|#|/)([^"#]+\.(?:md|ipynb))(#[^"]*)?"')
+log = logging.getLogger("mkdocs.site")
 merged = tempfile.TemporaryDirectory()
 
 
@@ -41,12 +45,28 @@ def on_config(config: Any) -> None:
     ignored = shutil.ignore_patterns("*.pyi", "__pycache__")
     for path in ROOT.glob("packages/*/dither"):
         shutil.copytree(path, package, dirs_exist_ok=True, ignore=ignored)
+    config.repo_url = config.repo_url or repository_url()
     config.plugins["mkdocstrings"].config.handlers["python"]["paths"] = [merged.name]
+
+
+def repository_url() -> str:
+    """Return the web address of the remote "origin"; "" if it has none, as that of a local clone."""
+    command = ["git", "config", "remote.origin.url"]
+    url = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.strip()
+    # git@host:owner/name.git and ssh://git@host/owner/name.git
+    url = re.sub(r"^(?:ssh://)?git@([^:/]+)[:/]", r"https://\1/", url)
+    return url.removesuffix(".git") if url.startswith("https://") else ""
 
 
 def on_files(files: Files, config: Any) -> None:
     """Add the pages of the root, the reference, and files of the repository to which pages link."""
-    pages = {place: (ROOT / name).read_text() for name, place in OUTSIDE.items()}
+    pages = {
+        place: (ROOT / name).read_text()
+        for name, place in OUTSIDE.items()
+        if not (ROOT / "docs" / place).exists()
+    }
     pages |= {
         "components.md": components_page(),
         "kinds.md": kinds_page(),
@@ -81,8 +101,27 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return LINK.sub(moved, markdown)
 
 
+def on_page_content(html: str, page: Any, files: Files, **_: Any) -> str:
+    """Point links of notebooks, which are converted without mkdocs, to pages of the site."""
+    if not page.file.src_uri.endswith(".ipynb"):
+        return html
+    folder = PurePosixPath(page.file.src_uri).parent
+
+    def moved(match: re.Match[str]) -> str:
+        place = posixpath.normpath(f"{folder}/{match[1]}")
+        target = files.get_file_from_path(place)
+        if target is None:
+            log.warning("%s links to %s, which is no page", page.file.src_uri, match[1])
+            return match[0]
+        return f'href="{target.url_relative_to(page.file)}{match[2] or ""}"'
+
+    return NOTEBOOK_LINK.sub(moved, html)
+
+
 def origin(place: str) -> Path:
     """Return the file of the repository that a page of the site comes from."""
+    if (ROOT / "docs" / place).exists():
+        return ROOT / "docs" / place
     for name, outside in OUTSIDE.items():
         if place == outside:
             return ROOT / name

@@ -378,3 +378,41 @@ def test_expression_is_predicted_from_the_other_columns(folder):
     (samples,) = path.glob("samples/*/samples.safetensors")
     drawn = load_file(samples)["samples"]
     assert drawn[..., 283:].min() > 0
+
+
+def test_own_floor_plans_are_documented(tmp_path, monkeypatch):
+    """The names of rooms and relations, and a file to copy that trains as the page says."""
+    import shlex
+    import shutil
+
+    from dither.engine.cli import main
+    from dither.tasks.bubble_diagram.formats.jsonl import read_plans
+    from dither.tasks.bubble_diagram.vocabulary import RELATIONS, ROOMS
+
+    page = (ROOT / "docs/floor-plans.md").read_text()
+    assert len(ROOMS) == 13
+    for name in (*ROOMS, *RELATIONS):
+        assert f"`{name}`" in page, name
+    lines, *_ = blocks(ROOT / "docs/floor-plans.md", "json")
+    (tmp_path / "page.jsonl").write_text(lines)
+    assert len(read_plans(tmp_path / "page.jsonl", 8)) == 2
+
+    shutil.copy(ROOT / "docs/examples/my_plans.jsonl", tmp_path / "mine.jsonl")
+    plans = read_plans(tmp_path / "mine.jsonl", 8)
+    assert len(plans) >= 10
+    monkeypatch.chdir(tmp_path)
+    command = next(line for line in page.splitlines() if 'path="mine.jsonl"' in line)
+    small = ["train.steps=2", "model.width=16", "sample.count=2", "tracking.use=[]"]
+    assert main([*shlex.split(command)[1:], *small]) == 0
+
+
+def test_docs_use_no_option_of_gnu_only():
+    pages = [*PAGES, *ROOT.glob("experiments/*/*.toml"), *ROOT.glob("docs/notebooks/*")]
+    for page in pages:
+        assert "sed -i" not in page.read_text(), page
+
+
+def test_links_of_notebooks_exist():
+    for page in NOTEBOOKS:
+        for link in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+            assert (page.parent / link).exists(), (page, link)

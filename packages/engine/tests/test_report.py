@@ -285,3 +285,64 @@ def test_curves(points, baselines, present, absent):
     ET.fromstring(svg)
     assert present in svg
     assert absent not in svg
+
+
+def text_boxes(svg):
+    """Left, top, right, bottom of each text of a chart, as wide as its letters."""
+    import re
+
+    from dither.engine.reports.svg import LETTER
+
+    boxes = []
+    pattern = r'<text class="(\S+)[^"]*" x="([-\d.]+)" y="([-\d.]+)"([^>]*)>([^<]*)'
+    for kind, x, y, rest, text in re.findall(pattern, svg):
+        width = len(text) * LETTER
+        if length := re.search(r'textLength="(\d+)"', rest):
+            width = int(length[1])
+        right = {"x": float(x) + width / 2}.get(kind, float(x))
+        boxes.append((kind, right - width, float(y) - 8, right, float(y)))
+    return boxes
+
+
+def require_apart(svg):
+    import re
+
+    *_, width, height = map(float, re.search(r'viewBox="([^"]+)"', svg)[1].split())
+    boxes = [box for box in text_boxes(svg)]
+    for kind, left, top, right, bottom in boxes:
+        assert left >= -3, (kind, left)
+        assert top >= -3, (kind, top)
+        assert right <= width + 3, (kind, right)
+        assert bottom <= height, (kind, bottom)
+    for first in boxes:
+        for second in boxes:
+            same = first[0] == second[0] != "y"
+            if first is not second and same:
+                apart = (
+                    first[3] <= second[1] or second[3] <= first[1]
+                    or first[4] <= second[2] or second[4] <= first[2]
+                )  # fmt: skip
+                assert apart, (first, second)
+
+
+def test_labels_of_charts_are_neither_cut_nor_overlapping():
+    from dither.engine.reports.svg import curve, scatter
+
+    points = [(step, 1.0 + step / 1000) for step in range(100)]
+    near = {f"baseline-{number}": 1.0 + number / 10_000 for number in range(12)}
+    require_apart(curve({"loss": points}, baselines=near))
+    many = {f"baseline-{number}": 1.0 + number / 1000 for number in range(40)}
+    require_apart(curve({"loss": points}, baselines=many))
+    equal = {f"a-baseline-with-a-long-name-{number}": 1.02 for number in range(9)}
+    require_apart(curve({"loss": points}, baselines=equal))
+    require_apart(curve({"loss": [(0, 1_234_567.0), (10, 1_234_569.5)]}))
+    require_apart(curve({"loss": [(0, 1.2e-9), (10_000_000, 1.3e-9)]}))
+
+    names = [f"first-hitting+temperature=0.{number}" for number in range(8)]
+    svg = scatter([(name, 1.0, "point") for name in names], "loss over sampler")
+    require_apart(svg)
+    for name in names:
+        assert f">{name}<" in svg, "a name is cut"
+    sizes = [1, 10, 100, 1000, 10_000, 100_000, 1_000_000]
+    require_apart(scatter([(size, float(size), "point") for size in sizes], "x"))
+    require_apart(scatter([("x" * 200, 1.0, "a"), ("y", 2.0, "b")], "long"))

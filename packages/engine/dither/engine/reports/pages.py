@@ -24,7 +24,13 @@ from dither.registry.config.errors import Refused
 from dither.registry.files.atomic import atomic_write
 from dither.registry.files.lookup import is_file, is_folder
 
-from ..files.metrics_file import FLOOR, INTERVAL, is_companion_metric, with_interval
+from ..files.metrics_file import (
+    FLOOR,
+    INTERVAL,
+    decimals,
+    is_companion_metric,
+    with_interval,
+)
 from ..runs.progress import HEADLINE
 from ..runs.run_directory import flat
 from ..sweeps.directory import MARK, PointFolder, SweepDirectory, columns_of, rows_of
@@ -198,7 +204,8 @@ def run_page(record: RunRecord) -> Page:
     head = ("metric", "last", "baselines")
     rows = []
     for name, values, references in metric_rows([record]):
-        texts = [f"{key} {format_metric(value)}" for key, value in references]
+        places = decimals([value for _, value in references], 5)
+        texts = [f"{key} {value:,.{places}f}" for key, value in references]
         rows.append((name, values[0], ", ".join(texts)))
     results = _headline(record, rows)
     charts = charts_of([record], [""])

@@ -50,6 +50,10 @@ FEW = 3
 MAX_CATEGORIES = 8
 LETTER = 6
 """Width of a letter."""
+LINE = 11
+"""Height of a line of text."""
+GAP = 6
+"""Least space between two labels of an axis."""
 
 Points = Sequence[tuple[int, float]]
 
@@ -212,8 +216,9 @@ def _within_view(
     }
 
 
-def _svg(label: str, parts: Sequence[str], attributes: str = "") -> str:
-    box = f'viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'
+def _svg(label: str, parts: Sequence[str], attributes: str = "", more: int = 0) -> str:
+    """Return the picture; `more` is the height of further lines of labels."""
+    box = f'viewBox="0 0 {WIDTH} {HEIGHT + more}" role="img"'
     label = escape(label, quote=True)
     return f'<svg {box} aria-label="{label}"{attributes}>{"".join(parts)}</svg>'
 
@@ -223,14 +228,39 @@ def _frame(y: Axis, labels: Sequence[tuple[float, str]], name: str) -> Iterator[
     for place, text in y.labels():
         ends = f'x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{place:.1f}" y2="{place:.1f}"'
         yield f'<line class="grid" {ends}/>'
-        yield f'<text class="y" x="{LEFT - 6}" y="{place + 3.5:.1f}">{text}</text>'
+        # A long number is condensed: its end would be outside of the picture.
+        room = LEFT - 8
+        fit = f' textLength="{room}" lengthAdjust="spacingAndGlyphs"'
+        fit = fit if len(text) * LETTER > room else ""
+        yield f'<text class="y" x="{LEFT - 6}" y="{place + 3.5:.1f}"{fit}>{text}</text>'
     if y.log:
         yield f'<text class="y axis" x="{LEFT - 6}" y="9">log</text>'
     below = HEIGHT - BOTTOM + 16
-    for place, text in labels:
-        inside = min(place, WIDTH - 3.2 * len(text))
-        yield f'<text class="x" x="{inside:.1f}" y="{below}">{escape(text)}</text>'
+    for place, line, text in _arranged(labels):
+        whole = text
+        if len(text) * LETTER > WIDTH:
+            whole = text[: WIDTH // LETTER - 1] + "\N{HORIZONTAL ELLIPSIS}"
+        title = "" if whole == text else f"<title>{escape(text)}</title>"
+        at = f'x="{place:.1f}" y="{below + line * LINE}"'
+        yield f'<text class="x" {at}>{escape(whole)}{title}</text>'
     yield f'<text class="y axis" x="{LEFT - 20}" y="{below}">{name}</text>'
+
+
+def _arranged(
+    labels: Sequence[tuple[float, str]],
+) -> Iterator[tuple[float, int, str]]:
+    """Yield the centre, line and text of labels below an axis, on as many lines as keep them apart."""
+    ends: list[float] = []
+    for place, text in labels:
+        half = min(len(text) * LETTER, WIDTH) / 2
+        centre = min(max(place, half), WIDTH - half)
+        line = 0
+        while line < len(ends) and centre - half < ends[line] + GAP:
+            line += 1
+        if line == len(ends):
+            ends.append(0.0)
+        ends[line] = centre + half
+        yield centre, line, text
 
 
 def _levels(levels: Mapping[str, float], y: Axis) -> tuple[list[str], list[str]]:
@@ -240,18 +270,50 @@ def _levels(levels: Mapping[str, float], y: Axis) -> tuple[list[str], list[str]]
         names.setdefault(f"{value:.4g}", []).append(name)
     heights = []
     for text, equal in names.items():
-        heights.append((y(levels[equal[0]]), f"{', '.join(equal)} {text}"))
+        heights.append((y(levels[equal[0]]), equal, text))
+    heights.sort()
 
-    baseline = 0.0
     lines = []
     labels = []
-    for height, text in sorted(heights):
+    places = _apart([height - 3 for height, _, _ in heights])
+    for (height, equal, text), place in zip(heights, places, strict=True):
+        title = f"<title>{escape(', '.join(equal))} {text}</title>"
         ends = f'x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{height:.1f}" y2="{height:.1f}"'
-        lines.append(f'<line class="level" {ends}><title>{escape(text)}</title></line>')
-        baseline = max(height - 3, baseline + 11)
-        place = f'x="{WIDTH - RIGHT}" y="{baseline:.1f}"'
-        labels.append(f'<text class="level" {place}>{escape(text)}</text>')
+        lines.append(f'<line class="level" {ends}>{title}</line>')
+        if place is not None:
+            label = f"{_listed(equal)} {text}"
+            at = f'x="{WIDTH - RIGHT}" y="{place:.1f}"'
+            labels.append(f'<text class="level" {at}>{escape(label)}{title}</text>')
     return lines, labels
+
+
+def _apart(heights: Sequence[float]) -> list[float | None]:
+    """Return heights of lines of text that neither overlap nor leave the chart; None where no room is left."""
+    top = TOP + LINE - 3
+    count = min(len(heights), (HEIGHT - BOTTOM - top) // LINE + 1)
+    places: list[float] = []
+    for height in heights[:count]:
+        lowest = places[-1] + LINE if places else top
+        places.append(max(height, lowest))
+    # Those that were pushed out at the bottom move the others up.
+    limit = float(HEIGHT - BOTTOM - 2)
+    for index in reversed(range(count)):
+        places[index] = min(places[index], limit)
+        limit = places[index] - LINE
+    rest: list[float | None] = [None] * (len(heights) - count)
+    return [*places, *rest]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return as many names as fit into the chart, and the number of the others."""
+    shown: list[str] = []
+    room = (WIDTH - LEFT - RIGHT) // LETTER - 20
+    for name in names:
+        if shown and len(", ".join([*shown, name])) > room:
+            return f"{', '.join(shown)} and {len(names) - len(shown)} more"
+        shown.append(name)
+    text = ", ".join(shown)
+    return text if len(text) <= room else text[: room - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
 def _band(points: Points, halves: Mapping[int, float], x: Axis, y: Axis) -> str:
@@ -382,14 +444,15 @@ def scatter(dots: Sequence[tuple[Any, float, str]], label: str) -> str:
             return ""
         room = (WIDTH - LEFT - RIGHT) / len(names)
         places = {name: LEFT + room * (index + 0.5) for index, name in enumerate(names)}
-        labels = [(place, name[: int(room / LETTER)]) for name, place in places.items()]
+        labels = [(place, name) for name, place in places.items()]
 
     parts = list(_frame(y, labels, axis))
     for value, metric, name in dots:
         where = f'cx="{places[format_value(value)]:.1f}" cy="{y(metric):.1f}" r="3.5"'
         title = escape(f"{name}: {metric:.6g}")
         parts.append(f'<circle class="dot" {where}><title>{title}</title></circle>')
-    return _svg(label, parts)
+    lines = max((line for _, line, _ in _arranged(labels)), default=0)
+    return _svg(label, parts, more=lines * LINE)
 
 
 def _plottable(value: Any) -> bool:
