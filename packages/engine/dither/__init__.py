@@ -29,6 +29,7 @@ them.
 from __future__ import annotations
 
 import builtins
+import os
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.metadata import version
@@ -51,6 +52,12 @@ if TYPE_CHECKING:
     from .registry.config.errors import Refused
 
     __version__: str
+
+# Threads of torch that wait for each other by spinning take the cores of other processes, and of one
+# another: next to other work a step of the small experiments takes 6 times as long or more (2 cores,
+# docs/performance.md). OpenMP reads this once, when torch is imported.
+if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & os.environ.keys():
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
 __all__ = [
     "Diffusion",

@@ -196,7 +196,7 @@ class Train(Options):
     )
     """Device; auto uses a GPU if one is available."""
     threads: int | None = Field(None, ge=1, le=1024)
-    """CPU threads; the default is that of torch."""
+    """CPU threads; by default one for a small model and batch, else as many as torch takes."""
     workers: int | None = Field(None, ge=0, le=64)
     """Threads that prefetch batches; the batches and their order do not change. By default 0 on a
     CPU, 2 on a GPU."""

@@ -22,9 +22,16 @@ from dither.registry.files.weight_files import read_weights
 from ..checkpoints.checkpoint import Checkpoints, Damaged, Scores, weights_of
 from ..checkpoints.sharded_checkpoint import read_tensors
 from ..config.load_experiment import SAMPLING_TABLES, Loaded, load_for_sampling
+from ..config.options import Train
 from ..config.provenance import changed_plugin_files
 from ..files.checksums import MANIFEST, verify
-from ..training.device import choose_device, keep_freed_memory
+from ..training.device import (
+    choose_device,
+    choose_threads,
+    keep_freed_memory,
+    set_threads,
+)
+from ..training.diffusion import Diffusion
 from ..training.lora import load_merged, merged
 from ..training.nan_guard import all_finite
 from .bundle import WEIGHTS
@@ -39,6 +46,7 @@ __all__ = [
     "load_run",
     "on_device",
     "start_from",
+    "step_size",
 ]
 
 Which = Literal["newest", "best"] | int
@@ -54,8 +62,6 @@ def build(
     on a CPU keeps freed memory in the process. `task` replaces that of the experiment.
     """
     train = loaded.experiment.train
-    if train.threads is not None:
-        torch.set_num_threads(train.threads)
     torch.set_float32_matmul_precision(
         "high" if train.precision == "tf32" else "highest"
     )
@@ -64,9 +70,18 @@ def build(
         keep_freed_memory()
     with located(loaded.document):
         system = System.build(loaded.experiment, loaded.plugins.catalog, task)
+    threads = choose_threads(train.threads, step_size(system, train), device)
+    set_threads(train.threads, threads)
     system.catalog = loaded.plugins.catalog
     system.plugin_files = tuple(loaded.plugins.files)
     return system.to(device), device
+
+
+def step_size(system: Diffusion, train: Train) -> int:
+    """Return the positions of a micro-batch times the weights of the model."""
+    weights = sum(parameter.numel() for parameter in system.model.parameters())
+    rows = train.batch_size // train.accumulate
+    return rows * system.task.space.length * weights
 
 
 def on_device(loaded: Loaded, device: str) -> Loaded:

@@ -12,10 +12,16 @@ from dither.registry.contracts.protocols import Split
 from dither.registry.kinds import TaskSpec
 
 from ..config.experiment import Experiment
-from ..training.device import choose_precision, peak_device_memory, peak_memory
+from ..training.device import (
+    choose_precision,
+    choose_threads,
+    peak_device_memory,
+    peak_memory,
+)
 from ..training.diffusion import Diffusion
 from ..training.evaluation import has_targets, merge_metrics, without_likelihoods
 from ..training.trainer import Trainer
+from .loading import step_size
 
 __all__ = ["data_warnings", "introduce", "reading_aids", "summarise"]
 
@@ -48,6 +54,13 @@ def introduce(experiment: Experiment, trainer: Trainer, path: Path) -> Iterator[
     yield f"each sample: {task.space}"
     many = f"{ranks.size} ranks ({strategy}), " if ranks.size > 1 else ""
     yield f"{many}{device}, {torch.get_num_threads()} threads; {path}"
+    train = experiment.train
+    size = step_size(system, train)
+    if choose_threads(train.threads, size, device) == 1 and train.threads is None:
+        yield (
+            "one CPU thread: more gain little for a model and batch of this size; "
+            "train.threads or OMP_NUM_THREADS sets their number"
+        )
 
     if trainer.compiled and experiment.train.compile is None:
         yield (
