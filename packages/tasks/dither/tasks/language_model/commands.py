@@ -166,6 +166,7 @@ def _add_evaluation(app: typer.Typer, engine: Engine) -> None:
             raise typer.BadParameter("give either text files or --data FOLDER")
 
         def other_text(task: Any) -> Any:
+            from .data.text_files import read_text_file
             from .task import LanguageModelling
 
             if not isinstance(task, LanguageModelling):
@@ -173,7 +174,7 @@ def _add_evaluation(app: typer.Typer, engine: Engine) -> None:
                 raise Refused(message, ("task",), code="misfit")
             if data is not None:
                 return task.over_store(data, split)
-            return task.over_texts([_read_text(file) for file in files])
+            return task.over_texts([read_text_file(file) for file in files])
 
         engine.evaluate(
             run,
@@ -263,12 +264,3 @@ def _parse_axes(texts: list[str]) -> dict[str, list[str]]:
     if not grid:
         raise typer.BadParameter("at least one is required", param_hint="--over")
     return grid
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Refused(
-            f"{path} cannot be read: {error}", code="unreadable-file"
-        ) from None

@@ -27,6 +27,7 @@ from dither.registry.contracts.spaces import Field, TokenSpace
 from .data.corpus import Corpus
 from .data.pairs import Pair, PairIds, encode_pairs
 from .data.specs import text_conditions
+from .data.text_files import NotText, check_encodable
 from .data.token_store import (
     Documents,
     Part,
@@ -460,6 +461,11 @@ def _known_ids(
     path: tuple[str, ...] = (),
 ) -> Ids:
     """Return the ids of a text; Refused if one is that of unknown characters."""
+    try:
+        check_encodable(text)
+    except NotText as error:
+        message = f"{what} is not UTF-8: {error.message}"
+        raise Refused(message, path=path, code="invalid-value") from None
     ids = tokenizer.encode(text)
     if tokenizer.unknown is not None and tokenizer.unknown in ids:
         # Only tokenizers by character have such an id.

@@ -1,4 +1,4 @@
-"""Prompts with responses from JSON lines: supervised fine-tuning, and labelled text. No torch.
+"""Prompts with responses from files of records: supervised fine-tuning, and labelled text. No torch.
 
 Letters: N ids, D documents.
 """
@@ -18,7 +18,8 @@ from dither.registry.files.limits import read_text
 
 from ...missing_library import require_extra
 from .corpus import Corpus, Document
-from .text_files import NotText, read_json_lines
+from .records import Record, read_records, record_format
+from .text_files import NotText, check_encodable
 
 if TYPE_CHECKING:
     from jaxtyping import Int64
@@ -30,6 +31,15 @@ if TYPE_CHECKING:
     from .tokenizers.base import Tokenizer
 
 __all__ = ["Pair", "PairIds", "encode_pairs", "read_pairs", "render_chat"]
+
+
+CODES_OF = {
+    "binary": "damaged-file",
+    "csv": "syntax-error",
+    "encoding": "damaged-file",
+    "json": "syntax-error",
+}
+"""Code of each reason why a record is not text."""
 
 
 @dataclass(frozen=True)
@@ -65,21 +75,23 @@ def read_pairs(
     pairs: list[Pair] = []
     problems: list[Problem] = []
     for path, _ in files:
+        # Files of other names are JSON lines, too.
+        form = record_format(path) or "lines"
         try:
-            for number, record in read_json_lines(path):
-                place = f"{path}:{number}"
-                pair = _pair(place, record, (prompt, response, label), template)
-                if pair is not None:
+            for where, record in read_records(path, form):
+                place = f"{path}:{where.removeprefix('line ')}"
+                try:
+                    pair = _pair(place, record, (prompt, response, label), template)
+                except NotText as error:
+                    message = f"{place}: {error.message}"
+                    code = CODES_OF.get(error.sort, "invalid-value")
+                    problems.append(Problem(message, ("paths",), code=code))
+                else:
                     pairs.append(pair)
-                    continue
-                message = (
-                    f'{place}: expected an object with a text "{response}"'
-                    " and, if present, texts under the other keys"
-                )
-                problems.append(Problem(message, ("paths",), code="invalid-value"))
         except NotText as error:
-            message = f"{path}: {error.message}"
-            problems.append(Problem(message, ("paths",), code="unreadable-file"))
+            message = f"{path}: {error.message.removeprefix(f'{path}: ')}"
+            code = CODES_OF.get(error.sort, "unreadable-file")
+            problems.append(Problem(message, ("paths",), help=error.help, code=code))
     if problems:
         raise Refused(problems)
     return tuple(pairs)
@@ -87,26 +99,34 @@ def read_pairs(
 
 def _pair(
     place: str,
-    record: dict[str, Any] | NotText,
+    record: Record,
     keys: tuple[str, str, str | None],
     template: str | None,
-) -> Pair | None:
-    """Return the example of an object; None if it is not one."""
+) -> Pair:
+    """Return the example of a record.
+
+    Raises:
+        NotText: It is not one.
+    """
     if isinstance(record, NotText):
-        return None
-    prompt, response, label = (record.get(key or "", "") for key in keys)
-    if not (
-        isinstance(prompt, str) and isinstance(response, str) and isinstance(label, str)
-    ):
-        return None
+        raise record
+    values = [record.get(key or "") for key in keys]
+    for key, value in zip(keys, values, strict=True):
+        # A table has a null where a prompt or label is missing.
+        if isinstance(value, str):
+            check_encodable(value)
+        elif value is not None:
+            name = type(value).__name__
+            raise NotText("key", f'"{key}" is {name}, not a string')
+    prompt, response, label = values
+    prompt = prompt or ""
     if not response:
-        return None
+        raise NotText("key", f'no text under the key "{keys[1]}"')
 
     if template is not None and prompt:
         prompt = render_chat(Path(template), prompt)
-    name = label if keys[2] in record else None
     text = prompt + response
-    digest = hashlib.sha256(json.dumps([prompt, response, name]).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps([prompt, response, label]).encode()).hexdigest()
     return Pair(
         place,
         digest,
@@ -114,7 +134,7 @@ def _pair(
         load=partial(str, text),
         prompt=prompt,
         response=response,
-        label=name,
+        label=label,
     )
 
 

@@ -12,6 +12,7 @@ import hashlib
 from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -27,7 +28,7 @@ from ...prepared.store import check_owned, find_existing, write_folder
 from .corpus import TextSource, divide
 from .documents import SourceDocument, find_sources, read_documents
 from .manifest import SHARDS
-from .text_files import NotText
+from .text_files import NotText, check_encodable
 from .token_store import Part, write_store
 from .tokenizers.factory import load_tokenizer
 
@@ -45,6 +46,7 @@ SORTS = {
     "binary": "binary, not text",
     "encoding": "not UTF-8",
     "json": "not JSON",
+    "csv": "not CSV",
     "key": "without the text column",
     "duplicate": "duplicates",
 }
@@ -132,7 +134,7 @@ class SplitText(TextSource):
         sizes = array("q")
         documents = 0
         characters = 0
-        for entry in read_documents(sources, spec.column):
+        for entry in _entries(sources, spec.column):
             key = 0
             size = -1
             if isinstance(entry, Rejected):
@@ -186,7 +188,7 @@ class SplitText(TextSource):
             Refused: A file has changed since the first pass.
         """
         shares = (1 - self.spec.valid - self.spec.test, 1 - self.spec.test, 1.0)
-        entries = read_documents(self.sources, self.spec.column)
+        entries = _entries(self.sources, self.spec.column)
         columns = (map(int, column) for column in (self.keys, self.sizes, self.codes))
         # The first pass may have stopped at a limit.
         for entry, key, size, code in zip(entries, *columns, strict=False):
@@ -207,6 +209,12 @@ class SplitText(TextSource):
             yield from _cut(entry, edges, key)
 
 
+def _entries(
+    sources: Sequence[str | Path], column: str
+) -> Iterator[SourceDocument | Rejected]:
+    return chain.from_iterable(read_documents(source, column) for source in sources)
+
+
 def _digest_text(pieces: Iterable[str]) -> tuple[int, int]:
     """Return the digest of a text and its length.
 
@@ -217,12 +225,8 @@ def _digest_text(pieces: Iterable[str]) -> tuple[int, int]:
     size = 0
     blank = True
     for piece in pieces:
-        try:
-            digest.update(piece.encode("utf-8"))
-        except UnicodeEncodeError as error:
-            surrogate = f"U+{ord(error.object[error.start]):04X}"
-            message = f"unpaired surrogate {surrogate} at position {size + error.start}"
-            raise NotText("encoding", message) from None
+        check_encodable(piece, size)
+        digest.update(piece.encode("utf-8"))
         size += len(piece)
         blank = blank and piece.isspace()
     if blank:

@@ -288,9 +288,9 @@ class ConvertedText(HoldOut, PrepareSpec):
     gives: ClassVar[str] = "token-ids"
     stored: ClassVar[Kind] = SHARDS
     paths: list[Annotated[str, PathMark("stdlib|shakespeare")]] = Option(min_length=1)
-    """Files, folders and globs, relative to the working directory: text, .jsonl (one document a
-    line), .parquet and .arrow (one a row; a folder of save_to_disk of the library datasets); or
-    "stdlib" and "shakespeare"."""
+    """Files, folders and globs, relative to the working directory: text (also gzip, bz2, xz, zstd),
+    .jsonl (one document a line), .json (lines or an array), .csv, .parquet and .arrow (one a row; a
+    folder of save_to_disk of the library datasets); or "stdlib" and "shakespeare"."""
     to: PathStr = ""
     """Folder of the token ids; by default a folder in the cache, named after the options."""
     tokenizer: Annotated[str, PathMark(TOKENIZERS)] = Option("gpt2", min_length=1)
@@ -300,7 +300,7 @@ class ConvertedText(HoldOut, PrepareSpec):
     """Add an end-of-text id to a tokenizer without one, such as bytes and chars; gpt2 and bpe:N
     have one."""
     column: str = Option("text", min_length=1)
-    """Key of .jsonl, or column of .parquet and .arrow, that holds the text."""
+    """Key or column that holds the text."""
     documents: int | None = Option(None, ge=1)
     """Stop after this many documents."""
     characters: int | None = Option(None, ge=1)
@@ -355,7 +355,7 @@ def _misfits(refused: Refused, path: tuple[str | int, ...]) -> Iterator[Misfit]:
 
 
 class PromptResponse(HoldOut):
-    """Prompts and responses from JSON lines; the loss is on responses and their end.
+    """Prompts and responses from files of records; the loss is on responses and their end.
 
     Prompts are known tokens. Each response ends with the end-of-text id. Examples without a prompt
     are learned as a whole.
@@ -364,7 +364,8 @@ class PromptResponse(HoldOut):
     name = "prompt-response"
     gives: ClassVar[str] = "text"
     paths: list[PathStr] = Option(min_length=1)
-    """Paths or globs of .jsonl files, relative to the working directory: one object per line."""
+    """Paths or globs of files, relative to the working directory: .jsonl (one object a line), .json
+    (lines or an array), .csv, .parquet or .arrow, text also compressed."""
     prompt: str = "prompt"
     """Key of the prompt; it may be missing in an object."""
     response: str = "response"

@@ -1,31 +1,48 @@
-"""Text files and JSON lines in UTF-8; errors name the offset of the first offending byte."""
+"""Text files in UTF-8, compressed or not; errors name the offset of the first offending byte."""
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import glob
+import gzip
 import hashlib
 import io
-import json
+import lzma
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dither.registry.config.errors import Problem, Refused, did_you_mean
+from dither.registry.files.limits import max_expanded, open_file
 
+from ...missing_library import require_extra
 from .corpus import Document
 
 __all__ = [
+    "COMPRESSED",
     "NotText",
+    "check_encodable",
     "cut_pieces",
     "find_all",
     "find_files",
+    "open_data",
     "plain_text",
     "read_blocks",
     "read_files",
-    "read_json_lines",
+    "read_text_file",
 ]
+
+COMPRESSED = {
+    ".gz": (0, b"\x1f\x8b"),
+    ".bz2": (4, b"1AY&SY"),
+    ".xz": (0, b"\xfd7zXZ\x00"),
+    ".zst": (0, b"\x28\xb5\x2f\xfd"),
+}
+"""Compressed files: the end of their name, and the bytes that begin one, with their offset."""
 
 BLOCK = 1 << 20
 """Bytes per read of a file."""
@@ -140,30 +157,98 @@ def _not_found(path: Path, pattern: str) -> Problem:
     return Problem(f"{path}: no such file{start}", help=fix, code="file-not-found")
 
 
+@contextmanager
+def open_data(path: Path) -> Iterator[Any]:
+    """Open a file, which is decompressed if its first bytes are those of gzip, bz2, xz or zstd.
+
+    Raises:
+        NotText: On opening or reading, the file is unreadable, damaged, or expands too far.
+        Refused: zstd requires pyarrow.
+    """
+    if not path.is_file():
+        raise NotText("unreadable", f"{path}: not a regular file")
+    try:
+        with ExitStack() as stack:
+            file = stack.enter_context(open_file(path))
+            size = path.stat().st_size
+            first = file.read(16)
+            file.seek(0)
+            for suffix, (start, magic) in COMPRESSED.items():
+                if first.startswith(magic, start):
+                    raw = stack.enter_context(_decompressed(file, suffix, path))
+                    yield stack.enter_context(
+                        io.BufferedReader(_Limited(raw, max_expanded(size)), BLOCK)
+                    )
+                    return
+            yield file
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        reason = str(error)
+        if isinstance(error, OSError):
+            reason = error.strerror or reason
+        raise NotText("unreadable", f"{path}: {reason}") from error
+
+
+def _decompressed(file: Any, suffix: str, path: Path) -> Any:
+    if suffix == ".gz":
+        return gzip.GzipFile(fileobj=file)
+    if suffix == ".bz2":
+        return bz2.BZ2File(file)
+    if suffix == ".xz":
+        return lzma.LZMAFile(file)
+    require_extra("parquet", str(path))
+    from pyarrow import CompressedInputStream  # type: ignore[import-not-found,unused-ignore]
+
+    return CompressedInputStream(file, "zstd")
+
+
+class _Limited(io.RawIOBase):
+    """Decompressed bytes below the size policy."""
+
+    def __init__(self, file: Any, limit: int) -> None:
+        self._file = file
+        self._left = limit
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(len(buffer))
+        self._left -= len(data)
+        if self._left < 0:
+            raise OSError("expands to more than the size policy allows")
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def check_encodable(text: str, start: int = 0) -> None:
+    """Raise `NotText` if a text, which begins at position `start`, has half a surrogate pair."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        surrogate = f"U+{ord(text[error.start]):04X}"
+        message = f"unpaired surrogate {surrogate} at position {start + error.start}"
+        raise NotText("encoding", message) from None
+
+
 def read_blocks(path: Path) -> Iterator[tuple[bytes, str]]:
     """Yield a text file block by block, raw and decoded, byte order mark and line ends unchanged.
 
     Raises:
         NotText: The file is unreadable, empty, binary or not UTF-8.
     """
-    if not path.is_file():
-        raise NotText("unreadable", f"{path}: not a regular file")
     decoder = codecs.getincrementaldecoder("utf-8")()
     offset = 0
-    try:
-        with path.open("rb") as file:
-            while block := file.read(BLOCK):
-                zero = block.find(0)
-                if zero >= 0:
-                    message = (
-                        f"{path}: binary, not text: zero byte at offset {offset + zero}"
-                    )
-                    raise NotText("binary", message)
-                yield block, _decode(decoder, block, offset, path)
-                offset += len(block)
-            _decode(decoder, b"", offset, path)
-    except OSError as error:
-        raise NotText("unreadable", f"{path}: {error.strerror}") from error
+    with open_data(path) as file:
+        while block := file.read(BLOCK):
+            zero = block.find(0)
+            if zero >= 0:
+                message = (
+                    f"{path}: binary, not text: zero byte at offset {offset + zero}"
+                )
+                raise NotText("binary", message)
+            yield block, _decode(decoder, block, offset, path)
+            offset += len(block)
+        _decode(decoder, b"", offset, path)
     if not offset:
         raise NotText("empty", f"{path}: empty")
 
@@ -178,41 +263,6 @@ def _decode(
         byte = f"byte 0x{error.object[error.start]:02x} at offset {offset - pending + error.start}"
         message = f"{path}: not UTF-8: {byte} ({error.reason})"
         raise NotText("encoding", message, "save it as UTF-8") from error
-
-
-def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | NotText]]:
-    """Yield the number of each line that is not blank, and its object, or why there is none.
-
-    Raises:
-        NotText: The file is unreadable or empty.
-    """
-    empty = True
-    try:
-        with path.open("rb") as file:
-            for number, raw in enumerate(file, 1):
-                empty = False
-                if raw.strip():
-                    yield number, _json_object(raw)
-    except OSError as error:
-        raise NotText("unreadable", error.strerror or "cannot be read") from error
-    if empty:
-        raise NotText("empty", "empty")
-
-
-def _json_object(raw: bytes) -> dict[str, Any] | NotText:
-    try:
-        record = json.loads(raw.removeprefix(codecs.BOM_UTF8).decode("utf-8"))
-    except UnicodeDecodeError as error:
-        byte = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
-        return NotText("encoding", f"not UTF-8: {byte}")
-    except json.JSONDecodeError as error:
-        return NotText("json", f"not JSON: {error.msg} at column {error.colno}")
-    except (ValueError, RecursionError) as error:
-        # An integer of too many digits, or lists in lists without end.
-        return NotText("json", f"not JSON: {error}")
-    if not isinstance(record, dict):
-        return NotText("key", f"{type(record).__name__}, not an object")
-    return record
 
 
 def plain_text(blocks: Iterable[str]) -> Iterator[str]:
@@ -235,6 +285,18 @@ def _read(path: Path) -> tuple[str, int, str]:
         digest.update(raw)
         size += len(raw)
     return digest.hexdigest(), size, "".join(plain_text(text for _, text in blocks))
+
+
+def read_text_file(path: Path) -> str:
+    """Return the text of a file, as a document of `read_files`.
+
+    Raises:
+        Refused: The file is unreadable, empty, binary or not UTF-8.
+    """
+    try:
+        return _read(path)[2]
+    except NotText as error:
+        raise Refused(error.message, help=error.help, code="unreadable-file") from error
 
 
 def _load(path: Path, expected: str) -> str:
