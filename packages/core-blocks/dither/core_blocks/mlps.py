@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .options import TransformerBlock
+from .options import ResidualBlock
 
 __all__ = ["GELUMLP", "SwiGLU", "make_mlp"]
 
@@ -77,7 +77,7 @@ class SwiGLU(nn.Module):
         return out
 
 
-def make_mlp(width: int, options: TransformerBlock) -> nn.Module:
+def make_mlp(width: int, options: ResidualBlock) -> nn.Module:
     """Return the MLP of a block."""
     hidden = int(options.ratio * width)
     bias = options.bias

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
@@ -15,9 +15,11 @@ __all__ = [
     "DOCUMENT",
     "Affine",
     "AttentionKernel",
+    "ConvolutionalBlock",
     "MLPName",
     "NormName",
     "QKVBias",
+    "ResidualBlock",
     "Rope",
     "TransformerBlock",
 ]
@@ -38,14 +40,9 @@ QKVBias = bool | Literal["qv"]
 Rope = bool | Literal["centre"]
 
 
-class TransformerBlock(BlockSpec):
-    """Options of a block of self-attention and an MLP, each after a norm."""
+class ResidualBlock(BlockSpec):
+    """Options of a block that ends with an MLP, each part after a norm."""
 
-    heads: int = Field(4, ge=1)
-    """Attention heads; must divide the width of the model."""
-    kv_heads: int | None = Field(None, ge=1)
-    """Heads of keys and values, each shared by `heads` / `kv_heads` heads of queries (grouped-query
-    attention, GQA). Defaults to `heads`."""
     ratio: float = Field(4.0, gt=0, le=64)
     """Hidden width of the MLP as a multiple of the model's width."""
     norm: NormName = "layer"
@@ -59,13 +56,33 @@ class TransformerBlock(BlockSpec):
     """Two linear layers with an exact or tanh-approximated GELU between them, or SwiGLU with
     three."""
     bias: bool = True
-    """Whether the linear layers of attention and MLP have a bias; the modulation always has one."""
+    """Whether linear layers have a bias; the modulation always has one."""
+    mlp_bias: bool | None = None
+    """Bias of the MLP. Defaults to `bias`."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout of the outputs of both parts."""
+
+    def check(self, width: int, cond: int) -> Iterator[Misfit]:
+        """Require a hidden layer that is not empty."""
+        if int(self.ratio * width) < 1:
+            yield Misfit(
+                f"ratio {self.ratio:g} makes the hidden layer of an MLP of width {width} empty",
+                ("ratio",),
+            )
+
+
+class TransformerBlock(ResidualBlock):
+    """Options of a block of self-attention and an MLP, each after a norm."""
+
+    heads: int = Field(4, ge=1)
+    """Attention heads; must divide the width of the model."""
+    kv_heads: int | None = Field(None, ge=1)
+    """Heads of keys and values, each shared by `heads` / `kv_heads` heads of queries (grouped-query
+    attention, GQA). Defaults to `heads`."""
     qkv_bias: QKVBias | None = None
     """Bias of queries, keys and values; "qv" has none for keys (BEiT). Defaults to `bias`."""
     out_bias: bool | None = None
     """Bias of the output projection of attention. Defaults to `bias`."""
-    mlp_bias: bool | None = None
-    """Bias of the MLP. Defaults to `bias`."""
     rope: Rope = False
     """Rotary position embedding (RoPE). "centre" rotates by the coordinate along the chromosome,
     read from the task's condition of this name, instead of by the index, so that attention depends
@@ -75,8 +92,6 @@ class TransformerBlock(BlockSpec):
     rope_unit: float = Field(1000.0, gt=0, le=1e9)
     """Unit of these coordinates: 1000 converts bases to kilobases. The fastest rotation is 1 radian
     per unit."""
-    dropout: float = Field(0.0, ge=0, lt=1)
-    """Dropout of the outputs of attention and MLP."""
     attention_dropout: float | None = Field(None, ge=0, lt=1)
     """Dropout of the attention weights. Defaults to `dropout`."""
     attention: AttentionKernel = "auto"
@@ -112,11 +127,7 @@ class TransformerBlock(BlockSpec):
                 ("kv_heads",),
                 ("model", "block", "qkv_bias"),
             )
-        if int(self.ratio * width) < 1:
-            yield Misfit(
-                f"ratio {self.ratio:g} makes the hidden layer of an MLP of width {width} empty",
-                ("ratio",),
-            )
+        yield from super().check(width, cond)
 
     def _check_heads(self, width: int) -> Iterator[Misfit]:
         heads = self.heads
@@ -141,3 +152,32 @@ class TransformerBlock(BlockSpec):
             f"heads may be {', '.join(allowed)}"
         )
         yield Misfit(message, ("heads",))
+
+
+class ConvolutionalBlock(ResidualBlock):
+    """Options of a block of a dilated convolution and an MLP, each after a norm."""
+
+    kernel: int = Field(9, ge=1, le=255)
+    """Positions that the convolution reads around each one, an odd number."""
+    dilation: list[Annotated[int, Field(ge=1)]] = Field([1], min_length=1)
+    """Distance between positions that are read; layers take the values in turn."""
+
+    def traits(self) -> frozenset[str]:
+        """A new block is the identity."""
+        return frozenset({"zero-init"})
+
+    def check(self, width: int, cond: int) -> Iterator[Misfit]:
+        """Require an odd kernel, which has a centre, besides what every block requires."""
+        yield from super().check(width, cond)
+        if self.kernel % 2 == 0:
+            yield Misfit(
+                f"kernel = {self.kernel} has no centre; it must be odd",
+                ("kernel",),
+                help=f"set kernel = {self.kernel + 1}",
+                code="out-of-range",
+            )
+
+    def at(self, layer: int, depth: int) -> Self:
+        """Return the options of one layer, with its dilation."""
+        dilation = self.dilation[layer % len(self.dilation)]
+        return self.model_copy(update={"dilation": [dilation]})

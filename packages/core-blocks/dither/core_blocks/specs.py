@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -21,15 +21,23 @@ from dither.registry.kinds import (
     missing_condition,
 )
 
-from .options import CENTRE, DOCUMENT, Affine, NormName, TransformerBlock
+from .options import (
+    CENTRE,
+    DOCUMENT,
+    Affine,
+    ConvolutionalBlock,
+    NormName,
+    TransformerBlock,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from .blocks import AdaLNZeroBlock, PreNormBlock
+    from .convolution import ConvBlock
     from .denoiser import Denoiser
 
-__all__ = ["AdaLNZero", "DenoiserModel", "PreNorm", "register_components"]
+__all__ = ["AdaLNZero", "Conv", "DenoiserModel", "PreNorm", "register_components"]
 
 
 class AdaLNZero(TransformerBlock):
@@ -75,6 +83,17 @@ class PreNorm(TransformerBlock):
         return PreNormBlock(width, self, self.drop_path)
 
 
+class Conv(ConvolutionalBlock):
+    """A dilated depthwise-separable convolution and an MLP, modulated as in DiT; for ordered positions."""
+
+    name = "conv"
+
+    def build(self, width: int, cond: int) -> ConvBlock:
+        from .convolution import ConvBlock
+
+        return ConvBlock(width, cond, self)
+
+
 class DenoiserModel(ModelSpec):
     """A diffusion transformer: embedding, blocks, final norm, head."""
 
@@ -100,7 +119,9 @@ class DenoiserModel(ModelSpec):
     condition: Slot[ConditionSpec] = named("level")
     """Embedding of the noise level and other conditions."""
     block: Slot[BlockSpec] = named("adaln-zero")
-    """The transformer block."""
+    """The block of every layer."""
+    blocks: list[Slot[BlockSpec]] = []
+    """Blocks of the layers in turn, such as ["conv", "conv", "adaln-zero"], instead of `block`."""
     head: Slot[HeadSpec] = named("tokens")
     """Output layer."""
     tie_embeddings: bool = False
@@ -131,31 +152,39 @@ class DenoiserModel(ModelSpec):
         yield from self._check_blocks(space)
         condition = self.condition.with_space(space)
         of_condition = list(condition.check(self._cond))
-        components: dict[str, Iterable[Misfit]] = {
-            "embedding": self.embedding.check(space, self.width),
-            "condition": of_condition,
-            "block": self.block.check(self.width, self._cond),
-            "head": self.head.check(space, self.width),
-        }
-        for key, misfits in components.items():
-            for misfit in below(key, misfits):
-                yield replace(misfit, related=misfit.related or ("model", "width"))
+        of_components = [
+            *below("embedding", self.embedding.check(space, self.width)),
+            *below("condition", of_condition),
+            *self._check_each_block(),
+            *below("head", self.head.check(space, self.width)),
+        ]
+        for misfit in of_components:
+            yield replace(misfit, related=misfit.related or ("model", "width"))
         if self.tie_embeddings:
             yield from self._check_tied()
-        reads_condition = self.final == "adaln" or self.block.reads_condition
+        reads_condition = self.final == "adaln" or any(
+            block.reads_condition for block in self._pattern
+        )
         if (
             not reads_condition
             and not of_condition
             and "constant" not in condition.traits()
         ):
             message = (
-                f'neither block "{self.block.name}" nor final = "norm" uses condition '
+                f'neither block "{self._pattern[0].name}" nor final = "norm" uses condition '
                 f'"{condition.name}"'
             )
             fix = 'set condition = "none", or final = "adaln"'
             yield Misfit(
                 message, ("condition",), ("model", "block"), fix, code="no-effect"
             )
+
+    def _check_each_block(self) -> Iterator[Misfit]:
+        if not self.blocks:
+            yield from below("block", self.block.check(self.width, self._cond))
+        for number, block in enumerate(self.blocks):
+            misfits = block.check(self.width, self._cond)
+            yield from below("blocks", below(number, misfits))
 
     def _check_tied(self) -> Iterator[Misfit]:
         path = ("tie_embeddings",)
@@ -182,15 +211,17 @@ class DenoiserModel(ModelSpec):
                 f"block_size = {size} exceeds the {space.length} positions of a sample"
             )
             yield Misfit(message, ("block_size",), ("task",), code="out-of-range")
-        if (
-            self.facts().trained_blocks(space) is not None
-            and "cache" not in self.block.traits()
-        ):
-            message = (
-                f'block "{self.block.name}" does not support a key-value cache, which block_size '
-                "requires"
-            )
-            yield Misfit(message, ("block",), ("model", "block_size"))
+        if len(self.blocks) > self.depth:
+            message = f"{len(self.blocks)} blocks for a depth of {self.depth}"
+            yield Misfit(message, ("blocks",), ("model", "depth"))
+        key = ("blocks",) if self.blocks else ("block",)
+        if self.facts().trained_blocks(space) is not None:
+            for name in {b.name for b in self._pattern if "cache" not in b.traits()}:
+                message = (
+                    f'block "{name}" does not support a key-value cache, which block_size '
+                    "requires"
+                )
+                yield Misfit(message, key, ("model", "block_size"))
         packed = any(condition.name == DOCUMENT for condition in space.conditions)
         if packed and (size is not None or self.embedding.extra()):
             message = "documents that are packed into one window require full attention"
@@ -200,8 +231,8 @@ class DenoiserModel(ModelSpec):
                 ("task",),
                 "remove block_size, or set task.documents",
             )
-        if "positions" in self.block.traits():
-            yield from missing_condition(space.conditions, CENTRE, ("block",))
+        if any("positions" in block.traits() for block in self._pattern):
+            yield from missing_condition(space.conditions, CENTRE, key)
 
     def traits(self) -> frozenset[str]:
         """The model ignores the noise level if its condition does."""
@@ -212,7 +243,7 @@ class DenoiserModel(ModelSpec):
         embedding = self.embedding.traits()
         position_free = (
             "position-free" in embedding & self.condition.traits()
-            and "equivariant" in self.block.traits()
+            and "equivariant" in self._shared_traits
         )
         return ModelFacts(
             self.block_size,
@@ -255,7 +286,11 @@ class DenoiserModel(ModelSpec):
         from .denoiser import Denoiser, init_trunc_normal, tie_embeddings
         from .modulation import Final
 
-        block = self.block.traits()
+        layers = [
+            self._pattern[n % len(self._pattern)].at(n, self.depth)
+            for n in range(self.depth)
+        ]
+        block = self._shared_traits
         cond = self._cond if self.final == "adaln" else None
         full = self.block_size is None
         # Masked positions that no layer distinguishes are one key with a weight.
@@ -264,26 +299,31 @@ class DenoiserModel(ModelSpec):
         model = Denoiser(
             embedding=self.embedding.build(space, self.width),
             condition=self.condition.with_space(space).build(self._cond),
-            blocks=[
-                self.block.at(n, self.depth).build(self.width, self._cond)
-                for n in range(self.depth)
-            ],
+            blocks=[layer.build(self.width, self._cond) for layer in layers],
             final=Final(
                 self.width, cond, norm=self.norm, affine=self.affine, eps=self.eps
             ),
             head=self.head.build(space, self.width),
             block_size=self.block_size,
             checkpointing=self.checkpointing,
-            skip_unrequested="requested" in block,
+            skip_unrequested="requested" in layers[-1].traits(),
             merge_masked=full and identical and weighted,
             drop_padding=full and "equivariant" in block,
-            positions="positions" in block,
+            positions=["positions" in layer.traits() for layer in layers],
         )
         if self.init == "trunc-normal":
             init_trunc_normal(model.condition, model.blocks)
         if self.tie_embeddings:
             tie_embeddings(model.embedding, model.head)
         return model
+
+    @property
+    def _pattern(self) -> list[BlockSpec]:
+        return self.blocks or [self.block]
+
+    @property
+    def _shared_traits(self) -> frozenset[str]:
+        return frozenset.intersection(*(block.traits() for block in self._pattern))
 
     @property
     def _cond(self) -> int:
@@ -293,4 +333,4 @@ class DenoiserModel(ModelSpec):
 @hookimpl
 def register_components() -> list[type[Spec]]:
     """Return the specs of this package."""
-    return [AdaLNZero, PreNorm, DenoiserModel]
+    return [AdaLNZero, PreNorm, Conv, DenoiserModel]

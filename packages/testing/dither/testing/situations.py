@@ -54,7 +54,7 @@ EXAMPLES = 8
 """Default number of situations per check."""
 Level = Literal["required", "recommended"]
 """A recommended check that fails is reported, and fails only under `strict`."""
-Where = Literal["options", "part", "default", "alone", "in-model"]
+Where = Literal["options", "part", "default", "alone", "in-model", "text-model"]
 """Which situations to draw; see `situations`."""
 Fits = Callable[[Spec], bool]
 Drawn = Callable[[Fits], st.SearchStrategy[Any]]
@@ -183,8 +183,8 @@ def situations(
 
     `place`: "options" draws options from their whole range without surroundings, "part" small
     options that fit into drawn surroundings; "default" and "alone" use the defaults, with and
-    without surroundings; "in-model" puts a block into a block-causal model. `options` are fixed
-    ones; without them, tasks and data use their defaults.
+    without surroundings; "in-model" puts a block into a block-causal model, "text-model" a model
+    over a single field. `options` are fixed ones; without them, tasks and data use their defaults.
     """
     kind = part.spec.kind
     fixed = None
@@ -201,7 +201,12 @@ def situations(
         # Nothing is built from options of the whole range, so they may be huge.
         return specs(part.spec, catalog, small=place != "options", fits=fits)
 
-    surroundings = {"options": _alone, "alone": _alone, "in-model": _in_model}
+    surroundings = {
+        "options": _alone,
+        "alone": _alone,
+        "in-model": _in_model,
+        "text-model": _text_model,
+    }
     return _situations(
         surroundings.get(place, PLACES.get(kind, _alone)),
         drawn,
@@ -272,12 +277,18 @@ def _in_model(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
             kind: Any = info.annotation
             if Place() in info.metadata and kind.kind == "block":
                 models.append((part.spec, key))
-    if not models:
+    # Without a cache no block-causal model accepts the block, and the check does not apply.
+    if not models or "cache" not in block.traits():
         return replace(s, spec=block, space=space)
     model_spec, key = draw(st.sampled_from(models))
     fits = _inner_fits(space, "condition", "embedding", "position", "head")
     model: Any = draw(specs(model_spec, s.catalog, fits=fits))
-    model = model.model_copy(update={key: block})
+    changes: dict[str, Any] = {key: block}
+    for name, value in model:
+        # A list of blocks would take the place of this one.
+        if isinstance(value, list) and value and value[0].kind == "block":
+            changes[name] = []
+    model = model.model_copy(update=changes)
     # Blocks as long as the sample would never use the cache.
     size = model.facts().block_size
     assume(size is not None and size < space.length and _fits(model.check(space)))
@@ -328,6 +339,16 @@ def _embedding_or_head(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation
 
 def _model(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     space = _space(draw, s.part.spec, lambda space: True)
+    return _model_over(space, draw, drawn, s)
+
+
+def _text_model(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
+    """Draw a model over a single field that is long enough for two blocks."""
+    space = draw(token_spaces(max_fields=1).filter(lambda space: space.length > 1))
+    return _model_over(space, draw, drawn, s)
+
+
+def _model_over(space: Space, draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     fits = _inner_fits(space, "block", "condition", "embedding", "position", "head")
     spec = draw(drawn(fits))
     assume(_fits(spec.check(space)))

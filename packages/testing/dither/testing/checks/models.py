@@ -273,5 +273,6 @@ CHECKS = (
         cached_equals_full,
         context_equals_cache,
         needs="block-causal tokens one-field",
+        place="text-model",
     ),
 )
