@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import socket
 import sqlite3
 import subprocess
@@ -12,7 +14,10 @@ import urllib.request
 import pytest
 from mlflow import MlflowClient
 
+from dither.engine import load as load_system
+from dither.engine.cli import main
 from dither.engine.runs.log import Log
+from dither.engine.runs.run import run
 from dither.engine.tracking.trackers import MLflow, TensorBoard, Trackio, WandB
 from dither.registry.contracts.protocols import Picture
 
@@ -199,3 +204,43 @@ def test_a_server_that_is_down_does_not_stop_a_run(console, port, start):
     assert console.export_text().count('tracker "mlflow" is disabled') == 1
     assert time.monotonic() - began < 60
     assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("use", ["wandb", "csv", "tensorboard", "trackio", "mlflow"])
+def test_every_next_command_works_on_a_tracked_run(
+    start, tmp_path, console, monkeypatch, use
+):
+    """Without a flag, and pasted as it is printed."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "store"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.chdir(tmp_path)
+    code, folder = start(f"tracking.use=['{use}']", "train.steps=4", "sample.count=2")
+    assert code == 0
+    assert "disabled" not in console.export_text(clear=False)
+    folder = folder.rename(folder.with_name("a 'run' & more"))
+    commands = (
+        ["run", "--resume", str(folder), "train.steps=6"],
+        ["sample", str(folder), "-n", "2"],
+        ["evaluate", str(folder)],
+        ["report", str(folder)],
+        ["runs", "verify", str(folder)],
+        ["runs", "list", str(folder.parent)],
+        ["export", str(folder), "--out", "an export"],
+    )
+    assert [main(words) for words in commands] == [0] * len(commands)
+    assert load_system("an export").sample(1).shape[0] == 1
+
+
+@pytest.mark.slow
+def test_printed_commands_can_be_pasted(load, console, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runs = tmp_path / "it's a 'folder'; $HOME"
+    assert run(load("train.steps=2"), runs, console=console) == 0
+    (folder,) = runs.iterdir()
+    printed = re.findall(r"dither (?:report|sample|run) .*", console.export_text())
+    commands = [shlex.split(line)[1:] for line in printed]
+    assert len(commands) >= 2
+    assert [main(words) for words in commands] == [0] * len(commands)
+    assert all(str(folder) in words for words in commands)

@@ -538,3 +538,20 @@ def test_read_error_is_raised_at_its_step():
     assert [batches(step) for step in (11, 12)] == [[11], [12]]
     with pytest.raises(ValueError, match="row 13"):
         batches(13)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_skipped_step_says_whose_weights_found_the_samples(make_trainer, later):
+    trainer = make_trainer(*SKIP)
+    lines = []
+    trainer.on_skip = lines.append
+    while not lines:
+        trainer.advance()
+        if later:
+            trainer.advance()
+            trainer.advance()
+        trainer.check()
+    # The last step of those read at once has no later one.
+    found = "with the weights of a later step" in lines[0]
+    skipped = int(lines[0].split()[1].rstrip(":"))
+    assert found == (later and skipped < trainer.step)

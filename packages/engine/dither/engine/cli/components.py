@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .app import Json, Overrides, PluginNames, Words, app
+from .app import Json, Overrides, PluginNames, Words, app, quoted
 
 if TYPE_CHECKING:
     from dither.registry.plugins.manager import Plugins
@@ -194,7 +194,7 @@ def describe(
             )
         return show_table(kind, as_json)
     if not name and kind in KINDS:
-        hint = f"missing; dither list {kind} shows the names"
+        hint = f"missing; {quoted('list', kind)} shows the names"
         raise typer.BadParameter(hint, param_hint="NAME")
     loaded = visible_plugins(plugins)
     if not name:
@@ -215,7 +215,7 @@ def _kind_of(name: str, plugins: Plugins) -> str:
         return kinds[0]
     if kinds:
         message = f'"{name}" is the name of several components: {", ".join(kinds)}'
-        commands = [f"dither describe {kind} {name}" for kind in kinds]
+        commands = [quoted("describe", kind, name) for kind in kinds]
         problem = Problem(
             message, help=" or ".join(commands), code="ambiguous-component"
         )

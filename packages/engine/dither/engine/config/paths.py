@@ -75,7 +75,9 @@ def _suggestion(path: Path, kind: str) -> str | None:
     if is_file(path / "sweep.json"):
         return f"it is a sweep: dither sweep status {quote(str(path))}; its runs are two folders below"
     if is_file(path / "weights.safetensors"):
-        return f'it is an export: in Python, dither.load("{path}") returns its system'
+        return (
+            f"it is an export: in Python, dither.load({str(path)!r}) returns its system"
+        )
     if is_file(path / "resolved.toml"):
         return f"it is a run: dither run --resume {quote(str(path))} resumes it"
     inside = sorted(

@@ -149,7 +149,8 @@ class NonFinite(Exception):  # noqa: N818 - the name of an event, like the exit 
 
     Step -1 stands for the initial weights.
     `rows` are the faulty samples, or those of the whole batch if they could not be identified (not
-    `certain`).
+    `certain`). They were found with the weights of a `later` step if some followed before the
+    outcomes were read.
     """
 
     def __init__(
@@ -167,6 +168,7 @@ class NonFinite(Exception):  # noqa: N818 - the name of an event, like the exit 
         self.weights = weights
         self.rows: list[int] = []
         self.certain = False
+        self.later = False
 
     def __str__(self) -> str:
         if self.weights and self.step < 0:
@@ -181,6 +183,8 @@ class NonFinite(Exception):  # noqa: N818 - the name of an event, like the exit 
             if self.certain
             else "training samples of the batch"
         )
+        if self.certain and self.later:
+            which += " (found with the weights of a later step)"
         return (
             f"step {self.step + 1}: loss is {self.loss:g}, gradient norm is {self.norm:g}; "
             "the weights were not updated; lower train.optimizer.lr, or set train.clip to 1 or less; "

@@ -173,7 +173,8 @@ class Trainer:
                 skipped; the weights are those before it.
         """
         outcomes = self.guard.read()
-        for step, outcome in enumerate(outcomes, self.step - len(outcomes)):
+        for number, outcome in enumerate(outcomes):
+            step = self.step - len(outcomes) + number
             if outcome.applied:
                 self.sums += torch.tensor(outcome[:3], dtype=torch.float64)
                 self.counted += 1
@@ -183,6 +184,7 @@ class Trainer:
             # If an update made the weights non-finite, the samples are not at fault.
             self.check_weights(step)
             error = NonFinite(step, outcome.loss_sum / outcome.weight, outcome.norm)
+            error.later = any(other.applied for other in outcomes[number + 1 :])
             self._diagnose(error)
             if outcome.stopped:
                 if self.guard.limit:
@@ -204,7 +206,11 @@ class Trainer:
 
     @torch.no_grad()
     def _diagnose(self, error: NonFinite) -> None:
-        """Find the faulty samples of the batch: compute their losses again with the same noise."""
+        """Find the faulty samples of the batch: compute their losses again with the same noise.
+
+        The weights are those of now. They are those of the step, too, unless later steps were
+        applied before `check`, which is possible only where steps are skipped; the error then says so.
+        """
         seed_generators(self.device, Stream.STEP, self.seed, error.step, 0)
         clean = to_device(self.batches.read(error.step), self.device)
         batch = self.system.prepare(clean)
