@@ -275,6 +275,8 @@ def test_text_files_are_evaluated_as_the_split_that_holds_them(
     assert measured == evaluate_run(run, every)
     twice = RunOptions(changes=["evaluate.repeats=2"])
     assert evaluate_run(run, twice, task=of_text) != measured
+    # A byte order mark is not text, as in training.
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
     printed = json.loads(cli("perplexity", str(run), str(file), "--json").out)
     assert printed == measured[0] | measured[1]
     for name, tokenizer in (("same", "bytes"), ("other", "chars")):

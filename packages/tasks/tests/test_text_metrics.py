@@ -16,12 +16,14 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from dither.registry.config.errors import Refused
+from dither.registry.contracts.records import Measured
 from dither.tasks.language_model.data.builtin_texts import fetch_plays, read_plays
 from dither.tasks.language_model.data.corpus import Corpus, Document
 from dither.tasks.language_model.data.specs import Shakespeare, StdlibText
 from dither.tasks.language_model.data.tokenizers import SIZES
 from dither.tasks.language_model.data.tokenizers.base import Bytes, Characters
 from dither.tasks.language_model.data.tokenizers.factory import load_tokenizer
+from dither.tasks.language_model.data.tokenizers.huggingface import Learned
 from dither.tasks.language_model.metrics import baselines
 from dither.tasks.language_model.metrics.baselines import (
     WittenBell,
@@ -318,3 +320,35 @@ def test_missing_extra_and_folder(monkeypatch, tmp_path):
     extra, missing = spec.check()
     assert extra.path == missing.path == ("judge",)
     assert [extra.code, missing.code] == ["missing-dependency", "file-not-found"]
+
+
+@pytest.mark.parametrize("kind", ["chars", "words"])
+def test_unknown_tokens_are_counted_next_to_the_metrics(kind, refusal):
+    tokenizer = Characters(" ab")
+    if kind == "words":
+        words = {"a": 0, "b": 1, " ": 2, "<unk>": 3}
+        engine = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+        engine.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+        tokenizer = Learned("words", engine)
+    splits = {
+        split: [Document.of(split, text)]
+        for split, text in {
+            "train": "ab ab ab",
+            "valid": "ab äö a",
+            "test": "a",
+        }.items()
+    }
+    task = LanguageModelling(Corpus("mine", splits), tokenizer, length=4)
+    metrics = task.metrics()
+    clean = task.batch("valid", range(task.size("valid")))
+    shape = clean.x0.shape
+    metrics.update(clean, None, None, Measured(torch.ones(shape), torch.ones(shape)))
+    assert metrics.compute()["unknown_tokens"] == 2
+    assert [line[:8] for line in task.data_warnings()] == ["2 of 7 i"]
+    other = task.over_texts(["xyz"])
+    assert [line[:8] for line in other.data_warnings()] == ["3 of 3 i"]
+    for text in ("é", "a é"):
+        assert refusal(task.infill, text, 1, 0).codes == ["unknown-value"]
+    plain = LanguageModelling(Corpus("mine", splits), Bytes(), length=4)
+    assert "unknown_tokens" not in plain.metrics().compute()
+    assert not [*plain.data_warnings()]

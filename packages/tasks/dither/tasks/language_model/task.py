@@ -5,6 +5,7 @@ Letters: B batch, L length, N samples.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
@@ -55,6 +56,8 @@ from .metrics.judge import FolderJudge
 from .metrics.perplexity import TextMetrics, after_end
 
 __all__ = ["LanguageModelling", "TextTemplates"]
+
+logger = logging.getLogger(__name__)
 
 _Samples = Int[Tensor, "N L"]
 
@@ -140,8 +143,12 @@ class TextTemplates:
         return Clean.of(x0, valid, known_mask, **like.cond)
 
     def tokens(self, text: str) -> list[int]:
-        """Return the ids of a text."""
-        return [int(number) for number in self.tokenizer.encode(text)]
+        """Return the ids of a text; unknown characters are a warning, as they make scores better."""
+        ids = self.tokenizer.encode(text)
+        count = np.count_nonzero(ids == self.tokenizer.unknown)
+        if count:
+            logger.warning("%d of %d ids are unknown to the tokenizer", count, len(ids))
+        return [int(number) for number in ids]
 
     def text(self, ids: Sequence[int]) -> str:
         """Return the text of ids."""
@@ -306,6 +313,23 @@ class LanguageModelling(TextTemplates, Task):
     def _has_labels(self) -> bool:
         return "label" in (condition.name for condition in self.space.conditions)
 
+    def data_warnings(self) -> Iterator[str]:
+        """Yield how many ids of held-out text are those of unknown characters."""
+        unknown = self.tokenizer.unknown
+        if unknown is None:
+            return
+        for split in ("valid", "test"):
+            ids = self.ids[split]
+            count = 0
+            # Block by block: the ids may be a memory-mapped array that is larger than memory.
+            for start in range(0, len(ids), LIMIT):
+                count += np.count_nonzero(ids[start : start + LIMIT] == unknown)
+            if count:
+                yield (
+                    f"{count:,} of {len(ids):,} ids of the {split} split are unknown to the "
+                    "tokenizer, and metrics count them like one character"
+                )
+
     def _windows_of(self, stream: TokenStream) -> Windows:
         return Windows(stream, self.length, self._documents, self._pad)
 
@@ -468,11 +492,11 @@ def _known_ids(
         raise Refused(message, path=path, code="invalid-value") from None
     ids = tokenizer.encode(text)
     if tokenizer.unknown is not None and tokenizer.unknown in ids:
-        # Only tokenizers by character have such an id.
-        pairs = zip(text, ids.tolist(), strict=True)
-        letters = {
-            repr(letter) for letter, number in pairs if number == tokenizer.unknown
-        }
-        message = f"{what} contains {', '.join(sorted(letters))}, which the training text does not"
+        letters = "words that the tokenizer lacks"
+        # Tokenizers by character have an id for each.
+        if len(ids) == len(text):
+            unknown = np.flatnonzero(ids == tokenizer.unknown).tolist()
+            letters = ", ".join(sorted({repr(text[place]) for place in unknown}))
+        message = f"{what} contains {letters}, which the training text does not"
         raise Refused(message, path=path, code="unknown-value")
     return ids

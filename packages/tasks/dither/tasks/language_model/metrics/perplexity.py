@@ -38,7 +38,8 @@ class TextMetrics(Metrics):
     The loss is weighted by its own weights; if it is a NELBO, these are upper bounds of the true
     values, and `nats_per_token_prior` and `nats_per_token_reconstruction` are the two end terms of
     the bound. Characters are those that the predicted ids decode to, so that metrics of different
-    tokenizers are comparable. With `filled`, ids after the first end-of-text id only fill the
+    tokenizers are comparable; `unknown_tokens` counts the ids of unknown characters, whose metrics
+    are too good, as a model need not tell them apart. With `filled`, ids after the first end-of-text id only fill the
     window: their nats count, they do not.
     """
 
@@ -47,6 +48,7 @@ class TextMetrics(Metrics):
     ) -> None:
         self._tokenizer = tokenizer
         self._end = tokenizer.end if filled else None
+        self._unknown = 0
         self._tokens = 0
         self._characters = 0
         self._nats = NatSums()
@@ -64,6 +66,8 @@ class TextMetrics(Metrics):
         ids = _marked_ids(clean, counted)
         ids = ids[ids >= 0]
         self._tokens += len(ids)
+        if self._tokenizer.unknown is not None:
+            self._unknown += int((ids == self._tokenizer.unknown).sum())
         self._characters += self._tokenizer.characters(ids)
         if pred is not None:
             noised = replace(noised, target_mask=noised.target_mask & counted)
@@ -100,6 +104,8 @@ class TextMetrics(Metrics):
         bits = values["nats_per_token"] * self._tokens / log(2)
         # Without characters NaN, not an error: a split may be empty.
         values["bits_per_char"] = bits / (self._characters or float("nan"))
+        if self._tokenizer.unknown is not None:
+            values["unknown_tokens"] = float(self._unknown)
         return values | self._accuracy.compute()
 
 

@@ -46,7 +46,7 @@ class Tokenizer(ABC):
         fingerprint: sha256 of everything that determines the encoding.
         end: The end-of-text id, if there is one.
         separator: Ids between two documents without an end-of-text id: an empty line, or nothing.
-        unknown: The id of unknown characters, if there is one; it decodes to U+FFFD.
+        unknown: The id of unknown characters or words, if there is one.
     """
 
     name: str

@@ -66,12 +66,16 @@ class Learned(Tokenizer):
         self.definition = engine.to_str()
         self.fingerprint = hashlib.sha256(self.definition.encode()).hexdigest()
         self._engine = engine
-        decoder = json.loads(self.definition)["decoder"] or {}
+        definition = json.loads(self.definition)
+        decoder = definition["decoder"] or {}
         self._on_bytes = decoder.get("type") == "ByteLevel"
 
         marks = END_MARKS if end is None else (end, *END_MARKS)
         ids = (engine.token_to_id(mark) for mark in marks)
         self.end = next((number for number in ids if number is not None), None)
+        self.unknown = _unknown_id(definition["model"], engine)
+        if self.unknown == self.end:
+            self.unknown = None
         if self.end is None:
             self.separator = tuple(self.encode(PARAGRAPH).tolist())
 
@@ -122,6 +126,17 @@ class Learned(Tokenizer):
                     ord(letter) not in CONTINUATION for letter in token
                 )
         return starts
+
+
+def _unknown_id(model: dict[str, Any], engine: Engine) -> int | None:
+    """Return the id of unknown characters or words of a model that cannot encode every text."""
+    if model.get("byte_fallback"):
+        return None
+    # Unigrams have an id, other models a token.
+    if model.get("unk_id") is not None:
+        return int(model["unk_id"])
+    mark = model.get("unk_token")
+    return None if mark is None else engine.token_to_id(mark)
 
 
 def gpt2() -> Learned:
