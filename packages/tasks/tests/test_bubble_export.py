@@ -126,6 +126,73 @@ def test_housegan_plans_load_in_housediffusion():
         )
 
 
+def corners_of_masks(full):
+    """Corners that HouseDiffusion's loader finds in its masks: one where a mask is convex, two where it is concave."""
+    corners = []
+    for room in np.unique(full[full > 0]):
+        mask = np.pad(full == room, 1).astype(int)
+        around = mask[1:, 1:] + mask[:-1, 1:] + mask[1:, :-1] + mask[:-1, :-1]
+        corners.append((around == 1).sum() + 2 * (around == 3).sum())
+    return corners
+
+
+def door_masks(plan):
+    """The mask of each door alone."""
+    first = [ends[0] for ends in plan["ed_rm"]]
+    doors = []
+    for node, kind in enumerate(plan["room_type"]):
+        if kind in (15, 17):
+            picture = Image.new("L", (256, 256))
+            walls = [
+                wall for wall, k in zip(plan["edges"], first, strict=True) if k == node
+            ]
+            ImageDraw.Draw(picture).polygon(
+                [tuple(wall[:2]) for wall in walls], fill="white"
+            )
+            doors.append((np.array(picture.resize((64, 64))) > 0).astype(int))
+    return doors  # fmt: skip
+
+
+@pytest.mark.parametrize("source", ["plans", "relations", "boxes"])
+def test_walls_of_housegan_plans_have_a_length_and_few_corners(source):
+    """Plans, layouts of shuffled relations, random boxes; HouseDiffusion's loader ends at a wall of length 0."""
+    random = np.random.default_rng(0)
+    made = make_plans(3, 0, 300 if source == "plans" else 30)
+    diagrams = [made.diagram(row) for row in range(len(made))]
+    if source == "relations":
+        diagrams = []
+        for row in range(30):
+            types, edges = made.diagram(row).types, made.diagram((row + 1) % 30).edges
+            rooms = len(types)
+            diagrams.append(Diagram(types, tuple(e for e in edges if e[1] < rooms)))
+    if source == "boxes":
+        diagrams = []
+        for rooms in (2, 5, 7, 8) * 15:
+            low = random.integers(0, 230, (rooms, 2))
+            high = np.minimum(low + random.integers(1, 100, (rooms, 2)), 256)
+            boxes = [tuple(box) for box in np.concatenate([low, high], 1).tolist()]
+            diagrams.append(Diagram.from_boxes([0, *[3] * (rooms - 1)], boxes))
+    for diagram in diagrams:
+        plan = housegan_plan(diagram)
+        assert all(wall[:2] != wall[2:4] for wall in plan["edges"])
+        assert len(plan["edges"]) <= CORNERS
+        counts = corners_of_masks(loaded_masks(plan))
+        for mask in door_masks(plan):
+            counts += corners_of_masks(mask)
+        assert sum(counts) <= CORNERS or source == "boxes"
+
+
+def test_exported_samples_name_plans_that_housediffusion_rejects(tmp_path):
+    """Twelve rooms with eleven doors are 24 nodes."""
+    plan = next(
+        d
+        for d in map(make_plans(5, 0, 200, 14).diagram, range(200))
+        if len(d.types) == 12
+    )
+    _, notes = write_samples(encode(plan, 14)[None], 14, tmp_path, "housegan")
+    assert any("1 of 1 samples have more than" in note for note in notes)
+
+
 def test_housegan_layout():
     """As in the published files: outlines node by node, and each door with the rooms on both sides."""
     for diagram in [*DIAGRAMS, *BARE]:

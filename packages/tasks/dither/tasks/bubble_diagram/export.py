@@ -115,7 +115,22 @@ def write_samples(
         notes.append(
             f"{bare:,} of {len(diagrams):,} samples cannot be realised by boxes; {done}"
         )
-    return write_diagrams(diagrams, folder, form), notes
+    files = write_diagrams(diagrams, folder, form)
+    if form == "housegan":
+        large = sum(map(_exceeds_loader, files))
+        if large:
+            limits = f"{NODES} rooms and doors or {CORNERS} corners"
+            notes.append(
+                f"{large:,} of {len(files):,} samples have more than {limits}, "
+                "which HouseDiffusion's loader rejects"
+            )
+    return files, notes
+
+
+def _exceeds_loader(file: Path) -> bool:
+    """Whether a plan in the layout of HouseGAN++ is too large for HouseDiffusion's loader."""
+    plan = json.loads(file.read_text(encoding="utf-8"))
+    return len(plan["room_type"]) > NODES or len(plan["edges"]) > CORNERS
 
 
 def _centred(boxes: Boxes, outline: Sequence[Corner] = ()) -> tuple[Box, ...]:
@@ -130,8 +145,13 @@ def _centred(boxes: Boxes, outline: Sequence[Corner] = ()) -> tuple[Box, ...]:
     return tuple((x0, y0, x1, y1) for x0, y0, x1, y1 in centred.tolist())
 
 
-_DOOR_DEPTH = 2
-"""Thickness of a door in pixels."""
+_DOOR_DEPTH = 4
+"""Thickness of a door in pixels, that of a wall. HouseDiffusion's loader draws nodes in cells of 4
+pixels, where thinner doors can have more than four corners."""
+
+_THINNEST = 2
+"""Shortest side of a room in pixels: right and lower walls are on the last pixel, so that shorter
+ones have no length."""
 
 NODES = 20
 """Most nodes (200 pairs) that HouseDiffusion's loader accepts."""
@@ -148,10 +168,10 @@ def housegan_plan(diagram: Diagram) -> dict[str, Any]:
     Rooms are disjoint outlines within their boxes. Doors are those of the diagram; if they are
     unknown, they join every room to the others, and one front door leads outside; see
     `geometry.floor_plan`. A diagram without boxes gets a layout (`place_rooms`), which may violate
-    some relations. Plans with more than `NODES` nodes or `CORNERS` corners exceed HouseDiffusion's
-    loader.
+    some relations. No wall is shorter than a pixel; plans with more than `NODES` nodes or `CORNERS`
+    corners exceed HouseDiffusion's loader.
     """
-    boxes, plan = _plan_of(diagram)
+    boxes, plan = _plan_of(diagram, _THINNEST)
     # Nodes are the rooms, then the doors.
     kinds = [TO_HOUSEGAN[ROOMS[kind]] for kind in diagram.types]
     kinds += [FRONT_DOOR if door.j is None else DOOR for door in plan.doors]
@@ -265,16 +285,28 @@ def dxf_plan(diagram: Diagram) -> str:
     return text.getvalue()
 
 
-def _plan_of(diagram: Diagram) -> tuple[tuple[Box, ...], FloorPlan]:
-    """Return boxes and the floor plan; unknown boxes are laid out, centred, and scaled down."""
+def _plan_of(diagram: Diagram, thinnest: int = 1) -> tuple[tuple[Box, ...], FloorPlan]:
+    """Return boxes and the floor plan; unknown boxes are laid out, centred, and scaled down.
+
+    Thinner boxes are widened to `thinnest` pixels.
+    """
     boxes = diagram.boxes
     if boxes is None:
         walls = place_rooms(diagram).astype(float)
         whole = whole_boxes(walls * min(1.0, GRID / walls.max()))
         boxes = _centred(np.clip(whole, 0, GRID))
+    boxes = tuple(_widened(box, thinnest) for box in boxes)
     return boxes, floor_plan(
         diagram.types, np.array(boxes), diagram.front_door, diagram.doors
     )
+
+
+def _widened(box: Box, thinnest: int) -> Box:
+    """Return a box of at least `thinnest` pixels along both axes, within the grid."""
+    x0, y0, x1, y1 = box
+    x0 = min(x0, GRID - thinnest)
+    y0 = min(y0, GRID - thinnest)
+    return x0, y0, max(x1, x0 + thinnest), max(y1, y0 + thinnest)
 
 
 def _opening(door: Door) -> Box:
@@ -323,13 +355,17 @@ def _line(start: Corner, end: Corner) -> int:
 def _walls(
     sides: Sequence[_Wall], shared: Sequence[tuple[int, Box]]
 ) -> Iterator[tuple[_Wall, int | None]]:
-    """Split sides so that each node in `shared` has one, the nearest; yield each with its node."""
+    """Split sides so that each node in `shared` has one; yield each with its node.
+
+    That is the nearest side, of equally distant ones the first, with a pixel left for it: a wall of
+    length 0 ends the loader of HouseDiffusion.
+    """
     nodes_of: list[list[int]] = [[] for _ in sides]
     for node, (x0, y0, x1, y1) in shared:
         centre = ((x0 + x1) / 2, (y0 + y1) / 2)
-        # Of equally distant sides the first one.
-        distances = [_distance(side, centre) for side in sides]
-        nodes_of[distances.index(min(distances))].append(node)
+        free = [k for k, side in enumerate(sides) if len(nodes_of[k]) < _length(side)]
+        nearest = min(free, key=lambda k: _distance(sides[k], centre))
+        nodes_of[nearest].append(node)
     for side, nodes in zip(sides, nodes_of, strict=True):
         if not nodes:
             yield side, None
@@ -344,6 +380,11 @@ def _walls(
             cuts.append((x, y))
         for (start, end), node in zip(pairwise(cuts), nodes, strict=True):
             yield (*start, *end), node
+
+
+def _length(side: _Wall) -> int:
+    x0, y0, x1, y1 = side
+    return abs(x1 - x0) + abs(y1 - y0)
 
 
 def _distance(side: _Wall, point: Point) -> float:

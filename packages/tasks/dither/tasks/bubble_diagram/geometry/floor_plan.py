@@ -27,6 +27,9 @@ _SLIVER = 9
 _WALL = 4
 """Thickness of the walls of rooms cut out of another."""
 
+_THINNEST = np.ones((2, 2), bool)
+"""Pixels that every part of a room covers."""
+
 _BEDROOMS = frozenset(ROOM_IDS[name] for name in BEDROOMS)
 _ALONE = frozenset(
     ROOM_IDS[name] for name in ("Bathroom", "Balcony", "Wall-in", "Storage")
@@ -221,7 +224,8 @@ def regions_of(types: Sequence[int], boxes: Boxes) -> PixelLabels:
         # The living room is inside another one.
         label = _paint(boxes, order)
     for room, (x0, y0, x1, y1) in enumerate(boxes.tolist()):
-        if not (label == room).any():
+        region = label[y0:y1, x0:x1] == room
+        if _is_thin(region) and not region.all():
             # Hidden: a quarter of its box.
             label[y0 : (y0 + y1 + 1) // 2, x0 : (x0 + x1 + 1) // 2] = room
 
@@ -253,20 +257,36 @@ def _simple_region(region: Mask) -> Mask:
     opened = ndimage.minimum_filter(inner, _SLIVER, mode="constant")
     wide = inner & ndimage.maximum_filter(opened, _SLIVER)
     for narrower in (wide, inner):
-        if narrower.any():
+        if not _is_thin(narrower):
             region = narrower
             break
-    parts, _ = ndimage.label(region)
-    largest = 1 + np.argmax(np.bincount(parts.ravel())[1:])
-    region = parts == largest
 
-    # Each hole is connected to the outside by a slit of one pixel.
-    while (holes := ndimage.binary_fill_holes(region) & ~region).any():
+    while True:
+        region = _thick(region)
+        parts, _ = ndimage.label(region)
+        region = parts == 1 + np.argmax(np.bincount(parts.ravel())[1:])
+        holes = ndimage.binary_fill_holes(region) & ~region
+        if not holes.any():
+            return region
+        # Each hole is connected to the outside by a slit of one pixel.
         row, column = np.argwhere(holes)[0]
         left = np.flatnonzero(~region[row, :column])
         start = left[-1] + 1 if len(left) else 0
         region[row, start:column] = False
-    return region
+
+
+def _thick(region: Mask) -> Mask:
+    """Return a region without parts of one pixel, whose two walls coincide, unless it is one."""
+    from scipy import ndimage
+
+    return region if _is_thin(region) else ndimage.binary_opening(region, _THINNEST)
+
+
+def _is_thin(region: Mask) -> bool:
+    """Whether no part of a region is two pixels wide."""
+    from scipy import ndimage
+
+    return not ndimage.binary_erosion(region, _THINNEST).any()
 
 
 _TURNS = (
