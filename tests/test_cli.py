@@ -180,8 +180,6 @@ def test_describe(cli, monkeypatch):
     ("arguments", "code", "word"),
     [
         (["run", "missing.toml"], "", "missing.toml"),
-        (["run"], "usage", "--resume"),
-        (["run"], "usage", "language_model/quick"),
         (["run", "RUN"], "usage", "dither run --resume"),
         (["run", "--resume", "nowhere"], "", "nowhere"),
         (["run", QUICK, "--set", "nonsense"], "", "key=value"),

@@ -31,6 +31,7 @@ def warned(name, overrides=(), **options):
         ("language_model/quick", {**BLIND, "model.embedding.position": "learned"}, False),
         ("language_model/quick", {**BLIND, "model.embedding.position": "sinusoid"}, False),
         ("language_model/quick", {**BLIND, "model.block": "pre-norm", "model.condition": "level"}, True),
+        ("language_model/quick", {**TEXT, "model.block": "conv"}, False),
         # Within a block, positions look the same; blocks of one position are causal.
         ("language_model/blocks", {**BLIND, "model.block_size": 4, "sampler.size": 4}, True),
         ("language_model/blocks", {**BLIND, "model.block_size": 1, "sampler.size": 1}, False),

@@ -479,6 +479,21 @@ MUTANTS = [
         condition_per_position=module(forward=lambda inner, level, cond: inner(level, cond) * level.ndim),
         gradients_reach_all=UNUSED,
     ),
+    Mutant(
+        "positions_interchangeable",
+        "embedding:tokens",
+        module(forward=lambda inner, *a: _numbered(*inner(*a))),
+    ),
+    Mutant(
+        "positions_equal",
+        "position:none",
+        module(forward=lambda inner, *a: inner(*a) + torch.arange(a[1])[:, None]),
+    ),
+    Mutant(
+        "condition_without_positions",
+        "condition:level",
+        module(forward=lambda inner, t, cond: inner(t, cond)[:, None]),
+    ),
     Mutant("constant", "condition:none", module(forward=lambda inner, t, cond: inner(t, cond) + t[..., None])),
     Mutant("level_free", "condition:label", module(forward=lambda inner, t, *a: inner(t, *a) + t[..., None])),
     Mutant(
@@ -585,6 +600,10 @@ class GaussianBound(LossSpec):
 
     def build(self, process) -> Any:
         return half_square
+
+
+def _numbered(h, extra):
+    return h + torch.arange(h.shape[1])[:, None], extra
 
 
 def half_square(pred, noised):

@@ -99,10 +99,13 @@ def _list_shipped() -> int:
 
     from ..runs.progress import cell, say, table
 
+    rows = {name: _first_sentence(path) for name, path in shipped_experiments().items()}
+    if echo_json(False, rows):
+        return 0
     page = table("experiment", "description")
     page.columns[0].no_wrap = True
-    for name, path in shipped_experiments().items():
-        page.add_row(cell(name), cell(_first_sentence(path)))
+    for name, text in rows.items():
+        page.add_row(cell(name), cell(text))
     console = Console()
     console.print(page)
     say(

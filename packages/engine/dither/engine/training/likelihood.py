@@ -96,7 +96,11 @@ def _clean_of(system: Diffusion, ids: Tensor, known: Any) -> Clean:
         raise Refused(Problem(message, code="misfit"))
 
     ids = ids.long().cpu()
-    valid = pad(system.task.valid_positions(ids), (0, missing))
+    # A system without a task, which has a process and a model only, has no padding.
+    valid = torch.ones(ids.shape, dtype=torch.bool)
+    if system.task is not None:
+        valid = system.task.valid_positions(ids)
+    valid = pad(valid, (0, missing))
     ids = pad(ids, (0, missing))
     _require_clean(space, ids, valid)
     return Clean.of(ids, valid, pad(known.cpu(), (0, missing)))
