@@ -226,6 +226,35 @@ def test_fill_after_an_answer_is_noised_and_learned(load) -> None:
     assert torch.equal(counted, ~clean.known)
 
 
+@pytest.mark.parametrize("documents", ["ended", "separate", "packed"])
+def test_examples_longer_than_a_window(load, documents, refused) -> None:
+    """They never continue in windows without their prompt."""
+    length = 23  # of 22 to 24 ids with their end
+    changes = [f"task.documents={documents}", f"task.length={length}"]
+    whole = {f"{e['prompt']}{e['response']}<|endoftext|>" for e in PAIRS}
+    sizes = {}
+    for long in ("truncate", "skip"):
+        task = load(*changes, f"task.data.long={long}").task.build()
+        sizes[long] = 0
+        for split in ("train", "valid", "test"):
+            clean = task.batch(split, range(task.size(split)))
+            sizes[long] += len(clean.x0)
+            assert clean.known[:, 0].all()
+            assert (clean.valid & ~clean.known).any(1).all()
+            for row in clean.x0:
+                text = task.text(row.tolist()).partition("<|endoftext|>")[0]
+                full = f"{text}<|endoftext|>" in whole
+                cut = any(other[:length] == text for other in whole)
+                assert full or (cut and long == "truncate")
+        warned = " ".join(task.data_warnings())
+        assert "examples of the train split are longer" in warned
+    assert sizes["truncate"] == len(PAIRS) > sizes["skip"] > 0
+    with refused(*["too-large"] * 6):
+        load(*changes, "task.data.long=refuse").task.build()
+    with refused("no-samples"):
+        load(*changes[:1], "task.length=10").task.build()
+
+
 def test_packed_documents_do_not_see_each_other(load) -> None:
     """Logits and losses of a packed window are those of each document alone; rotary positions are relative."""
     torch.manual_seed(0)

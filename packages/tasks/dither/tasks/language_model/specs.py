@@ -207,7 +207,11 @@ class LanguageModel(TaskSpec):
         )
         if isinstance(self.data, PromptResponse):
             prompt = self.data.render(self.prompt) if self.prompt else ""
-            options |= {"prompt": prompt, "labels": self.data.label_names()}
+            options |= {
+                "prompt": prompt,
+                "labels": self.data.label_names(),
+                "long": self.data.long,
+            }
         return LanguageModelling(corpus, self._load(corpus), **options)
 
     def restore(self, folder: Path, space: Space) -> TextTemplates:

@@ -26,7 +26,7 @@ from dither.registry.contracts.records import Clean
 from dither.registry.contracts.spaces import Field, TokenSpace
 
 from .data.corpus import Corpus
-from .data.pairs import Pair, PairIds, encode_pairs
+from .data.pairs import Long, Pair, PairIds, encode_pairs
 from .data.specs import text_conditions
 from .data.text_files import NotText, check_encodable
 from .data.token_store import (
@@ -201,6 +201,7 @@ class LanguageModelling(TextTemplates, Task):
         ngrams: Longest n-gram of the baselines, at least 2; None for none.
         judge: Folder of a language model that scores samples; None for none.
         labels: Names of the labels of documents, the condition "label".
+        long: Treatment of prompts with responses longer than a window.
     """
 
     space: TokenSpace
@@ -216,12 +217,16 @@ class LanguageModelling(TextTemplates, Task):
         ngrams: int | None = None,
         judge: str | None = None,
         labels: Sequence[str] = (),
+        long: Long = "truncate",
     ) -> None:
         self._pairs: Mapping[Split, PairIds] = {}
+        self._long: Mapping[Split, int] = {}
         if isinstance(corpus, TokenStore):
             self.corpus = corpus
         elif isinstance(corpus.splits["train"][0], Pair):
-            self.corpus, self._pairs = encode_pairs(corpus, tokenizer, labels)
+            self.corpus, self._pairs, self._long = encode_pairs(
+                corpus, tokenizer, labels, length=length, long=long
+            )
         else:
             self.corpus = encode_corpus(corpus, tokenizer)
         field = Field("text", length, tokenizer.size, end=tokenizer.end)
@@ -314,7 +319,14 @@ class LanguageModelling(TextTemplates, Task):
         return "label" in (condition.name for condition in self.space.conditions)
 
     def data_warnings(self) -> Iterator[str]:
-        """Yield how many ids of held-out text are those of unknown characters."""
+        """Yield how many examples are too long, and how many held-out ids unknown characters."""
+        for split, count in self._long.items():
+            if count:
+                kept = len(self.corpus.splits[split].starts)
+                yield (
+                    f"{count:,} examples of the {split} split are longer than a window of "
+                    f"{self.length} and cut or skipped; {kept:,} are used"
+                )
         unknown = self.tokenizer.unknown
         if unknown is None:
             return
@@ -359,6 +371,7 @@ class LanguageModelling(TextTemplates, Task):
         task._pairs = {
             split: pairs for split, pairs in self._pairs.items() if split != "valid"
         }
+        task._long = {}
         task.corpus = replace(
             self.corpus,
             splits={**self.corpus.splits, "valid": stream},

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.limits import read_text
@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from .token_store import TokenStore
     from .tokenizers.base import Tokenizer
 
-__all__ = ["Pair", "PairIds", "encode_pairs", "read_pairs", "render_chat"]
+__all__ = ["Long", "Pair", "PairIds", "encode_pairs", "read_pairs", "render_chat"]
 
 
+Long = Literal["truncate", "skip", "refuse"]
+"""Treatment of examples longer than a window."""
 CODES_OF = {
     "binary": "damaged-file",
     "csv": "syntax-error",
@@ -163,27 +165,62 @@ def render_chat(file: Path, prompt: str) -> str:
 
 
 def encode_pairs(
-    corpus: Corpus, tokenizer: Tokenizer, labels: Sequence[str] = ()
-) -> tuple[TokenStore, Mapping[Split, PairIds]]:
-    """Encode prompts and responses separately, so that the border between them is one of ids."""
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    labels: Sequence[str] = (),
+    *,
+    length: int,
+    long: Long = "truncate",
+) -> tuple[TokenStore, Mapping[Split, PairIds], Mapping[Split, int]]:
+    """Encode prompts and responses separately, so that the border between them is one of ids.
+
+    Returns:
+        The ids, prompts and labels, and the number of examples longer than a window.
+
+    Raises:
+        Refused: With `long = "refuse"`, such examples; no example is left.
+    """
     import numpy as np
 
     from .token_store import Part, SplitWriter, TokenStore
 
     index = {name: number for number, name in enumerate(labels)}
+    ending = () if tokenizer.end is None else (tokenizer.end,)
     streams = {}
     pairs = {}
+    counts: dict[Split, int] = {}
+    too_long: list[Problem] = []
     for split, documents in corpus.splits.items():
         writer = SplitWriter(tokenizer)
         prompts = []
         numbers = []
+        counts[split] = 0
         for pair in documents:
             assert isinstance(pair, Pair)
             prompt = tokenizer.encode(pair.prompt)
             ids = np.concatenate([prompt, tokenizer.encode(pair.response)])
-            writer.add(Part(0, pair.load(), begins=True, ends=True), ids)
+            size = len(ids) + len(ending)
+            if size > length:
+                counts[split] += 1
+                message = f"{pair.name}: {size} ids, more than a window of {length}"
+                too_long.append(Problem(message, ("task", "length"), code="too-large"))
+                # Of a prompt that fills its window nothing would be learned.
+                if long == "skip" or len(prompt) >= length:
+                    continue
+            # A cut answer does not end where it is cut.
+            part = Part(0, pair.load(), begins=True, ends=size <= length)
+            writer.add(part, ids[:length])
             prompts.append(len(prompt))
             numbers.append(index.get(pair.label or "", -1))
         streams[split] = writer.stream()
         pairs[split] = PairIds(np.array(prompts, np.int64), np.array(numbers, np.int64))
-    return TokenStore(corpus.name, streams, tokenizer), pairs
+
+    if too_long and long == "refuse":
+        raise Refused(too_long)
+    for split in ("train", "valid"):
+        if not len(streams[split].starts):
+            message = (
+                f'no example of the split "{split}" fits into a window of {length}'
+            )
+            raise Refused(message, ("task", "length"), code="no-samples")
+    return TokenStore(corpus.name, streams, tokenizer), pairs, counts

@@ -372,6 +372,10 @@ class PromptResponse(HoldOut):
     """Key of the response."""
     label: str | None = None
     """Key of a label, the condition "label" of samples: a string, or missing."""
+    long: Literal["truncate", "skip", "refuse"] = "truncate"
+    """Examples longer than a window. truncate: their answer is cut, and its end is not learned;
+    those whose prompt fills a window are skipped. skip: they are left out. refuse: an error. The
+    run reports their number."""
     chat_template: PathStr | None = None
     """File with a chat template: a tokenizer_config.json with "chat_template", or the template
     itself (Jinja). Prompts, and task.prompt, become a message of the user and the beginning of the

@@ -296,7 +296,9 @@ def read_text_file(path: Path) -> str:
     try:
         return _read(path)[2]
     except NotText as error:
-        raise Refused(error.message, help=error.help, code="unreadable-file") from error
+        reason = error.message.removeprefix(f"{path}: ")
+        message = f"{path} cannot be read: {reason}"
+        raise Refused(message, help=error.help, code="unreadable-file") from error
 
 
 def _load(path: Path, expected: str) -> str:
