@@ -186,3 +186,54 @@ def test_automatic_precision_on_a_cpu(supported, width, half, monkeypatch):
     model = torch.nn.Linear(width, 512)
     assert choose_precision("auto", model, "cpu") == ("bfloat16" if half else "float32")
     assert choose_precision("tf32", model, "cpu") == "tf32"
+
+
+QUICK = FILE.parents[1] / "bubble_diagram" / "quick.toml"
+
+
+@pytest.fixture(scope="module")
+def plans():
+    overrides = ["task.data.train=8", "task.data.valid=4", "task.data.test=4"]
+    return Diffusion.build(load_experiment(QUICK, overrides).experiment).eval()
+
+
+ONE_TIME = [0.3, torch.tensor(0.3), torch.tensor([0.3])]
+
+
+@pytest.mark.parametrize("t", ONE_TIME)
+@torch.no_grad()
+def test_one_time_is_that_of_all_samples(plans, t):
+    clean = plans.task.batch("train", range(3))
+    times = torch.full((3,), 0.3)
+
+    def values(t):
+        seed_generators(CPU, Stream.STEP, 0)
+        return plans(clean, t).values
+
+    assert torch.equal(values(t), values(times))
+    noised = plans.process.corrupt(clean, times)
+    assert torch.equal(
+        plans(clean, t, noised).values, plans(clean, times, noised).values
+    )
+    assert torch.equal(
+        plans.denoise(noised.state, t, clean).log_clean(),
+        plans.denoise(noised.state, times, clean).log_clean(),
+    )
+    assert torch.equal(
+        plans.model(noised.state, t, clean.valid, clean.cond),
+        plans.model(noised.state, times, clean.valid, clean.cond),
+    )
+
+
+@pytest.mark.parametrize(
+    "t", [float("nan"), torch.tensor([0.1, torch.nan, 0.2]), torch.rand(2)]
+)
+def test_times_without_a_meaning_are_refused(plans, t):
+    clean = plans.task.batch("train", range(3))
+    state = plans.process.corrupt(clean, 0.5).state
+    with pytest.raises(ValueError, match="^t must"):
+        plans(clean, t)
+    with pytest.raises(ValueError, match="^t must"):
+        plans.denoise(state, t, clean)
+    with pytest.raises(ValueError, match="^level must"):
+        plans.model(state, t, clean.valid, clean.cond)

@@ -6,10 +6,11 @@ from torch import Tensor
 
 from dither.processes.schedules.alpha import LogLinear
 from dither.processes.schedules.sigma import Geometric
-from dither.processes.timestep_sampling import TimestepSampling, as_times
+from dither.processes.timestep_sampling import TimestepSampling
 from dither.processes.tokens.categorical import draw, draw_along, draw_log
 from dither.registry.contracts.records import Clean
 from dither.registry.contracts.spaces import Field, TokenSpace
+from dither.registry.contracts.times import as_times
 
 
 def test_frequencies(likely) -> None:

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from dither.registry.contracts.protocols import DropsConditions
 from dither.registry.contracts.records import Context, State
+from dither.registry.contracts.times import as_levels
 
 from .block_causal import CleanAndNoised, number_blocks
 from .kv_cache import KVCache
@@ -104,7 +105,7 @@ class Denoiser(nn.Module):
     def forward(
         self,
         state: State,
-        level: Float[Tensor, "B *L"],
+        level: float | Float[Tensor, "B *L"],
         valid: Bool[Tensor, "B L"],
         cond: Mapping[str, Tensor],
         *,
@@ -116,7 +117,7 @@ class Denoiser(nn.Module):
 
         Args:
             state: The noised sample.
-            level: Noise level per sample or per position.
+            level: Noise level, of all samples, per sample or per position.
             valid: False on padding, which never influences valid positions.
             cond: Conditions by name.
             context: With block-causal attention, the clean sample: each block of the state attends
@@ -126,7 +127,8 @@ class Denoiser(nn.Module):
             keep: Whether to add the positions of the state to the cache.
 
         Raises:
-            ValueError: A context is given to a model without blocks, or together with a cache.
+            ValueError: A context is given to a model without blocks, or together with a cache; the
+                level has another shape, or is NaN (see `as_levels`).
         """
         h = self.trunk(
             state, level, valid, cond, context=context, cache=cache, keep=keep
@@ -137,7 +139,7 @@ class Denoiser(nn.Module):
     def trunk(
         self,
         state: State,
-        level: Float[Tensor, "B *L"],
+        level: float | Float[Tensor, "B *L"],
         valid: Bool[Tensor, "B L"],
         cond: Mapping[str, Tensor],
         *,
@@ -146,6 +148,7 @@ class Denoiser(nn.Module):
         keep: bool = False,
     ) -> Float[Tensor, "B L D"]:
         """Return the input of the head; takes the arguments of `forward`."""
+        level = as_levels(level, valid)
         # Tokens of the positions, after extra ones such as a class token: B T D
         start = 0 if cache is None else cache.length
         h, extra = self.embedding(state, cond, start)

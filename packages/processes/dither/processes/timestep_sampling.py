@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TimestepSampling",
-    "as_times",
     "even_times",
     "reveal_counts",
     "spaced_times",
@@ -96,30 +95,6 @@ def time_of(
 
 MIN_LOG_SNR = -30.0
 """Least log-SNR of a grid: below, sigmoid rounds to 1 in float64 and times would coincide."""
-
-
-def as_times(t: float | Float[Tensor, "..."], like: Clean) -> Float[Tensor, "B *L"]:
-    """Return t as one time per sample or per position; a single time is that of all samples.
-
-    Raises:
-        ValueError: Another number of times; or a time outside [0, 1] or NaN, except on a GPU, where
-            finding it would synchronise.
-    """
-    samples, positions = like.valid.shape
-    t = torch.as_tensor(t, device=like.valid.device)
-    if not t.is_floating_point():
-        t = t.float()
-    if t.numel() == 1:
-        t = t.reshape(1).expand(samples)
-    if t.shape not in ((samples,), (samples, positions)):
-        raise ValueError(
-            f"t must have 1, {samples} or {samples} x {positions} elements, "
-            f"not shape {tuple(t.shape)}"
-        )
-    inside = (t >= 0) & (t <= 1)
-    if t.device.type == "cpu" and not inside.all():
-        raise ValueError(f"t must be in [0, 1], not {t[~inside][0]}")
-    return t
 
 
 def even_times(steps: int, t_min: float, device: torch.device) -> Float[Tensor, " K"]:

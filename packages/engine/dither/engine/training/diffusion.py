@@ -32,6 +32,7 @@ from dither.registry.contracts.protocols import (
 )
 from dither.registry.contracts.records import Clean, Context, Measured, Noised, State
 from dither.registry.contracts.spaces import TokenSpace
+from dither.registry.contracts.times import as_times
 from dither.registry.plugins.catalog import Catalog
 
 from ..config.component_errors import annotate_build_errors
@@ -186,11 +187,12 @@ class Diffusion(nn.Module):
         return self._training_loss or self.loss
 
     def forward(
-        self, clean: Clean, t: Times | None = None, noised: Noised | None = None
+        self, clean: Clean, t: float | Times | None = None, noised: Noised | None = None
     ) -> Measured:
         """Clean -> Noised -> Prediction -> Measured; `t` and `noised` are those of `prepare` unless given."""
         if t is None or noised is None:
             clean, t, noised = self.prepare(clean, t)
+        t = as_times(t, clean)
         # The last block may skip positions without a target.
         target = noised.target_mask
         requested = target.flatten(2).any(2) if target.ndim > 2 else target
@@ -211,10 +213,12 @@ class Diffusion(nn.Module):
         return self.training_loss(prediction, noised)
 
     def prepare(
-        self, clean: Clean, t: Times | None = None
+        self, clean: Clean, t: float | Times | None = None
     ) -> tuple[Clean, Times, Noised]:
         """Draw everything random about a batch outside the model: known tokens, times, noise, dropped conditions.
 
+        A single time is that of all samples; ValueError if it is outside [0, 1] or NaN, except on
+        an accelerator, where finding it would synchronise.
         The draws cover the whole batch, so results do not depend on how it is split into
         micro-batches or ranks.
         """
@@ -224,7 +228,7 @@ class Diffusion(nn.Module):
             )
         if t is None:
             t = self.times(len(clean.valid), clean.valid.device)
-        t, noised = self.noise(clean, t)
+        t, noised = self.noise(clean, as_times(t, clean))
         if self._drops_conditions and clean.cond and self.training:
             model = cast(DropsConditions, self.model)
             clean = replace(clean, cond=dict(model.drop_conditions(clean.cond)))
@@ -255,12 +259,13 @@ class Diffusion(nn.Module):
     def denoise(
         self,
         state: State,
-        t: Times,
+        t: float | Times,
         clean: Clean,
         cache: Any = None,
         context: Context | None = None,
     ) -> Any:
         """State and time -> prediction, in float32 outside the model. Of `clean`, only valid and cond are used."""
+        t = as_times(t, clean)
         raw = self.raw(state, t, clean, cache, context)
         return self.process.read(raw, state, self.process.schedule(t))
 

@@ -23,9 +23,10 @@ from dither.registry.contracts.records import (
     over,
 )
 from dither.registry.contracts.spaces import FeatureSpace, Space
+from dither.registry.contracts.times import as_times
 
 from ..precision import one_minus_exp, wide
-from ..timestep_sampling import TimestepSampling, as_times
+from ..timestep_sampling import TimestepSampling
 from .masks import Masks
 
 if TYPE_CHECKING:

@@ -28,9 +28,10 @@ from dither.registry.contracts.records import (
     over,
 )
 from dither.registry.contracts.spaces import Space, TokenSpace
+from dither.registry.contracts.times import as_times
 
 from ..precision import Constant, one_minus_exp, wide, wide_dtype
-from ..timestep_sampling import TimestepSampling, as_times
+from ..timestep_sampling import TimestepSampling
 from .categorical import draw_along, draw_log
 from .nelbo import (
     Denoise,
