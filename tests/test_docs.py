@@ -4,6 +4,7 @@ import io
 import json
 import re
 import runpy
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -416,3 +417,54 @@ def test_links_of_notebooks_exist():
     for page in NOTEBOOKS:
         for link in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
             assert (page.parent / link).exists(), (page, link)
+
+
+@pytest.fixture
+def hooks():
+    """The hooks of the documentation site."""
+    pytest.importorskip("mkdocs")
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("site_hooks", ROOT / ".ci/site.py")
+    assert spec
+    assert spec.loader
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    yield hooks
+    hooks.merged.cleanup()
+
+
+def test_the_site_links_to_a_repository_and_its_home_page_has_a_picture(
+    hooks, monkeypatch
+):
+    assert "repo_url:" in (ROOT / "mkdocs.yml").read_text()
+    page = (ROOT / "docs/index.md").read_text()
+    (picture,) = re.findall(r"!\[[^]]+\]\(([^)]+)\)", page)
+    assert (ROOT / "docs" / picture).is_file()
+
+    for remote, url in (
+        ("git@example.org:a/dither.git", "https://example.org/a/dither"),
+        ("ssh://git@example.org/a/dither.git", "https://example.org/a/dither"),
+        ("https://example.org/a/dither.git", "https://example.org/a/dither"),
+        ("/a/folder", ""),
+        ("", ""),
+    ):
+        answer = subprocess.CompletedProcess([], 0, stdout=f"{remote}\n")
+        monkeypatch.setattr(hooks.subprocess, "run", lambda *a, a_=answer, **_: a_)
+        assert hooks.repository_url() == url
+
+
+def test_links_of_notebooks_lead_to_pages_of_the_site(hooks):
+    from types import SimpleNamespace
+
+    class Files:
+        def get_file_from_path(self, path):
+            if path != "floor-plans.md":
+                return None
+            return SimpleNamespace(url_relative_to=lambda _: "../../floor-plans/")
+
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="notebooks/a.ipynb"))
+    html = '<a href="../floor-plans.md#constraints">a</a><a href="https://b.org/c.md">'
+    moved = hooks.on_page_content(html, page=page, files=Files())
+    assert 'href="../../floor-plans/#constraints"' in moved
+    assert 'href="https://b.org/c.md"' in moved
