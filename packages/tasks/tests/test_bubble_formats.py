@@ -4,6 +4,8 @@ import json
 import os
 import pickle
 import struct
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -202,6 +204,21 @@ def test_graph2plan_runs_no_code_of_the_working_folder(tmp_path, monkeypatch):
         (tmp_path / f"{name}.py").write_text("raise SystemExit(99)")
     monkeypatch.chdir(tmp_path)
     assert only(read_graph2plan(path, OPTIONS)).diagram
+
+
+def test_graph2plan_is_read_by_a_script_without_a_main_guard(tmp_path):
+    write_mat(tmp_path / "data.mat", [g2p(TYPES, THREE)])
+    (tmp_path / "script.py").write_text(
+        "from pathlib import Path\n"
+        "from dither.tasks.bubble_diagram.formats.entries import ReadOptions\n"
+        "from dither.tasks.bubble_diagram.formats.graph2plan import read_graph2plan\n"
+        "print(len(list(read_graph2plan(Path('data.mat'), ReadOptions()))))\n"
+    )
+    command = [sys.executable, "script.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
 
 
 INVALID = [

@@ -21,7 +21,7 @@ from dither.tasks.bubble_diagram.formats.jsonl import (
     scan_plans,
 )
 from dither.tasks.bubble_diagram.plans import Diagram, Plans
-from dither.tasks.bubble_diagram.specs import BubbleDiagram, PlanFiles
+from dither.tasks.bubble_diagram.specs import BubbleDiagram, JsonPlans, PlanFiles
 
 HALVES = {"most": 8, "valid": 0.1, "test": 0.1}
 
@@ -269,6 +269,18 @@ TWO = '{"types": ["LivingRoom", "Kitchen"], '
             "edges",
             "rooms 0 and 1",
         ),
+        (
+            TWO
+            + '"boxes": [[0, 0, 9, 9], [12, 0, 25, 9]], "edges": [[0, 1, "above"]]}',
+            "edges",
+            "show left-of",
+        ),
+        (
+            TWO
+            + '"boxes": [[0, 0, 9, 9], [40, 0, 65, 9]], "edges": [[0, 1, "left-of"]]}',
+            "edges",
+            "show no relation",
+        ),
     ],
 )
 def test_invalid_lines(tmp_path, line, sort, text):
@@ -329,3 +341,20 @@ def test_any_json_is_read_or_refused(tmp_path_factory, value):
     path.write_text(json.dumps(value))
     with suppress(Refused):
         assert isinstance(read_plans(path, 8)[0], Diagram)
+
+
+def test_invalid_lines_are_found_by_the_check(tmp_path):
+    """`validate` reports the lines that a run refuses, and a changed file is read again."""
+    path = tmp_path / "plans.jsonl"
+    path.write_text("\n".join([GOOD, "{", GOOD, TWO + '"edges": [[0, 5, "above"]]}']))
+    misfits = list(JsonPlans(path=str(path)).check())
+    assert [misfit.code for misfit in misfits] == ["invalid-sample"] * 2
+    assert [
+        f"plans.jsonl:{line}:" in m.message
+        for line, m in zip((2, 4), misfits, strict=True)
+    ]
+    path.write_text("\n")
+    (misfit,) = JsonPlans(path=str(path)).check()
+    assert misfit.code == "no-samples"
+    path.write_text(GOOD)
+    assert not list(JsonPlans(path=str(path)).check())

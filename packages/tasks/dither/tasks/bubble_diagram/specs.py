@@ -222,16 +222,18 @@ class JsonPlans(_HoldOut):
     """The file, relative to the working directory; UTF-8."""
 
     def check(self) -> Iterator[Misfit]:
-        """Yield a file that does not exist."""
-        from .formats.jsonl import find_file
+        """Yield a file that does not exist or is empty, and invalid lines of it."""
+        from .formats.jsonl import read_plans
 
         try:
-            find_file(Path(self.path).expanduser())
+            read_plans(Path(self.path).expanduser(), self.most)
         except Refused as refused:
             for problem in refused.problems:
-                yield Misfit(
-                    problem.message, ("path",), help=problem.help, code=problem.code
-                )
+                message = problem.message
+                if problem.origin is not None:
+                    place = f"{problem.origin.file}:{problem.origin.line}"
+                    message = f"{place}: {message}"
+                yield Misfit(message, ("path",), help=problem.help, code=problem.code)
 
     def build(self) -> PlanSplits:
         from .data.plan_files import hold_out

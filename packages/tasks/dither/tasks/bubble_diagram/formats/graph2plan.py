@@ -14,12 +14,15 @@ with x and y swapped. Source: Hu et al., Graph2Plan, SIGGRAPH 2020, and its refe
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -49,7 +52,9 @@ def read_graph2plan(file: Path, options: ReadOptions) -> Iterator[Entry]:
     # scipy can crash on a damaged file
     with safe_path(), ProcessPoolExecutor(1, mp_context=get_context("spawn")) as child:
         try:
-            plans = child.submit(_load_structs, file).result()
+            with _without_script():
+                loading = child.submit(_load_structs, file)
+            plans = loading.result()
         except BrokenProcessPool:
             plans = "unreadable MATLAB file: the reader crashed"
     if isinstance(plans, str):
@@ -60,6 +65,20 @@ def read_graph2plan(file: Path, options: ReadOptions) -> Iterator[Entry]:
         name = str(names[0]) if len(names) == 1 else ""
         place = f'plan {number} "{name}"' if name else f"plan {number}"
         yield entry_of(file, place, _read, plan, name, options.most)
+
+
+@contextmanager
+def _without_script() -> Iterator[None]:
+    """Start processes that do not run the user's script once more.
+
+    Without a main guard it would read the same file in the child, which is a RuntimeError.
+    """
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 def _load_structs(file: Path) -> list[dict[str, Any]] | str:

@@ -5,8 +5,9 @@
 
 `types` is required, and either `boxes` (x0, y0, x1, y1 in pixels on a 256 x 256 grid, x1 and y1
 exclusive, y pointing down) or `edges` (i, j, relation of room i to room j; i < j, rooms counted
-from 0). With boxes, the relations follow from them. Optional are `name`, `doors` ([i, j], i < j, or
-[i, "outside"] for a front door) and `areas` ("8 to 10 m2", one for each room).
+from 0). With boxes, the relations follow from them, and edges must agree with them. Optional are
+`name`, `doors` ([i, j], i < j, or [i, "outside"] for a front door) and `areas` ("8 to 10 m2", one
+for each room).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
@@ -74,7 +77,7 @@ def plan_line(diagram: Diagram) -> str:
 
 
 def read_plans(path: Path, most: int) -> list[Diagram]:
-    """Read a file of plans.
+    """Read a file of plans; once for the check of an experiment and its run.
 
     Args:
         path: The file, UTF-8. Blank lines are skipped.
@@ -85,6 +88,21 @@ def read_plans(path: Path, most: int) -> list[Diagram]:
             listed by line.
     """
     find_file(path)
+    try:
+        digest = sha256(path.read_bytes()).digest()
+    except OSError:
+        # `scan_plans` reports it.
+        digest = b""
+    return list(_read_plans(path, most, digest))
+
+
+@lru_cache(maxsize=1)
+def _read_plans(
+    path: Path,
+    most: int,
+    digest: bytes,
+) -> tuple[Diagram, ...]:
+    """Read a file; `digest` is that of its content, so that a changed file is read again."""
     plans = []
     problems = []
     for entry in scan_plans(path, ReadOptions(most)):
@@ -105,7 +123,7 @@ def read_plans(path: Path, most: int) -> list[Diagram]:
         raise Refused(problems)
     if not plans:
         raise Refused(f"{path} contains no plans", code="no-samples")
-    return plans
+    return tuple(plans)
 
 
 def read_plan(path: Path, most: int) -> Diagram:
@@ -174,12 +192,28 @@ def _parse(line: bytes, most: int) -> Diagram:
 
 def _rooms_of(plan: _Line, most: int) -> Diagram:
     types = [ROOM_IDS[kind] for kind in plan.types]
-    if plan.boxes is not None:
-        return diagram_of_boxes(types, plan.boxes, plan.name, most)
-    if plan.edges is None:
-        raise RejectedPlan(Fault("boxes", "missing: boxes or edges"))
-    edges = [(i, j, RELATIONS.index(relation)) for i, j, relation in plan.edges]
-    return diagram_of_edges(types, edges, plan.name, most)
+    edges = [(i, j, RELATIONS.index(relation)) for i, j, relation in plan.edges or ()]
+    if plan.boxes is None:
+        if plan.edges is None:
+            raise RejectedPlan(Fault("boxes", "missing: boxes or edges"))
+        return diagram_of_edges(types, edges, plan.name, most)
+
+    diagram = diagram_of_boxes(types, plan.boxes, plan.name, most)
+    if edges:
+        stated = diagram_of_edges(types, edges, plan.name, most)
+        if faults := list(_contradictions(stated, diagram)):
+            raise RejectedPlan(*faults)
+    return diagram
+
+
+def _contradictions(stated: Diagram, shown: Diagram) -> Iterator[Fault]:
+    """Yield the edges of a line that its boxes do not show."""
+    relations = {(i, j): RELATIONS[relation] for i, j, relation in shown.edges}
+    for i, j, relation in stated.edges:
+        actual = relations.get((i, j), "no relation")
+        if actual != RELATIONS[relation]:
+            message = f"rooms {i} and {j}: {RELATIONS[relation]}, but their boxes show {actual}"
+            yield Fault("edges", message)
 
 
 def _extra_faults(plan: _Line) -> Iterator[Fault]:
