@@ -217,28 +217,8 @@ class ErrorConverter:
         """
         table = path[:-1]
         key = str(path[-1])
-        options = {
-            place: annotation
-            for place, annotation in option_paths(
-                self.model, self.document.tree, self.catalog
-            )
-            if accepts(annotation, given)
-        }
-        found = [place for place in options if place[-1] == key]
-        leaf = given
-        name = key
-        # Of `attention.heads = 8`, perhaps only the last part is right.
-        while not found and isinstance(leaf, Mapping) and len(leaf) == 1:
-            ((name, leaf),) = leaf.items()
-            places = option_paths(self.model, self.document.tree, self.catalog)
-            found = [
-                place
-                for place, option in places
-                if place[-1] == name and accepts(option, leaf)
-            ]
-        # The nearest tables first.
-        found.sort(key=lambda place: (place[: len(table)] != table, len(place)))
-        names = [dotted(place) for place in found[:MAX_SIMILAR]]
+        names = [dotted(place) for place in self._named_alike(path, given)]
+        options = self._options_for(given)
         near = close is not None and similarity(key, close) >= VERY_SIMILAR
         if close and (not names or (near and (*table, close) in options)):
             names.append(close)
@@ -246,6 +226,23 @@ class ErrorConverter:
         if not names:
             names = [dotted(place) for place in options if place[-1] == similar]
         return list(dict.fromkeys(names))[:MAX_SIMILAR]
+
+    def _named_alike(self, path: Path, given: Any) -> list[Path]:
+        """Return the options with the name of an unknown key, those in the nearest tables first."""
+        table = path[:-1]
+        name = str(path[-1])
+        found = [place for place in self._options_for(given) if place[-1] == name]
+        # Of `attention.heads = 8`, perhaps only the last part is right.
+        while not found and isinstance(given, Mapping) and len(given) == 1:
+            ((name, given),) = given.items()
+            found = [place for place in self._options_for(given) if place[-1] == name]
+        found.sort(key=lambda place: (place[: len(table)] != table, len(place)))
+        return found[:MAX_SIMILAR]
+
+    def _options_for(self, given: Any) -> list[Path]:
+        """Return every option of the experiment that may take a value."""
+        options = option_paths(self.model, self.document.tree, self.catalog)
+        return [place for place, annotation in options if accepts(annotation, given)]
 
     def _missing(self, table: Path, keys: list[str]) -> Problem:
         path = table
