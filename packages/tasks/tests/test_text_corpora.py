@@ -14,6 +14,7 @@ from tokenizers import Tokenizer as Engine
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from dither.registry.config.errors import Refused
 from dither.tasks.language_model.data import builtin_texts, text_files
 from dither.tasks.language_model.data import text_files as pieces
 from dither.tasks.language_model.data.builtin_texts import (
@@ -481,3 +482,34 @@ def test_chunks_do_not_depend_on_blocks(blocks):
         assert left[-1] == "\n"
         assert not left[-2].isspace()
         assert not right[0].isspace()
+
+
+@pytest.mark.parametrize("source", ["text-files", "prompt-response"])
+def test_published_splits_are_kept(tmp_path, source):
+    from dither.tasks.language_model.data.specs import PromptResponse, TextFiles
+
+    for split, count in {"train": 9, "validation": 3, "test": 4}.items():
+        rows = [{"prompt": f"{n}?", "response": f"{split} {n}"} for n in range(count)]
+        text = "\n".join(map(json.dumps, rows))
+        (tmp_path / f"{split}.jsonl").write_text(text)
+        (tmp_path / f"{split}.txt").write_text(text)
+    if source == "text-files":
+        corpus = TextFiles(paths=[str(tmp_path / "*.txt")]).build()
+        sizes = {split: len(docs) for split, docs in corpus.splits.items()}
+        assert sizes == {"train": 1, "valid": 1, "test": 1}
+        assert '"validation 0"' in corpus.splits["valid"][0].load()
+        (tmp_path / "validation.txt").unlink()
+        corpus = TextFiles(paths=[str(tmp_path / "*.txt")]).build()
+        parts = [corpus.splits[split][0].load() for split in ("train", "valid")]
+        assert "".join(parts) == (tmp_path / "train.txt").read_text()
+        return
+    corpus = PromptResponse(paths=[str(tmp_path / "*.jsonl")]).build()
+    for split, documents in corpus.splits.items():
+        assert {doc.response.split()[0][:5] for doc in documents} == {split}
+    assert [len(docs) for docs in corpus.splits.values()] == [9, 3, 4]
+    # A pair cannot be cut into splits.
+    equal = '{"response": "a"}\n' * 5
+    for split in ("train", "validation", "test"):
+        (tmp_path / f"{split}.jsonl").write_text(equal)
+    with pytest.raises(Refused):
+        PromptResponse(paths=[str(tmp_path / "train.jsonl")]).build()

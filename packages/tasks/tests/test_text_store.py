@@ -390,3 +390,99 @@ def test_damaged_cache_is_written_again(tmp_path, on_disk, damage):
     damage(store)
     assert Bytes().decode(encode(tmp_path)["train"].ids) == TEXT
     assert list((tmp_path / "tokens").iterdir()) == [store]
+
+
+def write_splits(folder, layout, sizes):
+    """Write `sizes` documents by split; return their texts."""
+    texts = {
+        name: [f"Document {n} of {name}: {'word ' * (n % 5)}" for n in range(count)]
+        for name, count in sizes.items()
+    }
+    for name, rows in texts.items():
+        lines = "\n".join(json.dumps({"text": text}) for text in rows)
+        table = pyarrow.table({"text": rows})
+        if layout == "datasets":
+            (folder / name).mkdir(parents=True)
+            file = folder / name / "data-00000-of-00001.arrow"
+            with pyarrow.ipc.new_stream(file, table.schema) as stream:
+                stream.write_table(table)
+            (folder / name / "state.json").write_text("{}")
+        elif layout == "folders":
+            (folder / "sets" / name).mkdir(parents=True)
+            for n, text in enumerate(rows):
+                (folder / "sets" / name / f"{n}.md").write_text(text)
+        else:
+            folder.mkdir(exist_ok=True)
+            (folder / f"my.{name}-00000-of-00001.jsonl").write_text(lines)
+    if layout == "datasets":
+        (folder / "dataset_dict.json").write_text(json.dumps({"splits": [*sizes]}))
+    return texts
+
+
+@pytest.mark.parametrize("layout", ["datasets", "folders", "files"])
+@pytest.mark.parametrize("names", ["train validation test", "train test", "train dev"])
+def test_published_splits_are_kept(tmp_path, layout, names):
+    sizes = dict(zip(names.split(), (30, 10, 8), strict=False))
+    source = tmp_path / "source"
+    published = write_splits(source, layout, sizes)
+    spec, report = convert(source, tmp_path / "shards")
+    store = spec.build()
+    found = {
+        split: set(documents(stream, store.tokenizer))
+        for split, stream in store.splits.items()
+    }
+    assert "published splits are kept" in report
+    for name, split in (("validation", "valid"), ("dev", "valid"), ("test", "test")):
+        if name in sizes:
+            assert found[split] == set(published[name])
+    # A split that the source lacks is held out of its training split.
+    assert found["train"] <= set(published["train"])
+    assert found["valid"]
+    assert found["test"]
+    assert sum(map(len, found.values())) == sum(sizes.values())
+
+
+def test_a_document_of_test_and_training_is_in_test_only(tmp_path):
+    source = tmp_path / "source"
+    published = write_splits(source, "files", {"train": 20, "test": 5})
+    path = source / "my.train-00000-of-00001.jsonl"
+    leaked = json.dumps({"text": published["test"][0]})
+    path.write_text(f"{leaked}\n{path.read_text()}")
+    spec, _ = convert(source, tmp_path / "shards")
+    store = spec.build()
+    assert published["test"][0] in documents(store.splits["test"], store.tokenizer)
+    assert published["test"][0] not in documents(store.splits["train"], store.tokenizer)
+
+
+@pytest.mark.parametrize(
+    "names", [["train.py", "test.py"], ["train.txt", "more.txt"], ["a.txt", "test.txt"]]
+)
+def test_other_names_are_not_splits(tmp_path, names):
+    folder = tmp_path / "source"
+    folder.mkdir()
+    for number, name in enumerate(names):
+        (folder / name).write_text(f"text number {number} " * 20)
+    _, report = convert(folder, tmp_path / "shards")
+    assert "published" not in report
+
+
+@pytest.mark.parametrize("sort", ["lines", "files", "rows"])
+def test_nearly_all_documents_rejected_is_an_error(tmp_path, refusal, sort):
+    folder = tmp_path / "source"
+    folder.mkdir()
+    bad = [{"text": 7}] * 199
+    lines = [*map(json.dumps, bad), json.dumps({"text": "one good line of text"})]
+    if sort == "lines":
+        (folder / "a.jsonl").write_text("\n".join(lines))
+    if sort == "files":
+        for number in range(20):
+            (folder / f"{number}.txt").write_bytes(b"caf\xe9")
+        (folder / "good.txt").write_text("one good file of text")
+    if sort == "rows":
+        # Other files are good.
+        (folder / "a.csv").write_text("text\n" + "   \n" * 60 + "good\n")
+        for number in range(100):
+            (folder / f"{number}.txt").write_text(f"good text {number}")
+    refused = refusal(convert, folder, tmp_path / "shards")
+    assert refused.codes == ["invalid-sample"]
+    assert not (tmp_path / "shards").exists()

@@ -29,6 +29,8 @@ class Document:
     digest: str
     size: int
     load: Callable[[], str] = field(repr=False, compare=False)
+    published: Split | None = None
+    """The split of the source that it belongs to."""
 
     @classmethod
     def of(cls, name: str, text: str) -> Document:
@@ -92,16 +94,45 @@ def hold_out(
 ) -> dict[Split, list[Document]]:
     """Divide documents into splits by their content alone, independent of order and file names.
 
-    Duplicates count once. In the order of their digests, documents go to "test", then "valid",
+    Published splits are kept, and only those that are missing are held out. Duplicates count once.
+    In the order of their digests, documents go to "test", then "valid",
     while the share of the split is not exceeded; a share smaller than every document gets the
     smallest one left. With fewer documents than splits, each document is cut: its head goes to
     "train", then "valid", then "test".
     """
-    unique = list({document.digest: document for document in documents}.values())
-    splits_in_use = 3 if test > 0 else 2
-    if len(unique) < splits_in_use:
-        return _cut(unique, valid, test)
-    pool = sorted(unique, key=lambda document: document.digest)
+    unique: dict[str, Document] = {}
+    for document in documents:
+        other = unique.get(document.digest, document)
+        # A document that is also in a published test or validation split is never in training.
+        if _rank(document) >= _rank(other):
+            unique[document.digest] = document
+    splits: dict[Split, list[Document]] = {split: [] for split in SPLITS}
+    pool = []
+    for document in unique.values():
+        if document.published in ("valid", "test"):
+            splits[document.published].append(document)
+        else:
+            pool.append(document)
+    shares = {
+        "valid": 0.0 if splits["valid"] else valid,
+        "test": 0.0 if splits["test"] else test,
+    }
+    for split, held_out in _divide_documents(pool, **shares).items():
+        splits[split] += held_out
+    return splits
+
+
+def _rank(document: Document) -> int:
+    return SPLITS.index(document.published or "train")
+
+
+def _divide_documents(
+    documents: list[Document], *, valid: float, test: float
+) -> dict[Split, list[Document]]:
+    splits_in_use = 1 + sum(share > 0 for share in (valid, test))
+    if len(documents) < splits_in_use:
+        return _cut(documents, valid, test)
+    pool = sorted(documents, key=lambda document: document.digest)
     codes = divide([document.size for document in pool], valid=valid, test=test)
     splits: dict[Split, list[Document]] = {split: [] for split in SPLITS}
     for document, code in zip(pool, codes, strict=True):
@@ -109,7 +140,7 @@ def hold_out(
 
     # Training documents keep their order, which a reader of the stream would expect.
     digests = {document.digest for document in splits["train"]}
-    splits["train"] = [document for document in unique if document.digest in digests]
+    splits["train"] = [d for d in documents if d.digest in digests]
     return splits
 
 

@@ -11,12 +11,23 @@ from dither.registry.config.errors import Problem, Refused, nearest
 
 from ...prepared.rejected import Rejected
 from .records import read_records, record_format
-from .text_files import NotText, cut_pieces, find_all, plain_text, read_blocks
+from .text_files import (
+    NotText,
+    cut_pieces,
+    find_all,
+    plain_text,
+    read_blocks,
+)
 
 if TYPE_CHECKING:
     from .corpus import Document
 
-__all__ = ["NAMED", "SourceDocument", "find_sources", "read_documents"]
+__all__ = [
+    "NAMED",
+    "SourceDocument",
+    "find_sources",
+    "read_documents",
+]
 
 NAMED = ("stdlib", "shakespeare")
 """Texts that are named instead of a path."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,6 +18,7 @@ from dither.registry.files.limits import read_text
 
 from ...missing_library import require_extra
 from .corpus import Corpus, Document
+from .published_splits import splits_of_sources
 from .records import Record, read_records, record_format
 from .text_files import NotText, check_encodable
 
@@ -76,7 +77,8 @@ def read_pairs(
     """
     pairs: list[Pair] = []
     problems: list[Problem] = []
-    for path, _ in files:
+    published = splits_of_sources([path for path, _ in files])
+    for (path, _), split in zip(files, published, strict=True):
         # Files of other names are JSON lines, too.
         form = record_format(path) or "lines"
         try:
@@ -89,7 +91,7 @@ def read_pairs(
                     code = CODES_OF.get(error.sort, "invalid-value")
                     problems.append(Problem(message, ("paths",), code=code))
                 else:
-                    pairs.append(pair)
+                    pairs.append(replace(pair, published=split))
         except NotText as error:
             message = f"{path}: {error.message.removeprefix(f'{path}: ')}"
             code = CODES_OF.get(error.sort, "unreadable-file")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -18,16 +18,22 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int64, UInt8, UInt64
+from jaxtyping import Int8, Int64, UInt8, UInt64
 from numpy import ndarray
 
 from dither.registry.config.errors import Refused
+from dither.registry.contracts.protocols import Split
 
 from ...prepared.rejected import Rejected, RejectedRows
 from ...prepared.store import check_owned, find_existing, write_folder
-from .corpus import TextSource, divide
-from .documents import SourceDocument, find_sources, read_documents
+from .corpus import SPLITS, TextSource, divide
+from .documents import (
+    SourceDocument,
+    find_sources,
+    read_documents,
+)
 from .manifest import SHARDS
+from .published_splits import splits_of_sources
 from .text_files import NotText, check_encodable
 from .token_store import Part, write_store
 from .tokenizers.factory import load_tokenizer
@@ -39,6 +45,11 @@ REJECTED = 3
 DUPLICATE = 4
 CUT = 5
 """Cut into a part for each split."""
+
+MOST = 0.75
+"""Share of rejected documents above which a source is taken for a mistake."""
+MANY_ROWS = 20
+"""Documents from which on a single source is."""
 
 SORTS = {
     "unreadable": "unreadable",
@@ -95,6 +106,9 @@ def convert(spec: Any) -> str:
         head += f" in {perf_counter() - began:.1f} s"
         if text.stopped:
             head += "; stopped at the limit"
+        names = [SPLITS[code] for code in np.unique(text.published) if code >= 0]
+        if names:
+            head += f"; published splits are kept: {', '.join(names)}"
         lines = [
             head,
             info.summary(),
@@ -118,7 +132,7 @@ def _sources(paths: Sequence[str], folder: Path) -> list[str | Path]:
 class SplitText(TextSource):
     """The text of a `ConvertedText`, read once to find duplicates and shares, then by split.
 
-    Takes 17 bytes a document; `rejected` collects the documents that are not taken.
+    Takes 18 bytes a document; `rejected` collects the documents that are not taken.
 
     Raises:
         Refused: No text was found.
@@ -130,14 +144,19 @@ class SplitText(TextSource):
         self.spec = spec
         self.sources = sources
         self.stopped = False
+        entries_of: Counter[str | Path] = Counter()
+        rejected_of: Counter[str | Path] = Counter()
         keys = array("Q")
         sizes = array("q")
+        published = array("b")
         documents = 0
         characters = 0
-        for entry in _entries(sources, spec.column):
+        for source, split, entry in _split_entries(sources, spec.column):
             key = 0
             size = -1
+            entries_of[source] += 1
             if isinstance(entry, Rejected):
+                rejected_of[source] += 1
                 rejected.add(entry)
             else:
                 try:
@@ -146,8 +165,10 @@ class SplitText(TextSource):
                     characters += size
                 except NotText as error:
                     rejected.add(Rejected(entry.place, error.sort, error.message))
+                    rejected_of[source] += 1
             keys.append(key)
             sizes.append(size)
+            published.append(-1 if split is None else SPLITS.index(split))
             enough = spec.characters is not None and characters >= spec.characters
             if documents == spec.documents or enough:
                 self.stopped = True
@@ -155,10 +176,19 @@ class SplitText(TextSource):
         if documents == 0:
             lines = ["no text found", *rejected.lines(sorts=SORTS)]
             raise Refused("\n".join(lines), code="no-samples")
+        _refuse_mostly_rejected(entries_of, rejected_of, rejected)
         self.keys = np.frombuffer(keys, np.uint64)
         self.sizes = np.frombuffer(sizes, np.int64)
+        self.published = np.frombuffer(published, np.int8)
+        # Shares are held out for the splits that no source has.
+        self.valid = 0.0 if 1 in self.published else spec.valid
+        self.test = 0.0 if 2 in self.published else spec.test
         self.codes = _split_codes(
-            self.keys, self.sizes, valid=spec.valid, test=spec.test
+            self.keys,
+            self.sizes,
+            self.published,
+            valid=self.valid,
+            test=self.test,
         )
 
     def digest(self) -> str:
@@ -174,7 +204,7 @@ class SplitText(TextSource):
         cut = self.keys[self.codes == CUT]
         digest.update(cut.tobytes())
         if len(cut):
-            digest.update(repr((self.spec.valid, self.spec.test)).encode())
+            digest.update(repr((self.valid, self.test)).encode())
         return digest.hexdigest()
 
     def texts(self) -> Iterator[str]:
@@ -187,8 +217,10 @@ class SplitText(TextSource):
         Raises:
             Refused: A file has changed since the first pass.
         """
-        shares = (1 - self.spec.valid - self.spec.test, 1 - self.spec.test, 1.0)
-        entries = _entries(self.sources, self.spec.column)
+        shares = (1 - self.valid - self.test, 1 - self.test, 1.0)
+        entries = chain.from_iterable(
+            read_documents(source, self.spec.column) for source in self.sources
+        )
         columns = (map(int, column) for column in (self.keys, self.sizes, self.codes))
         # The first pass may have stopped at a limit.
         for entry, key, size, code in zip(entries, *columns, strict=False):
@@ -209,10 +241,31 @@ class SplitText(TextSource):
             yield from _cut(entry, edges, key)
 
 
-def _entries(
+def _split_entries(
     sources: Sequence[str | Path], column: str
-) -> Iterator[SourceDocument | Rejected]:
-    return chain.from_iterable(read_documents(source, column) for source in sources)
+) -> Iterator[tuple[str | Path, Split | None, SourceDocument | Rejected]]:
+    """Yield each document or rejected place with its source, and its published split."""
+    for source, split in zip(sources, splits_of_sources(sources), strict=True):
+        for entry in read_documents(source, column):
+            yield source, split, entry
+
+
+def _refuse_mostly_rejected(
+    entries: Counter[str | Path],
+    refused: Counter[str | Path],
+    rejected: RejectedRows,
+) -> None:
+    """Raise Refused if nearly all of a source, or of all sources, was rejected."""
+    reasons = []
+    if refused.total() > MOST * entries.total():
+        reasons.append(f"{refused.total():,} of {entries.total():,} documents")
+    for source, count in entries.items():
+        if count >= MANY_ROWS and refused[source] > MOST * count:
+            reasons.append(f"{source}: {refused[source]:,} of {count:,} documents")
+    if reasons:
+        lines = [f"rejected: {'; '.join(reasons)}", *rejected.lines(sorts=SORTS)]
+        fix = "correct the files, set --column, or give only paths of text"
+        raise Refused("\n".join(lines), help=fix, code="invalid-sample")
 
 
 def _digest_text(pieces: Iterable[str]) -> tuple[int, int]:
@@ -237,19 +290,29 @@ def _digest_text(pieces: Iterable[str]) -> tuple[int, int]:
 def _split_codes(
     keys: UInt64[ndarray, " E"],
     sizes: Int64[ndarray, " E"],
+    published: Int8[ndarray, " E"],
     *,
     valid: float,
     test: float,
 ) -> UInt8[ndarray, " E"]:
-    """Divide by content alone, as `hold_out` does; the first of equal documents is taken."""
+    """Keep published splits, and divide the rest by content alone, as `hold_out` does.
+
+    Of equal documents the first is taken, or one of a published test or validation split, so that
+    none of these is in training.
+    """
     codes = np.full(len(keys), REJECTED, np.uint8)
     taken = np.flatnonzero(sizes >= 0)
     codes[taken] = DUPLICATE
 
-    # `np.unique` sorts by key, the order in which documents are divided.
-    _, first = np.unique(keys[taken], return_index=True)
-    order = taken[first]
-    splits_in_use = 3 if test > 0 else 2
+    # Sorted by key, the order in which documents are divided, and stable.
+    ordered = taken[np.lexsort((-published[taken], keys[taken]))]
+    is_first = np.append(True, keys[ordered][1:] != keys[ordered][:-1])
+    unique = ordered[is_first]
+    held_out = unique[published[unique] > 0]
+    codes[held_out] = published[held_out]
+
+    order = unique[published[unique] <= 0]
+    splits_in_use = 1 + sum(share > 0 for share in (valid, test))
     if len(order) < splits_in_use:
         codes[order] = CUT
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
@@ -43,7 +44,10 @@ __all__ = [
 
 
 class HoldOut(DataSpec):
-    """Shares of the text, in whole documents, that are held out."""
+    """Shares of the text, in whole documents, that are held out.
+
+    Files or folders named after splits, such as train.jsonl next to test.jsonl, keep them.
+    """
 
     valid: float = Option(0.1, gt=0, lt=1)
     """Share of the text, in whole documents, held out for validation."""
@@ -420,12 +424,16 @@ class PromptResponse(HoldOut):
     def build(self) -> Corpus:
         """Return the examples by split."""
         from .corpus import Corpus, hold_out
+        from .pairs import Pair
 
         pairs = self.pairs()
-        if len(pairs) < 3:
+        splits = hold_out(pairs, valid=self.valid, test=self.test)
+        # Fewer documents than splits were cut, which leaves no pairs.
+        documents = chain.from_iterable(splits.values())
+        if len(pairs) < 3 or not all(isinstance(pair, Pair) for pair in documents):
             message = f"{len(pairs)} examples cannot be split"
             raise Refused(message, ("task", "data"), code="no-samples")
-        return Corpus(self.name, hold_out(pairs, valid=self.valid, test=self.test))
+        return Corpus(self.name, splits)
 
 
 def text_conditions(documents: str, labels: Sequence[str]) -> tuple[Condition, ...]:

@@ -72,9 +72,14 @@ def read_files(patterns: Sequence[str]) -> list[Document]:
     Raises:
         Refused: Names every path that is missing, not a regular file, empty, binary or not UTF-8.
     """
+    from .published_splits import splits_of_sources
+
     problems: list[Problem] = []
     documents: list[Document] = []
-    for path in sorted(path.resolve() for path in find_all(patterns, problems)):
+    files = find_all(patterns, problems)
+    published = dict(zip(files, splits_of_sources(files), strict=True))
+    for file in sorted(files, key=Path.resolve):
+        path = file.resolve()
         try:
             digest, size, _ = _read(path)
         except NotText as error:
@@ -85,9 +90,8 @@ def read_files(patterns: Sequence[str]) -> list[Document]:
             )
             problems.append(Problem(error.message, help=error.help, code=code))
         else:
-            documents.append(
-                Document(str(path), digest, size, partial(_load, path, digest))
-            )
+            load = partial(_load, path, digest)
+            documents.append(Document(str(path), digest, size, load, published[file]))
     if problems:
         raise Refused(problems)
     return documents
