@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from dither.registry.config.errors import Problem, Refused, nearest
 
 from ...prepared.rejected import Rejected
-from .records import read_records, record_format
+from .file_formats import record_format
+from .records import read_records
 from .text_files import (
     NotText,
     cut_pieces,

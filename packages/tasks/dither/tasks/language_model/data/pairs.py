@@ -18,8 +18,9 @@ from dither.registry.files.limits import read_text
 
 from ...missing_library import require_extra
 from .corpus import Corpus, Document
+from .file_formats import record_format
 from .published_splits import splits_of_sources
-from .records import Record, read_records, record_format
+from .records import Record, read_records
 from .text_files import NotText, check_encodable
 
 if TYPE_CHECKING:

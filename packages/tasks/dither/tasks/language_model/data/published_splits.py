@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .records import record_format
-from .text_files import COMPRESSED
+from .file_formats import COMPRESSED, record_format
 
 if TYPE_CHECKING:
     from dither.registry.contracts.protocols import Split

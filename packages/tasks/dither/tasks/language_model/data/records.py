@@ -14,39 +14,19 @@ from dither.registry.config.errors import Refused, nearest
 from dither.registry.files.limits import FREE_BYTES, LINE_BYTES
 
 from ...missing_library import require_extra
-from .text_files import COMPRESSED, NotText, open_data, plain_text, read_blocks
+from .file_formats import COMPRESSED
+from .text_files import NotText, open_data, plain_text, read_blocks
 
-__all__ = ["Record", "read_records", "record_format"]
+__all__ = ["Record", "read_records"]
 
 Record = dict[str, Any] | NotText
 """The values of a record by name, or why there are none."""
 
-FORMATS = {
-    ".jsonl": "lines",
-    ".jsonlines": "lines",
-    ".ndjson": "lines",
-    ".json": "json",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-    ".ipc": "arrow",
-}
-"""Format of a file by the end of its name; every other file is plain text."""
 TABLES = ("parquet", "arrow")
 ROWS = 256
 """Rows per read of a Parquet file."""
 ARROW_FILE = b"ARROW1"
 """First bytes of an Arrow file; a stream, as of `datasets`, begins otherwise."""
-
-
-def record_format(path: Path) -> str | None:
-    """Return the format of a file of records, compressed or not; None for plain text."""
-    name = path
-    if name.suffix.lower() in COMPRESSED:
-        name = name.with_suffix("")
-    return FORMATS.get(name.suffix.lower())
 
 
 def read_records(
@@ -56,7 +36,7 @@ def read_records(
 
     Args:
         path: The file.
-        form: Its format, as of `record_format`.
+        form: Its format, as of `file_formats.record_format`.
         column: The only column to read of a table, which must hold text; None for all.
 
     Raises:

@@ -21,9 +21,10 @@ from dither.registry.files.limits import max_expanded, open_file
 
 from ...missing_library import require_extra
 from .corpus import Document
+from .file_formats import COMPRESSED
+from .published_splits import splits_of_sources
 
 __all__ = [
-    "COMPRESSED",
     "NotText",
     "check_encodable",
     "cut_pieces",
@@ -36,13 +37,6 @@ __all__ = [
     "read_text_file",
 ]
 
-COMPRESSED = {
-    ".gz": (0, b"\x1f\x8b"),
-    ".bz2": (4, b"1AY&SY"),
-    ".xz": (0, b"\xfd7zXZ\x00"),
-    ".zst": (0, b"\x28\xb5\x2f\xfd"),
-}
-"""Compressed files: the end of their name, and the bytes that begin one, with their offset."""
 
 BLOCK = 1 << 20
 """Bytes per read of a file."""
@@ -72,8 +66,6 @@ def read_files(patterns: Sequence[str]) -> list[Document]:
     Raises:
         Refused: Names every path that is missing, not a regular file, empty, binary or not UTF-8.
     """
-    from .published_splits import splits_of_sources
-
     problems: list[Problem] = []
     documents: list[Document] = []
     files = find_all(patterns, problems)
