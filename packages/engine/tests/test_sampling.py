@@ -177,6 +177,16 @@ def test_first_draws_that_meet_the_goal_are_kept(system):
     assert torch.equal(met.samples, again.samples)
 
 
+def test_rare_goals_are_reported_after_a_few_tries(system):
+    lines = []
+    draw_accepted(system, like(system, 6, First()), 0, tries=6, warn=lines.append)
+    assert len(lines) == 1
+    assert lines[0].startswith("0 of 24 draws")
+    assert "guided" in lines[0]
+    draw_accepted(system, like(system, 60, First(0, 1)), 0, warn=lines.append)
+    assert len(lines) == 1
+
+
 def test_impossible_goals_are_reported(system, tmp_path, monkeypatch):
     asked = like(system, 6, First())
     monkeypatch.setattr(system.task, "like", lambda n, seed: asked)

@@ -328,6 +328,29 @@ def test_sampling_starts_with_known_tokens():
     assert like[3:5].to("cpu").goal is like.goal
 
 
+def test_types_that_counts_imply_are_known():
+    """Given the number of rooms: all closets, or all that is left of a room with a stated type; else none."""
+    closet, kitchen = ROOMS.index("Wall-in"), ROOMS.index("Kitchen")
+    cases = [
+        ({"rooms": 8, "counts": {"Wall-in": 8}}, [closet] * 8),
+        ({"rooms": 4, "types": {"0": "Kitchen"}, "counts": {"Wall-in": 3}}, [kitchen, *[closet] * 3]),
+        ({"rooms": 3, "types": {"1": ["Kitchen", "Storage"]}, "counts": {"Wall-in": 2, "Kitchen": 1}},
+         [closet, kitchen, closet]),
+        ({"rooms": 3, "counts": dict.fromkeys({*ROOMS} - {"Kitchen"}, 0)}, [kitchen] * 3),
+        ({"rooms": 2, "counts": {"Wall-in": 1, "Kitchen": 1}}, [None] * 2),
+        ({"rooms": 3, "counts": {"Wall-in": "at least 2"}}, [None] * 3),
+    ]  # fmt: skip
+    for options, types in cases:
+        like = (
+            BubbleDiagram(data=DATA, constraints=Constraints(**options))
+            .build()
+            .like(2, 0)
+        )
+        known = like.known[1, :8].tolist()[: len(types)]
+        tokens = like.x0[1].tolist()
+        assert [tokens[k] if known[k] else None for k in range(len(types))] == types
+
+
 def test_unseen_numbers_of_rooms_are_uniform():
     goal = Constraints(rooms=[2, 3]).goal(8)
     assert goal.room_counts(

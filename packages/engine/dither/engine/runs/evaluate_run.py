@@ -168,6 +168,7 @@ def sample_run(
                 metrics=request.metrics,
                 pictures=request.pictures,
                 like=like,
+                warn=lambda line: say(screen, line, "yellow"),
             )
         assert samples is not None
         if request.out is None:

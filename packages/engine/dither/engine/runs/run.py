@@ -599,6 +599,7 @@ class Run:
                 stopped=self._stopping_here,
                 tries=settings.tries,
                 pictures=self.ranks.is_main,
+                warn=self.log.display.line,
             )
         if samples is not None and self.ranks.is_main:
             self.directory.require()

@@ -62,6 +62,13 @@ class SampleSet:
     pictures: list[Picture] = field(default_factory=list)
 
 
+RARE_TRIES = 4
+"""Tries after which constraints that hardly any sample meets are reported."""
+
+RARE = 0.05
+"""Share of the draws below which that is so."""
+
+
 class TrajectoryRecorder:
     """Records the trajectories of the first `most` accepted samples, looking at the first samples of each batch."""
 
@@ -122,16 +129,27 @@ def make_samples(
     metrics: bool = True,
     pictures: bool = True,
     like: Clean | None = None,
+    warn: Callable[[str], object] = lambda line: None,
 ) -> SampleSet | None:
     """Draw samples and compute their metrics; None if stopped. `draw` states which inputs samples depend on.
 
     If the task has a goal, samples are drawn up to `tries` times to meet it; those that do not are
-    omitted. `like` are the templates, by default those of the task.
+    omitted. `like` are the templates, by default those of the task. `warn` is called after a few
+    tries that hardly any samples pass.
     """
     task = system.task
     like = system.like(count, seed) if like is None else like
     watch = TrajectoryRecorder(PATHS) if pictures else None
-    drawn = draw_accepted(system, like, seed, batch_size, tries, stopped, watch)
+    drawn = draw_accepted(
+        system,
+        like,
+        seed,
+        batch_size=batch_size,
+        tries=tries,
+        stopped=stopped,
+        watch=watch,
+        warn=warn,
+    )
     if drawn is None or not len(drawn.samples):
         return drawn
     if pictures:
@@ -164,12 +182,14 @@ def draw_accepted(
     tries: int = 64,
     stopped: Callable[[], bool] = lambda: False,
     watch: TrajectoryRecorder | None = None,
+    warn: Callable[[str], object] = lambda line: None,
 ) -> SampleSet | None:
     """Draw samples; redraw those that do not meet the goal of `like`, up to `tries` times; None if stopped.
 
     Accepted samples have the distribution of the sampler given that the goal is met, for each row
     separately, so that differences between rows, such as their length, keep their frequencies.
-    `watch` records accepted samples.
+    `watch` records accepted samples. `warn` is called with a line after `RARE_TRIES` tries of which
+    fewer than `RARE` met the goal.
     """
     goal = like.goal
     calls = ModelCalls()
@@ -218,6 +238,13 @@ def draw_accepted(
         if watch is not None:
             watch.keep(rows, met)
         rows = rows[~met]
+        accepted = len(samples) - len(rows)
+        if round_ + 1 == RARE_TRIES and tries > RARE_TRIES and accepted < RARE * drawn:
+            rarest, share = _rarest(metrics)
+            warn(
+                f"{accepted:,} of {drawn:,} draws met the constraints so far; the rarest is "
+                f'{rarest}, met by {share:.1%} at first; consider sampler "guided"'
+            )
     done = torch.ones(len(like.valid), dtype=torch.bool).index_fill(0, rows, False)
     delivered = max(int(done.sum()), 1)
     metrics["drawings_per_sample"] = drawn / delivered
@@ -233,16 +260,22 @@ def missing_samples(metrics: Mapping[str, float]) -> list[str]:
     missing = int(metrics.get("undelivered", 0))
     if not missing:
         return []
+    rarest, share = _rarest(metrics)
+    return [
+        f"{missing} samples are missing: none of their draws met the constraints",
+        f'the rarest is {rarest}, met by {share:.1%} at first; use sampler "guided", or raise sample.tries',
+    ]
+
+
+def _rarest(metrics: Mapping[str, float]) -> tuple[str, float]:
+    """Return the constraint that the fewest samples met at first, and their share."""
     shares = {
         key.partition("/")[2]: value
         for key, value in metrics.items()
         if key.startswith("satisfied/")
     }
     rarest = min(shares, key=lambda key: shares[key])
-    return [
-        f"{missing} samples are missing: none of their draws met the constraints",
-        f'the rarest is {rarest}, met by {shares[rarest]:.1%} at first; use sampler "guided", or raise sample.tries',
-    ]
+    return rarest, shares[rarest]
 
 
 def write_samples(drawing: SampleSet, folder: Path) -> list[Path]:

@@ -177,10 +177,53 @@ class ConstraintGuidance:
         return np.array([int(is_feasible(n)) for n in range(len(counts))])
 
     def begin(self, empty: Clean) -> Clean:
-        """Return the start of sampling: tokens with a single allowed id are known."""
+        """Return the start of sampling: tokens with a single allowed id are known.
+
+        So are rooms whose type follows from the counts of types and the number of rooms.
+        """
         only = (self.allowed.sum(1) == 1) & empty.valid
         x0 = torch.where(only, self.allowed.long().argmax(1), empty.x0)
+        counts = empty.valid[:, : self.slots].sum(1)
+        for rooms in counts.unique().tolist():
+            same = counts == rooms
+            for room, kind in self._implied_types(rooms).items():
+                only[same, room] = True
+                x0[same, room] = kind
         return Clean(x0, empty.valid, only, empty.cond, self)
+
+    def _implied_types(self, rooms: int) -> dict[int, int]:
+        """Return the type of each of `rooms` rooms that counts leave a single one."""
+        counts = [rule for rule in self.rules if isinstance(rule, Count)]
+        for rule in self.rules:
+            if isinstance(rule, Buildable):
+                counts += rule.counts()
+        stated = [rule for rule in self.rules if isinstance(rule, RoomType)]
+        if all(rule.types == ALL for rule in counts):
+            return {}
+
+        rules = [*counts, *stated, Count((), ALL, rooms, rooms)]
+        named = {rule.room for rule in stated}
+        implied = {}
+        # Rooms without a stated type are alike.
+        unnamed = [room for room in range(rooms) if room not in named]
+        groups = [[room] for room in sorted(named) if room < rooms]
+        if unnamed:
+            groups.append(unnamed)
+        for group in groups:
+            possible = self._possible_types(rules, group[0])
+            if len(possible) == 1:
+                implied |= dict.fromkeys(group, possible[0])
+        return implied
+
+    def _possible_types(self, rules: Sequence[Rule], room: int) -> list[int]:
+        """Return up to two types with which a room meets the rules."""
+        possible: list[int] = []
+        for kind in sorted(ALL):
+            if feasible([*rules, RoomType((), room, frozenset({kind}))], self.slots):
+                possible.append(kind)
+            if len(possible) == 2:
+                break
+        return possible
 
     def unseen_rooms(self, counts: Numbers) -> str | None:
         """Return a warning if no training plan has a feasible number of rooms."""
