@@ -336,3 +336,78 @@ def test_chat_templates_render_prompts_in_a_sandbox(load, tmp_path, refused) -> 
 )
 def test_what_does_not_fit_is_said(load, changes, path, refusal) -> None:
     assert path in [problem.path for problem in refusal(load, *changes).problems]
+
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def chat_tokenizer(folder: Path) -> None:
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {letter: number for number, letter in enumerate(letters)}
+    engine = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    engine.decoder = decoders.ByteLevel()
+    for mark in ("<|im_start|>", "<|im_end|>", "<|eot|>"):
+        engine.add_special_tokens([AddedToken(mark, special=True)])
+    folder.mkdir()
+    engine.save(str(folder / "tokenizer.json"))
+
+
+@pytest.mark.parametrize("form", ["string", "list", "folder", "jinja"])
+def test_special_tokens_of_a_chat_template_are_ids(load, tmp_path, form) -> None:
+    folder = tmp_path / "chat"
+    chat_tokenizer(folder)
+    named = [{"name": "tool_use", "template": "x"}, {"name": "default"}]
+    named[1]["template"] = CHATML
+    config = {
+        "eos_token": {"content": "<|eot|>"},
+        "bos_token": None,
+        "chat_template": named if form == "list" else CHATML,
+    }
+    path = folder / "tokenizer_config.json"
+    if form == "jinja":
+        del config["chat_template"]
+        (folder / "chat_template.jinja").write_text("\ufeff" + CHATML, "utf-8")
+    path.write_text("\ufeff" + json.dumps(config), "utf-8")
+    template = {"folder": folder, "jinja": folder}.get(form, path)
+    changes = [
+        f"task.tokenizer={folder}", f"task.data.chat_template={template}",
+        "task.prompt=hi", "task.end_of_text=false",
+    ]  # fmt: skip
+    task = load(*changes, "task.length=128").task.build()
+    letters = len("user\nhi") + len("\n") + len("assistant\n")
+    assert len(task.prompt) == 3 + letters
+    clean = task.batch("train", [0])
+    known = clean.x0[0][clean.known[0]].tolist()
+    assert task.text(known).startswith("<|im_start|>user\n")
+    assert known[0] == task.prompt[0] == 256
+    # Text of users is still letters.
+    assert len(task.tokens("<|im_end|>")) == len("<|im_end|>")
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{{ persona }}{{ messages[0].content }}", None),
+        ("{% for x in things %}{% endfor %}", None),
+        ("{{ raise_exception('no') }}", None),
+        ("{% if tools %}x{% endif %}{{ messages[0].content }}", "hi"),
+        ("{% if not messages[0].tool_calls %}ok{% endif %}", "ok"),
+        ("{% for m in messages %}{% break %}{% endfor %}{{ bos_token }}", ""),
+    ],
+)
+def test_unknown_names_of_a_template_are_errors(tmp_path, refused, template, text):
+    from dither.tasks.language_model.data.pairs import render_chat
+
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps({"bos_token": None, "chat_template": template}))
+    if text is not None:
+        assert render_chat(path, "hi") == text
+        return
+    with refused("unreadable-file"):
+        render_chat(path, "hi")

@@ -206,9 +206,8 @@ class LanguageModel(TaskSpec):
             include={"length", "documents", "prompt", "ngrams", "judge"}
         )
         if isinstance(self.data, PromptResponse):
-            prompt = self.data.render(self.prompt) if self.prompt else ""
             options |= {
-                "prompt": prompt,
+                "chat": self.data.chat(),
                 "labels": self.data.label_names(),
                 "long": self.data.long,
             }
@@ -219,7 +218,10 @@ class LanguageModel(TaskSpec):
         from .task import TextTemplates
 
         assert isinstance(space, TokenSpace)
-        return TextTemplates.restore(folder, self.length, self.prompt, space)
+        chat = None
+        if isinstance(self.data, PromptResponse):
+            chat = self.data.chat()
+        return TextTemplates.restore(folder, self.length, self.prompt, space, chat)
 
     def _load(self, corpus: Corpus | TokenStore | None) -> Tokenizer:
         from .data.token_store import TokenStore

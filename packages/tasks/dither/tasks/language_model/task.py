@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -79,6 +79,7 @@ class TextTemplates:
         length: Ids per window.
         prompt: Beginning of every sample.
         space: The space of a window.
+        chat: Renders a prompt by a chat template; None for none.
     """
 
     def __init__(
@@ -87,12 +88,14 @@ class TextTemplates:
         length: int,
         prompt: str,
         space: TokenSpace,
+        chat: Callable[[str], str] | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.length = length
         self.space = space
+        self._chat = chat
         self._pad = tokenizer.end or 0
-        self.prompt = _prompt_ids(prompt, tokenizer, length)
+        self.prompt = self._prompt_ids(prompt)
 
     @classmethod
     def restore(
@@ -101,9 +104,10 @@ class TextTemplates:
         length: int,
         prompt: str,
         space: TokenSpace,
+        chat: Callable[[str], str] | None = None,
     ) -> TextTemplates:
         """Return the templates of an export, whose tokenizer `save_assets` wrote."""
-        return cls(saved_tokenizer(folder), length, prompt, space)
+        return cls(saved_tokenizer(folder), length, prompt, space, chat)
 
     def like(self, n: int, seed: int) -> Clean:
         """Return `n` empty windows that begin with the prompt."""
@@ -112,6 +116,21 @@ class TextTemplates:
         x0[:, : len(self.prompt)] = torch.from_numpy(self.prompt)
         known[:, : len(self.prompt)] = True
         return Clean.of(x0, known=known)
+
+    def _prompt_ids(self, prompt: str) -> Ids:
+        """Return the ids of a prompt, rendered by the chat template."""
+        path = ("task", "prompt")
+        if prompt and self._chat is not None:
+            prompt = self._chat(prompt)
+            ids = _known_ids(prompt, self.tokenizer, "the prompt", path, rendered=True)
+        else:
+            ids = _known_ids(prompt, self.tokenizer, "the prompt", path)
+        if len(ids) >= self.length:
+            message = (
+                f"the prompt has {len(ids)} ids and fills a window of {self.length}"
+            )
+            raise Refused(message, path=path, code="misfit")
+        return ids
 
     def infill(self, text: str, n: int, seed: int) -> Clean:
         """Return `n` windows with the known ids of a text, and K free ids at each `[MASK:K]`.
@@ -202,6 +221,7 @@ class LanguageModelling(TextTemplates, Task):
         judge: Folder of a language model that scores samples; None for none.
         labels: Names of the labels of documents, the condition "label".
         long: Treatment of prompts with responses longer than a window.
+        chat: Renders a prompt by a chat template; None for none.
     """
 
     space: TokenSpace
@@ -218,6 +238,7 @@ class LanguageModelling(TextTemplates, Task):
         judge: str | None = None,
         labels: Sequence[str] = (),
         long: Long = "truncate",
+        chat: Callable[[str], str] | None = None,
     ) -> None:
         self._pairs: Mapping[Split, PairIds] = {}
         self._long: Mapping[Split, int] = {}
@@ -235,6 +256,7 @@ class LanguageModelling(TextTemplates, Task):
             length,
             prompt,
             TokenSpace((field,), text_conditions(documents, labels)),
+            chat,
         )
         self._order = ngrams
         self._judge: FolderJudge | None = None
@@ -483,19 +505,13 @@ class LanguageModelling(TextTemplates, Task):
         )
 
 
-def _prompt_ids(prompt: str, tokenizer: Tokenizer, length: int) -> Ids:
-    ids = _known_ids(prompt, tokenizer, "the prompt", ("task", "prompt"))
-    if len(ids) >= length:
-        message = f"the prompt has {len(ids)} ids and fills a window of {length}"
-        raise Refused(message, path=("task", "prompt"), code="misfit")
-    return ids
-
-
 def _known_ids(
     text: str,
     tokenizer: Tokenizer,
     what: str,
     path: tuple[str, ...] = (),
+    *,
+    rendered: bool = False,
 ) -> Ids:
     """Return the ids of a text; Refused if one is that of unknown characters."""
     try:
@@ -503,7 +519,7 @@ def _known_ids(
     except NotText as error:
         message = f"{what} is not UTF-8: {error.message}"
         raise Refused(message, path=path, code="invalid-value") from None
-    ids = tokenizer.encode(text)
+    ids = tokenizer.encode_rendered(text) if rendered else tokenizer.encode(text)
     if tokenizer.unknown is not None and tokenizer.unknown in ids:
         letters = "words that the tokenizer lacks"
         # Tokenizers by character have an id for each.

@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.files.limits import read_text
 
 from ...missing_library import require_extra
 from .corpus import Corpus, Document
@@ -22,6 +21,7 @@ from .file_formats import record_format
 from .published_splits import splits_of_sources
 from .records import Record, read_records
 from .text_files import NotText, check_encodable
+from .tokenizers.folder import read_template
 
 if TYPE_CHECKING:
     from jaxtyping import Int64
@@ -53,6 +53,8 @@ class Pair(Document):
     prompt: str = ""
     response: str = ""
     label: str | None = None
+    rendered: bool = False
+    """Whether the prompt is that of a chat template, with special tokens."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,7 @@ def _pair(
     if not response:
         raise NotText("key", f'no text under the key "{keys[1]}"')
 
+    rendered = template is not None and bool(prompt)
     if template is not None and prompt:
         prompt = render_chat(Path(template), prompt)
     text = prompt + response
@@ -140,6 +143,7 @@ def _pair(
         prompt=prompt,
         response=response,
         label=label,
+        rendered=rendered,
     )
 
 
@@ -148,21 +152,36 @@ def render_chat(file: Path, prompt: str) -> str:
     """Render one message of the user, in a sandbox: files of data must not run code."""
     where = ("chat_template",)
     require_extra("language", "a chat template", where)
-    from jinja2 import TemplateError
+    from jinja2 import TemplateError, Undefined
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+    class Required(Undefined):
+        """An unknown name, which may be tested but not written."""
+
+        __str__ = Undefined._fail_with_undefined_error  # type: ignore[assignment]
+        __iter__ = Undefined._fail_with_undefined_error  # type: ignore[assignment]
+
+    def raise_exception(message: str) -> None:
+        raise TemplateError(message)
+
     try:
-        text = read_text(file)
-        config: dict[str, Any] = {"chat_template": text}
-        if file.suffix == ".json":
-            config = json.loads(text)
-        texts = {key: value for key, value in config.items() if isinstance(value, str)}
-        tokens = {key: text for key, text in texts.items() if key.endswith("_token")}
-        sandbox = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        template = sandbox.from_string(config["chat_template"])
-        messages = [{"role": "user", "content": prompt}]
-        return template.render(messages=messages, add_generation_prompt=True, **tokens)
-    except (OSError, ValueError, KeyError, TypeError, TemplateError) as error:
+        text, tokens = read_template(file)
+        # The environment of transformers, whose templates these are.
+        sandbox = ImmutableSandboxedEnvironment(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            undefined=Required,
+            extensions=["jinja2.ext.loopcontrols"],
+        )
+        sandbox.globals["raise_exception"] = raise_exception
+        return sandbox.from_string(text).render(
+            messages=[{"role": "user", "content": prompt}],
+            tools=None,
+            documents=None,
+            add_generation_prompt=True,
+            **tokens,
+        )
+    except (OSError, ValueError, TypeError, TemplateError) as error:
         message = f"{file}: no usable chat template: {type(error).__name__}: {error}"
         raise Refused(message, where, code="unreadable-file") from None
 
@@ -201,6 +220,8 @@ def encode_pairs(
         for pair in documents:
             assert isinstance(pair, Pair)
             prompt = tokenizer.encode(pair.prompt)
+            if pair.rendered:
+                prompt = tokenizer.encode_rendered(pair.prompt)
             ids = np.concatenate([prompt, tokenizer.encode(pair.response)])
             size = len(ids) + len(ending)
             if size > length:

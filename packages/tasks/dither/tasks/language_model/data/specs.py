@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
 from itertools import chain
@@ -381,9 +381,9 @@ class PromptResponse(HoldOut):
     those whose prompt fills a window are skipped. skip: they are left out. refuse: an error. The
     run reports their number."""
     chat_template: PathStr | None = None
-    """File with a chat template: a tokenizer_config.json with "chat_template", or the template
-    itself (Jinja). Prompts, and task.prompt, become a message of the user and the beginning of the
-    answer. Requires jinja2."""
+    """Chat template: the folder of a tokenizer, its tokenizer_config.json, or a file with the
+    template itself (Jinja); its special tokens become their ids. Prompts, and task.prompt, become a
+    message of the user and the beginning of the answer. Requires jinja2."""
 
     def check(self) -> Iterator[Misfit]:
         """Yield files that are missing, and lines that are not examples."""
@@ -413,13 +413,13 @@ class PromptResponse(HoldOut):
             sorted({pair.label for pair in self.pairs() if pair.label is not None})
         )
 
-    def render(self, prompt: str) -> str:
-        """Return a prompt as the model sees it: through the chat template, if there is one."""
+    def chat(self) -> Callable[[str], str] | None:
+        """Return a function that renders a prompt by the chat template, if there is one."""
         from .pairs import render_chat
 
         if self.chat_template is None:
-            return prompt
-        return render_chat(Path(self.chat_template), prompt)
+            return None
+        return partial(render_chat, Path(self.chat_template))
 
     def build(self) -> Corpus:
         """Return the examples by split."""

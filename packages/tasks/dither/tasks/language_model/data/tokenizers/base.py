@@ -60,6 +60,10 @@ class Tokenizer(ABC):
     def encode(self, text: str) -> Ids:
         """Return the ids of a text, without its end."""
 
+    def encode_rendered(self, text: str) -> Ids:
+        """Return the ids of text of a chat template, whose special tokens are ids, not letters."""
+        return self.encode(text)
+
     def encode_each(self, texts: Sequence[str]) -> list[Ids]:
         """Return the ids of each of many texts, in the smallest type that holds every id.
 
@@ -163,6 +167,14 @@ class Ended(Tokenizer):
 
     def encode(self, text: str) -> Ids:
         return self.inner.encode(text)
+
+    def encode_rendered(self, text: str) -> Ids:
+        parts = [self.inner.encode_rendered(part) for part in text.split(END_MARK)]
+        end = np.array([self.end])
+        ids = [parts[0]]
+        for part in parts[1:]:
+            ids += [end, part]
+        return np.concatenate(ids)
 
     def encode_each(self, texts: Sequence[str]) -> list[Ids]:
         return [

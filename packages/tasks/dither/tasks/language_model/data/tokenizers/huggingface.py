@@ -27,6 +27,7 @@ from ..builtin_texts import cached_json
 from ..text_files import cut_pieces
 from . import OPTION
 from .base import END_MARK, PARAGRAPH, Ids, Tokenizer, storage_type
+from .folder import special_tokens
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Engine
@@ -81,6 +82,14 @@ class Learned(Tokenizer):
 
     def encode(self, text: str) -> Ids:
         return self.encode_each([text])[0].astype(np.int64)
+
+    def encode_rendered(self, text: str) -> Ids:
+        """Return the ids of text of a chat template, whose special tokens are ids, not letters."""
+        self._engine.encode_special_tokens = False
+        try:
+            return self.encode(text)
+        finally:
+            self._engine.encode_special_tokens = True
 
     def encode_each(self, texts: Sequence[str]) -> list[Ids]:
         """Return the ids of each text, on all cores."""
@@ -170,7 +179,7 @@ def read_tokenizer(name: str) -> Learned:
     path = Path(os.path.expanduser(name))
     end = None
     if os.path.isdir(path):
-        end = _end_of(path / "tokenizer_config.json")
+        end = special_tokens(path).get("eos_token") or None
         path = path / "tokenizer.json"
         name = str(path)
     if not os.path.isfile(path):
@@ -185,24 +194,13 @@ def read_tokenizer(name: str) -> Learned:
 
     engine: Any
     try:
-        engine = Engine.from_str(read_text(path))
+        engine = Engine.from_str(read_text(path).removeprefix("\ufeff"))
     except Exception as error:  # the library raises bare exceptions
         message = f"{path}: not a tokenizer.json: {error}"
         raise Refused(message, path=OPTION, code="damaged-file") from error
     if not engine.get_vocab():
         raise Refused(f"{path}: empty vocabulary", path=OPTION, code="damaged-file")
     return Learned(str(path), engine, end)
-
-
-def _end_of(config: Path) -> str | None:
-    """Return the end-of-text token of a tokenizer_config.json, if there is one."""
-    try:
-        mark = json.loads(read_text(config)).get("eos_token")
-    except (OSError, ValueError):
-        return None
-    if isinstance(mark, dict):
-        mark = mark.get("content")
-    return None if mark is None else str(mark)
 
 
 def byte_pairs(size: int, content: str, texts: Callable[[], Iterable[str]]) -> Learned:
