@@ -434,6 +434,62 @@ def test_the_commands_of_the_language_page_run(
         assert main(shlex.split(command, comments=True)[1:]) == 0, line
 
 
+def test_prompts_of_a_command_begin_every_sample(run, tmp_path, cli) -> None:
+    cli(
+        "sample", str(run), "--prompt", "the d", "-n", "3", "--out", str(tmp_path / "s")
+    )
+    texts = [file.read_text() for file in (tmp_path / "s").glob("sample-*.txt")]
+    assert len(texts) == 3
+    assert all(text.startswith("the d") for text in texts)
+    assert "[misfit]" in cli("sample", str(run), "--prompt", "x" * 99, code=2).err
+
+
+@pytest.mark.parametrize(
+    "gap",
+    ["[mask:3]", "[MASK:-1]", "[MASK:99999999]", "[MASK:0]", "[MASK:]", "[Mask]",
+     "[MASK: 3]", "[MASK 3]", "[MASK:x]", "[MASK:1.5]", "[ MASK:3 ]"],
+)  # fmt: skip
+def test_misspelled_gaps_are_refused(run, gap, refused) -> None:
+    task = load_model(run).task
+    with refused("invalid-value"):
+        task.infill(f"at {gap}", 1, 0)
+    assert (~task.infill("[a] [MASK:2]", 1, 0).known).sum() == 4
+
+
+def test_requests_of_the_harness_keep_context_and_temperature(run) -> None:
+    from types import SimpleNamespace
+
+    from dither.tasks.language_model.lm_eval import HarnessModel
+
+    model = HarnessModel(load_model(run), samples=2)
+    templates = []
+    draw = model.model.sample
+
+    def sample(like, seed, options=None):
+        templates.append((like, options))
+        return draw(like, seed, options)
+
+    model.model.sample = sample
+
+    def ask(context, **options):
+        (text,) = model.generate_until([SimpleNamespace(args=(context, options))])
+        return text
+
+    for count in (model.length, 1000):
+        ask("the ", max_gen_toks=count)
+        assert templates[-1][0].known.sum() == 4
+    ask("the cat on the mat", max_gen_toks=1000)
+    assert templates[-1][0].known.sum() == model.length // 2
+    assert templates[-1][1] is None
+    texts = {ask("the ", max_gen_toks=4, temperature=0.0) for _ in range(3)}
+    assert templates[-1][1] == {"temperature": 0.0}
+    assert len(texts) == 1
+    ask("the ", do_sample=False)
+    assert templates[-1][1] == {"temperature": 0.0}
+    ask("the ", do_sample=True, temperature=2.5)
+    assert templates[-1][1] == {"temperature": 2.5}
+
+
 @pytest.mark.slow
 def test_the_harness_runs_a_local_task(run, toy_task) -> None:
     from dither.tasks.language_model.lm_eval import HarnessModel, evaluate_tasks

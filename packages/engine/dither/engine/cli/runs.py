@@ -26,6 +26,9 @@ from .engine import RunEngine
 from .output import echo, echo_json
 
 if TYPE_CHECKING:
+    from dither.registry.contracts.commands import Templates
+    from dither.registry.contracts.records import Clean
+
     from ..runs.list_runs import ListedRun
 
 __all__: list[str] = []
@@ -203,6 +206,12 @@ def sample(
             "--constraints", metavar="FILE", help="TOML file with \\[task.constraints]."
         ),
     ] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option(
+            "--prompt", metavar="TEXT", help="Beginning of every sample, if it is text."
+        ),
+    ] = None,
     export: Annotated[
         Words,
         typer.Option("--export", metavar="FORMAT", help="Export format (repeatable)."),
@@ -231,7 +240,13 @@ def sample(
         pictures=pictures,
     )
     options = RunOptions(checkpoint, [*(overrides or ()), *(words or ())], plugins)
-    return RunEngine().sample(run_directory, options, request)
+    templates: Templates | None = None
+    if prompt is not None:
+
+        def templates(task: Any, n: int, seed: int) -> Clean:
+            return task.prompted(prompt, n, seed)
+
+    return RunEngine().sample(run_directory, options, request, templates)
 
 
 @app.command()

@@ -254,6 +254,7 @@ class AbsentTask:
     data_warnings = Task.data_warnings
     export = Task.export
     predict_values = Task.predict_values
+    prompted = Task.prompted
     save_assets = Task.save_assets
     trajectory_plots = Task.trajectory_plots
 

@@ -247,9 +247,18 @@ class SystemModel:
         self.seeds = (mix_seed(seed, number) for number in count())
         self.task = system.task
 
-    def sample(self, like: Clean, seed: int | None = None) -> Shaped[Tensor, "N L *M"]:
+    def sample(
+        self,
+        like: Clean,
+        seed: int | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Shaped[Tensor, "N L *M"]:
         """Draw one sample for each row; without a seed, each call has random numbers of its own."""
-        return draw(self.system, like, next(self.seeds) if seed is None else seed)
+        system = self.system
+        if options:
+            assert isinstance(system, System)
+            system = system._with_sampler(options, None)
+        return draw(system, like, next(self.seeds) if seed is None else seed)
 
     def log_likelihood(
         self,

@@ -195,6 +195,10 @@ class Task(Protocol):
         """Return a bucket for each sample; those of one bucket have the same valid positions."""
         return None
 
+    def prompted(self, prompt: str, n: int, seed: int) -> Clean:
+        """Return `n` templates that begin with a prompt; Refused for tasks without prompts."""
+        raise Refused("samples of this task have no prompt", ("task",), code="misfit")
+
     def data_warnings(self) -> Iterable[str]:
         """Yield lines to show before a run, such as the number of rejected samples and why."""
         return ()
@@ -241,8 +245,16 @@ class TrainedModel(Protocol):
     def task(self) -> Any:
         """The task that the model was trained on."""
 
-    def sample(self, like: Clean, seed: int | None = None) -> Shaped[Tensor, "N L *M"]:
-        """Draw one sample for each row; without a seed, each call has random numbers of its own."""
+    def sample(
+        self,
+        like: Clean,
+        seed: int | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Shaped[Tensor, "N L *M"]:
+        """Draw one sample for each row; without a seed, each call has random numbers of its own.
+
+        `options` are changes of the options of the sampler; Refused if it does not have them.
+        """
 
     def mean(self, clean: Clean) -> Float[Tensor, "B L M"]:
         """Return the prediction of clean features; gradients flow into `clean.x0`."""

@@ -6,7 +6,7 @@ The harness asks for log-likelihoods of continuations and for generated text.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,8 @@ else:
         LM = object
 
 __all__ = ["HarnessModel", "evaluate_tasks"]
+
+logger = logging.getLogger(__name__)
 
 
 class HarnessModel(LM):  # type: ignore[misc]
@@ -93,15 +95,22 @@ class HarnessModel(LM):  # type: ignore[misc]
         texts = []
         positions = torch.arange(self.length)[None]
         for context, options in (request.args for request in requests):
+            ids = self.task.tokens(context)
             count = int(options.get("max_gen_toks", self.length // 2))
-            # At least one token of the context, of whose end as much as fits.
-            room = max(self.length - count, 1)
-            count = self.length - room
-            before = self.task.tokens(context)[-room:]
+            # A request for more than a window leaves the context at least half of it.
+            if count >= self.length:
+                count = max(self.length - len(ids), self.length // 2)
+                logger.warning("max_gen_toks is lowered to %d, to keep context", count)
+            room = self.length - count
+            if len(ids) > room:
+                logger.warning(
+                    "a context of %d ids is cut to its last %d", len(ids), room
+                )
+            before = ids[-room:]
             start = len(before)
             end = start + count
             like = Clean.of(self._row(before), positions < end, positions < start)
-            drawn = self.model.sample(like, self.seed_)
+            drawn = self._draw(like, options)
             text = self.task.text(drawn[0, start:end].tolist())
             stops = options.get("until") or []
             if isinstance(stops, str):
@@ -110,6 +119,22 @@ class HarnessModel(LM):  # type: ignore[misc]
                 text = text.partition(stop)[0]
             texts.append(text)
         return texts
+
+    def _draw(self, like: Clean, options: Mapping[str, Any]) -> Tensor:
+        """Draw a sample with the temperature of a request, if the sampler has one."""
+        temperature = options.get("temperature")
+        if temperature is None and options.get("do_sample") is False:
+            temperature = 0.0
+        if temperature is None:
+            return self.model.sample(like, self.seed_)
+        changes = {"temperature": float(temperature)}
+        try:
+            return self.model.sample(like, self.seed_, changes)
+        except Refused as refused:
+            if set(refused.codes) != {"unknown-key"}:
+                raise
+            logger.warning("the sampler has no temperature, and keeps its options")
+            return self.model.sample(like, self.seed_)
 
     def _row(self, ids: Sequence[int]) -> Tensor:
         row = torch.zeros(1, self.length, dtype=torch.long)
@@ -122,7 +147,7 @@ class HarnessModel(LM):  # type: ignore[misc]
         """Return the bound on log p(ids[cut:] | ids[:cut]), and whether these are the likeliest."""
         excess = max(len(ids) - self.length, 0)
         if cut < excess:
-            logging.getLogger(__name__).warning(
+            logger.warning(
                 "a continuation is longer than a window; only its end is scored"
             )
         ids = ids[excess:]

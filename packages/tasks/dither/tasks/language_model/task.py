@@ -67,8 +67,10 @@ REFERENCE = 256
 CONTROLS = {code: 0xFFFD for code in (*range(32), 127) if chr(code) not in "\n\t"}
 """Control characters, which could move the cursor of a terminal."""
 
-MASK = re.compile(r"\[MASK(?::(\d{1,7}))?\]")
+MASK = re.compile(r"\[MASK(?::([1-9]\d{0,6}))?\]")
 """A gap in a text to fill in, with its number of ids."""
+GAP_LIKE = re.compile(r"\[\s*mask\s*(\]|:[^\]]*|[-\d]+\s*\])", re.IGNORECASE)
+"""A gap, or a misspelled one, such as `[mask:3]` or `[MASK:-1]`."""
 
 
 class TextTemplates:
@@ -117,6 +119,12 @@ class TextTemplates:
         known[:, : len(self.prompt)] = True
         return Clean.of(x0, known=known)
 
+    def prompted(self, prompt: str, n: int, seed: int) -> Clean:
+        """Return `n` windows that begin with a prompt, in place of that of the experiment."""
+        task = copy(self)
+        task.prompt = self._prompt_ids(prompt)
+        return task.like(n, seed)
+
     def _prompt_ids(self, prompt: str) -> Ids:
         """Return the ids of a prompt, rendered by the chat template."""
         path = ("task", "prompt")
@@ -146,6 +154,10 @@ class TextTemplates:
             if is_gap:
                 ids.append(np.zeros(int(piece or 1), np.int64))
             else:
+                wrong = GAP_LIKE.search(piece)
+                if wrong is not None:
+                    message = f'"{wrong[0]}" is not a gap: write [MASK] or [MASK:3]'
+                    raise Refused(message, code="invalid-value")
                 ids.append(_known_ids(piece, self.tokenizer, "the text"))
             known.append(np.full(len(ids[-1]), not is_gap))
         size = sum(map(len, ids))
