@@ -72,6 +72,14 @@ def test_mask_and_area_of_an_outline_agree():
     [
         ("a.json", json.dumps({"outline": L_SHAPE, "front_door": [[60, 40], [72, 40]]})),
         ("a.svg", '<svg><path d="M40,40 H200v80h-80V200L40 200Z"/><path d="M60 40 L72 40"/></svg>'),
+        ("a.json", json.dumps({"outline": [(x * 18 / 2.56, y * 18 / 2.56) for x, y in L_SHAPE], "unit": "cm",
+                               "front_door": [[60 * 18 / 2.56, 40 * 18 / 2.56], [72 * 18 / 2.56, 40 * 18 / 2.56]]})),
+        ("a.svg", '<svg><defs><path d="M0 0h9v9z"/></defs><!-- <path d="M0 0h9v9z"/> -->'
+                  '<g transform="translate(40 40)">'
+                  '<polygon transform="scale(2)" points="0,0 80,0 80,40 40,40 40,80 0,80"/></g>'
+                  '<line x1="60" y1="40" x2="72" y2="40"/></svg>'),
+        ("a.svg", '<svg xmlns="http://www.w3.org/2000/svg"><path transform="rotate(90, 120, 120) matrix(1 0 0 1 0 0)" '
+                  'd="M40,200V40h80v80h80v80z"/><path d="M60 40 L72 40"/></svg>'),
         (
             "a.geojson",
             json.dumps({"type": "FeatureCollection", "features": [
@@ -101,8 +109,27 @@ def test_outlines_are_read_and_centred(tmp_path, name, text):
         ("a.json", '{"outline": [[0, 0], [900, 0], [900, 9]]}', "out-of-range"),
         ("a.json", '{"outline": [[0, 0], [90, 0]]}', "out-of-range"),
         ("a.json", None, "file-not-found"),
+        ("a.json", '{"outline": [[0, 0], [12, 0], [12, 9], [0, 9]]}', "out-of-range"),
+        ("a.json", '{"outline": [[0, 0], [90, 90], [90, 0], [0, 90]]}', "unreadable-file"),
+        ("a.json", '{"outline": [[0, 0], [90, 0], [90, 90]], "unit": "ft"}', "unreadable-file"),
+        ("a.json", '{"outline": [[0, 0], [90, 0], [90, 90]], "units": "m"}', "unreadable-file"),
+        ("a.json", '{"outline": [[0, 0], [90, 0], [90, 90], [0, 90]], "front_door": [[40, 40], [52, 40]]}',
+         "unreadable-file"),
+        ("a.svg", '<svg><path d="M0 0h90v90h-90z M20 20h20v20h-20z"/></svg>', "unreadable-file"),
+        ("a.svg", '<svg><rect width="90" height="90" rx="5"/></svg>', "unreadable-file"),
+        ("a.svg", '<svg><rect width="90" height="90"/><line x2="9"/><rect id="x" width="9" height="9"/></svg>',
+         "unreadable-file"),
+        ("a.svg", '<svg><rect width="90" height="90" transform="spin(9)"/></svg>', "unreadable-file"),
+        ("a.svg", '<svg><use href="#a"/></svg>', "unreadable-file"),
+        ("a.svg", '<svg><svg viewBox="0 0 9 9"><rect width="90" height="90"/></svg></svg>', "unreadable-file"),
+        ("a.svg", '<svg><defs><path d="M0 0h90v90z"/></defs></svg>', "unreadable-file"),
+        ("a.geojson", '{"type": "Polygon", "coordinates": [[[0, 0], [9, 0], [9, 9]], [[2, 1], [3, 1], [3, 2]]]}',
+         "unreadable-file"),
+        ("a.geojson", '{"type": "MultiPolygon", "coordinates": []}', "unreadable-file"),
+        ("a.geojson", '{"features": [{"type": "Polygon", "coordinates": [[[0, 0], [9, 0], [9, 9]]]}, '
+                      '{"type": "Polygon", "coordinates": [[[0, 0], [9, 0], [9, 9]]]}]}', "unreadable-file"),
     ],
-)
+)  # fmt: skip
 def test_invalid_outlines_are_rejected(tmp_path, name, text, code, refusal):
     if text is not None:
         (tmp_path / name).write_text(text)

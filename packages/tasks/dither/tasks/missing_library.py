@@ -14,7 +14,15 @@ __all__ = ["missing_libraries", "require_extra"]
 MODULES: dict[str, tuple[str, ...]] = {
     # one extra for the tasks of a field
     "language": ("jinja2", "sklearn", "tokenizers"),
-    "plans": ("PIL", "fontTools", "matplotlib", "networkx", "resvg_py", "scipy"),
+    "plans": (
+        "PIL",
+        "fontTools",
+        "matplotlib",
+        "networkx",
+        "resvg_py",
+        "scipy",
+        "shapely",
+    ),
     "regions": ("matplotlib", "pandas", "scipy", "sklearn", "zarr"),
     # one extra for a file format or another option
     "anndata": ("anndata",),

@@ -184,7 +184,7 @@ class ConstraintGuidance:
         only = (self.allowed.sum(1) == 1) & empty.valid
         x0 = torch.where(only, self.allowed.long().argmax(1), empty.x0)
         counts = empty.valid[:, : self.slots].sum(1)
-        for rooms in counts.unique().tolist():
+        for rooms in sorted(set(counts.tolist())):
             same = counts == rooms
             for room, kind in self._implied_types(rooms).items():
                 only[same, room] = True
@@ -201,9 +201,9 @@ class ConstraintGuidance:
         if all(rule.types == ALL for rule in counts):
             return {}
 
-        rules = [*counts, *stated, Count((), ALL, rooms, rooms)]
+        rules: list[Rule] = [*counts, *stated, Count((), ALL, rooms, rooms)]
         named = {rule.room for rule in stated}
-        implied = {}
+        implied: dict[int, int] = {}
         # Rooms without a stated type are alike.
         unnamed = [room for room in range(rooms) if room not in named]
         groups = [[room] for room in sorted(named) if room < rooms]

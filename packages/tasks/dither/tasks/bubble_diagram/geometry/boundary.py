@@ -8,12 +8,9 @@ Letters: N plans, R rooms, P points, H x W pixels.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -26,6 +23,7 @@ from ..formats.entries import path_not_found
 from ..plans import Plans, PlanSplits, clockwise
 from ..relations import GRID, METRES, corners
 from ..vocabulary import BOUNDARY_POINTS, ENTRANCE, LIVING, NODE_PAD
+from .outline_files import read_outline, shape_problem
 
 _WALL = 2
 """Pixels between a room of a procedural plan and the outline."""
@@ -36,13 +34,19 @@ _DOOR = 12
 _CORNERS = BOUNDARY_POINTS - 2
 """Most corners of an outline."""
 
+_SHORTEST = 2 / METRES
+"""Shortest side of the extent of an outline in pixels."""
+
 _EXPECTED = (
-    '{"outline": [[x, y], ...], "front_door": [[x, y], [x, y]]}, '
+    '{"outline": [[x, y], ...], "front_door": [[x, y], [x, y]], "unit": "m"}, '
     "a GeoJSON polygon, or an SVG path"
 )
 
+_UNIT = (
+    'without "unit" (in SVG data-unit): m, cm or mm, a pixel is 7 cm; GeoJSON is in m'
+)
+
 Point = tuple[float, float]
-_Points = Float[ndarray, "n 2"]
 
 
 def pack_boundary(
@@ -202,20 +206,22 @@ def with_boundaries(plans: PlanSplits, *, rectangular: bool) -> PlanSplits:
 
 
 def read_boundary(path: Path) -> Boundary:
-    """Read an outline and front door: JSON, GeoJSON in metres, or the first path of an SVG file.
+    """Read an outline and front door: JSON, GeoJSON in metres, or the shapes of an SVG file.
 
-    JSON is {"outline": [[x, y], ...], "front_door": [[x, y], [x, y]]} in pixels of the canvas, as
-    is SVG. GeoJSON has a polygon and possibly a line string, the front door; its y axis points up.
-    The outline is centred on the canvas.
+    JSON is {"outline": [[x, y], ...], "front_door": [[x, y], [x, y]], "unit": "m"}; without unit,
+    as in SVG without data-unit, pixels of the canvas. GeoJSON has a polygon and possibly a line
+    string, the front door; its y axis points up. The outline is centred on the canvas.
 
     Raises:
-        Refused: The file cannot be read, has no polygon, or its outline is too large or has too
-            many corners.
+        Refused: The file cannot be read, has no polygon or several, its outline intersects itself,
+            is too small, too large or has too many corners, or its front door is not in a wall.
     """
     if not path.exists():
         raise path_not_found(path, "file")
     try:
-        points, door = _read_points(path)
+        outline, ends_of_front = read_outline(path)
+        points = np.array(outline, float).reshape(-1, 2)
+        door = np.array(ends_of_front, float).reshape(-1, 2)
     except (
         OSError,
         ValueError,
@@ -228,14 +234,13 @@ def read_boundary(path: Path) -> Boundary:
         help_text = f"expected {_EXPECTED}"
         raise Refused(message, help=help_text, code="unreadable-file") from None
 
-    # A closed outline repeats its first corner.
-    if len(points) > 1 and (points[0] == points[-1]).all():
-        points = points[:-1]
     low = points.min(0) if len(points) else np.zeros(2)
     high = points.max(0) if len(points) else np.zeros(2)
     problems = list(
         _outline_problems(path, len(points), high - low, np.append(points, door))
     )
+    if not problems and (wrong := shape_problem(outline, ends_of_front)):
+        problems = [Problem(f"{path}: {wrong}", code="unreadable-file")]
     if problems:
         raise Refused(problems)
     shift = np.floor((GRID - low - high) / 2)
@@ -255,61 +260,11 @@ def _outline_problems(
     if not (fits and np.isfinite(numbers).all()):
         pixels = f"{width:g} x {height:g} pixels"
         message = f"{path}: outline of {pixels}, expected 1 to {GRID} along both axes"
-        yield Problem(message, help="a pixel is 7 cm", code="out-of-range")
+        yield Problem(message, help=_UNIT, code="out-of-range")
+    elif min(width, height) < _SHORTEST:
+        metres = f"{width * METRES:.2g} x {height * METRES:.2g} m"
+        message = f"{path}: outline of {metres}, expected at least 2 m along both axes"
+        yield Problem(message, help=_UNIT, code="out-of-range")
     if not 3 <= count <= _CORNERS:
         message = f"{path}: outline of {count} corners, expected 3 to {_CORNERS}"
         yield Problem(message, code="out-of-range")
-
-
-def _read_points(path: Path) -> tuple[_Points, _Points]:
-    """Return the corners of the outline and the ends of the front door, none if it is unknown."""
-    text = path.read_text(encoding="utf-8")
-    parse = _parse_svg if path.suffix.lower() == ".svg" else _parse_json
-    outline, door = parse(text)
-    if len(door) not in (0, 2):
-        raise ValueError(f"a front door of {len(door)} points, expected 2")
-    points = np.array([*outline, *door], float).reshape(-1, 2)
-    return points[: len(outline)], points[len(outline) :]
-
-
-def _parse_json(text: str) -> tuple[list[Point], list[Point]]:
-    """Return outline and front door of JSON or GeoJSON."""
-    content = json.loads(text)
-    if "outline" in content:
-        return content["outline"], content.get("front_door", [])
-    features = content.get("features", [content])
-    shapes = [feature.get("geometry", feature) for feature in features]
-    # The first shape of each type.
-    by_type = {shape["type"]: shape["coordinates"] for shape in reversed(shapes)}
-
-    def pixels(points: Any) -> list[Point]:
-        return [(x / METRES, -y / METRES) for x, y, *_ in points]
-
-    return pixels(by_type["Polygon"][0]), pixels(by_type.get("LineString", []))
-
-
-def _parse_svg(text: str) -> tuple[list[Point], list[Point]]:
-    """Return the corners of the first path of straight lines; a second path is the front door."""
-    paths = [_svg_corners(data) for data in _SVG_PATH.findall(text)[:2]]
-    if not paths:
-        raise ValueError("no <path>")
-    return paths[0], paths[1] if len(paths) > 1 else []
-
-
-_SVG_PATH = re.compile(r"<path\b[^>]*\sd\s*=\s*[\"']([^\"']*)")
-
-
-def _svg_corners(data: str) -> list[Point]:
-    from fontTools.pens.recordingPen import RecordingPen
-    from fontTools.svgLib.path import parse_path
-
-    pen = RecordingPen()
-    parse_path(data, pen)
-    points: list[Point] = []
-    for command, arguments in pen.value:
-        if command in ("closePath", "endPath"):
-            return points
-        if command not in ("moveTo", "lineTo"):
-            raise ValueError(f"{command} of a path is not a straight line")
-        points.append(arguments[0])
-    return points
