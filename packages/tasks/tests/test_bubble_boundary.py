@@ -12,6 +12,7 @@ from dither.registry.config.errors import Refused
 from dither.tasks.bubble_diagram.data.procedural import make_plans
 from dither.tasks.bubble_diagram.formats.entries import ReadOptions
 from dither.tasks.bubble_diagram.formats.graph2plan import read_graph2plan
+from dither.tasks.bubble_diagram.formats.jsonl import read_plans
 from dither.tasks.bubble_diagram.geometry.boundary import (
     boundaries_of_boxes,
     corners_of,
@@ -26,7 +27,13 @@ from dither.tasks.bubble_diagram.geometry.outline_fit import (
     place_in_outline,
 )
 from dither.tasks.bubble_diagram.geometry.placement import place_diagram
-from dither.tasks.bubble_diagram.plans import Diagram, PlanSplits, outline_areas
+from dither.tasks.bubble_diagram.plans import (
+    Diagram,
+    Plans,
+    PlanSplits,
+    encode,
+    outline_areas,
+)
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, ProceduralPlans
 from dither.tasks.bubble_diagram.vocabulary import LIVING, NO_EDGE, pair_index, pairs
 
@@ -275,3 +282,40 @@ def test_rooms_from_left_to_right():
     assert (bare.from_left_to_right().edges == plans.edges).all()
     with pytest.raises(Refused, match="no training plan has a boundary"):
         with_boundaries(PlanSplits(bare, bare, bare), rectangular=False)
+
+
+@pytest.mark.parametrize("order", ["given", "from-left-to-right"])
+@pytest.mark.parametrize("orientation", ["given", "upright"])
+def test_edited_plans_are_turned_back_and_keep_their_boxes(
+    tmp_path, order, orientation
+):
+    """The plan itself, as the model sees it, is decoded and exported with its kept rooms first, where they were."""
+    data = ProceduralPlans(train=50, valid=10, test=5)
+    task = BubbleDiagram(data=data, order=order, orientation=orientation).build()
+    for number in range(6):
+        diagram = make_plans(7, number, number + 1).diagram(0)
+        rooms = len(diagram.types)
+        keep = [room for room in range(rooms) if room not in (1, 3)]
+        like = task.edit(diagram, keep, n=1, seed=number)
+        # The sample that draws the two other rooms as they were
+        edit = like.goal.edit
+        seen = Plans.from_diagrams([diagram], rooms)
+        if orientation == "upright":
+            seen = seen.upright()
+        rest = [slot for slot in range(rooms) if slot not in edit.slots]
+        slots = dict(zip([*keep, 1, 3], [*edit.slots, *rest], strict=True))
+        boxes, types = [None] * rooms, [None] * rooms
+        for room, slot in slots.items():
+            boxes[slot] = tuple(seen.boxes[0, room].tolist())
+            types[slot] = diagram.types[room]
+        sample = encode(Diagram.from_boxes(types, boxes), 8)
+        known = like.known[0].numpy()
+        assert (sample[known] == like.x0[0].numpy()[known]).all()
+        tokens = torch.from_numpy(sample)[None].long()
+        (decoded,) = task.decode(tokens, like)
+        assert decoded.types[: len(keep)] == tuple(diagram.types[room] for room in keep)
+        assert decoded.boxes[: len(keep)] == tuple(diagram.boxes[room] for room in keep)
+        assert decoded.edges == Diagram.from_boxes(decoded.types, decoded.boxes).edges
+        (file,), _ = task.export(tokens, like, "jsonl", tmp_path)
+        (exported,) = read_plans(file, 8)
+        assert exported.boxes == decoded.boxes

@@ -6,7 +6,7 @@ Letters: N samples, L tokens, R rooms.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from threading import Lock
 
@@ -17,7 +17,12 @@ from dither.registry.config.errors import Refused
 from .arrays import Boundaries, Tokens
 from .geometry.boundary import corners_of
 from .geometry.outline_fit import place_in_outline
-from .geometry.placement import Placement, area_errors, place_diagram
+from .geometry.placement import (
+    Placement,
+    area_errors,
+    place_diagram,
+    place_edited,
+)
 from .plans import Diagram, decode
 from .validity import validity_levels
 
@@ -105,10 +110,19 @@ def _place(
     proof: bytes,
     boundary: bytes,
 ) -> Placement:
+    if diagram.edit is not None and not boundary:
+        edited = place_edited(diagram)
+        if edited is not None:
+            return edited
     boxes = np.frombuffer(proof, np.int16).reshape(-1, 4)
-    placement = place_diagram(diagram, boxes if boxes.any() else None, search=False)
+    free = replace(diagram, edit=None)
+    placement = place_diagram(free, boxes if boxes.any() else None, search=False)
     if not boundary:
-        return placement
+        if diagram.edit is None:
+            return placement
+        # The kept rooms cannot keep their boxes: the sample is turned back as it is laid out.
+        restored = diagram.restored(placement.boxes)
+        return Placement.of(replace(restored, boxes=None), np.array(restored.boxes))
     return place_in_outline(placement, np.frombuffer(boundary, np.int64).reshape(-1, 2))
 
 

@@ -99,7 +99,8 @@ def write_samples(
         diagram = replace(placement.diagram, name=f"sample {sample.number}")
         # Boxes that violate relations would be read as other relations.
         if placement.exact:
-            boxes = _centred(placement.boxes, placement.outline)
+            # Rooms that an edited plan keeps are where they were.
+            boxes = diagram.boxes or _centred(placement.boxes, placement.outline)
             diagram = replace(
                 diagram, boxes=boxes, boundary=placement.boundary_at(boxes[0])
             )

@@ -19,6 +19,7 @@ from dither.registry.config.errors import Problem, Refused
 from .arrays import (
     Boundaries,
     BoxBatch,
+    Boxes,
     Numbers,
     Pairs,
     RelationRow,
@@ -77,11 +78,50 @@ Box = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
+class Edit:
+    """Rooms that an edited plan keeps, and how to turn it back.
+
+    Attributes:
+        slots: Of each kept room, in the order of the plan.
+        boxes: Of each kept room, as the model sees the plan.
+        turns: Quarter turns that the plan was given, before it was mirrored.
+        mirrored: Whether it was mirrored from top to bottom.
+    """
+
+    slots: tuple[int, ...]
+    boxes: tuple[Box, ...]
+    turns: int = 0
+    mirrored: bool = False
+
+    @property
+    def pinned(self) -> dict[int, int]:
+        """The place of each wall (4 room + side) of the kept rooms."""
+        walls: dict[int, int] = {}
+        for slot, box in zip(self.slots, self.boxes, strict=True):
+            walls |= {4 * slot + side: place for side, place in enumerate(box)}
+        return walls
+
+    def turned_back(self, boxes: BoxBatch) -> BoxBatch:
+        """Return boxes as they are in the plan."""
+        points = boxes.astype(np.int64).reshape(len(boxes), -1, 2)
+        if self.mirrored:
+            points = np.stack([points[..., 0], GRID - points[..., 1]], -1)
+        turns = np.full(len(boxes), -self.turns % 4)
+        ends = turned(points, turns).reshape(*boxes.shape[:2], 2, 2)
+        return np.concatenate([ends.min(2), ends.max(2)], -1)
+
+    def order(self, rooms: int) -> list[int]:
+        """Return the slots of the kept rooms, then those of the others."""
+        return [*self.slots, *(k for k in range(rooms) if k not in self.slots)]
+
+
+@dataclass(frozen=True)
 class Diagram:
     """A bubble diagram: room type ids, and (i, j, relation of room i to room j) for related i < j.
 
     `boxes`, `boundary` (the outline with the front door; see `geometry.boundary`), `doors`, and
-    `areas` as bounds in square metres are None if they are unknown.
+    `areas` as bounds in square metres are None if they are unknown; `edit` is that of a sample of an
+    edited plan.
     """
 
     types: tuple[int, ...]
@@ -91,6 +131,7 @@ class Diagram:
     boundary: tuple[tuple[int, int], ...] | None = None
     doors: Doors | None = None
     areas: tuple[tuple[float, float], ...] | None = None
+    edit: Edit | None = None
 
     def __post_init__(self) -> None:
         rooms = len(self.types)
@@ -129,6 +170,39 @@ class Diagram:
         """Relation of every pair of rooms, `NO_EDGE` where they are not close."""
         rooms = len(self.types)
         return encode(self, rooms)[rooms:]
+
+    def restored(self, boxes: Boxes) -> Diagram:
+        """Return a sample of an edited plan as the plan is, kept rooms first; `boxes` of its rooms.
+
+        Related pairs have the relations of their boxes.
+        """
+        assert self.edit is not None
+        order = self.edit.order(len(self.types))
+        place = {room: slot for slot, room in enumerate(order)}
+        row = self.edit.turned_back(boxes[None])[0][order]
+        edges = []
+        for i, j, _ in self.edges:
+            u, v = sorted((place[i], place[j]))
+            edges.append((u, v, int(labels_of(row[u], row[v]))))
+        doors = None
+        if self.doors is not None:
+            ends: list[tuple[int, int | None]] = []
+            for room, other in self.doors:
+                if other is None:
+                    ends.append((place[room], None))
+                else:
+                    first, second = sorted((place[room], place[other]))
+                    ends.append((first, second))
+            doors = sort_doors(ends)
+        return replace(
+            self,
+            types=tuple(self.types[room] for room in order),
+            edges=tuple(sorted(edges)),
+            boxes=tuple(map(tuple, row.tolist())),
+            doors=doors,
+            areas=self.areas and tuple(self.areas[room] for room in order),
+            edit=None,
+        )
 
     @classmethod
     def from_boxes(
@@ -308,6 +382,11 @@ class Plans:
         # y of the room after the turns, relative to the middle.
         turned_y = np.choose(turns, [y, x, -y, -x])
         return turns, turned_y > 0
+
+    def upright_turn(self, row: int) -> tuple[int, bool]:
+        """Return how many quarter turns make a plan upright, and whether it is mirrored after."""
+        turns, mirrored = self._upright_turns()
+        return int(turns[row]), bool(mirrored[row])
 
     def order(self) -> Types:
         """Return the rooms in the order of `from_left_to_right`."""

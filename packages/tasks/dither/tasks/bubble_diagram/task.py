@@ -40,6 +40,7 @@ from .metrics import (
 )
 from .plans import (
     Diagram,
+    Edit,
     Modelled,
     Plans,
     PlanSplits,
@@ -144,7 +145,15 @@ class BubbleDiagrams(Task):
         return self._valid(x0[:, : self.rooms] != NODE_PAD)
 
     def decode(self, samples: _Samples, like: Clean) -> list[Diagram | None]:
-        """Return each sample as a `Diagram`; None if its tokens contradict each other."""
+        """Return each sample as a `Diagram`; None if its tokens contradict each other.
+
+        Samples of an edited plan have boxes, and are as the plan is.
+        """
+        if isinstance(like.goal, ConstraintGuidance) and like.goal.edit is not None:
+            tokens = samples.cpu().numpy()
+            edited = decode_samples(tokens, self.rooms, narrow=_narrow(like))
+            placements = [sample.placement for sample in edited]
+            return [placed.diagram if placed else None for placed in placements]
         diagrams = read_samples(samples.cpu().numpy(), self.rooms)
         return [diagram for diagram, _ in diagrams]
 
@@ -223,9 +232,10 @@ class BubbleDiagrams(Task):
         Args:
             source: The plan, or a file with it: JSON lines, or a .json file also in the layout of
                 HouseGAN++.
-            keep: Numbers of the rooms to keep, which come first in the samples, in ascending order;
-                by default all. If the task orders rooms from left to right, they keep that order,
-                in random slots.
+            keep: Numbers of the rooms to keep; by default all. Decoded and exported samples have
+                them first, in ascending order, and the boxes of the plan where there are such
+                boxes. The model sees the plan in the order and orientation of the task: from left
+                to right, kept rooms are in random slots.
             redraw: Number of other rooms; by default the number that the plan has. To extend a plan
                 by a room, keep all and draw one.
             n: Number of templates.
@@ -238,17 +248,29 @@ class BubbleDiagrams(Task):
         diagram = read_plan(source, self.rooms) if isinstance(source, Path) else source
         # Rooms that do not exist are reported by their numbers in the file: see `keeping`.
         exist = set(keep or ()) <= set(range(len(diagram.types)))
+        turns = 0
+        mirrored = False
+        numbers = list(range(len(diagram.types)))
         if diagram.boxes is not None and exist:
-            diagram, keep = self._arrange(diagram, keep)
+            if self._orientation != "given":
+                plan = Plans.from_diagrams([diagram], len(diagram.types))
+                turns, mirrored = plan.upright_turn(0)
+            diagram, keep, numbers = self._arrange(diagram, keep)
+        slots: dict[int, int] = {}
 
         def place(rooms: list[int], total: int) -> Sequence[int]:
+            chosen = choose(rooms, total)
+            slots.update(zip(rooms, chosen, strict=True))
+            return chosen
+
+        def choose(rooms: list[int], total: int) -> Sequence[int]:
             if self._order == "given" or diagram.boxes is None:
                 return range(len(rooms))
             # The living room is first, whether or not it is kept.
             first = [0] if diagram.types[rooms[0]] == LIVING else []
             random = np.random.default_rng(seed)
-            slots = random.choice(total - 1, len(rooms) - len(first), replace=False)
-            return [*first, *(np.sort(slots) + 1).tolist()]
+            others = random.choice(total - 1, len(rooms) - len(first), replace=False)
+            return [*first, *(np.sort(others) + 1).tolist()]
 
         constraints = self._constraints.keeping(
             diagram, keep, redraw, self.rooms, place, **self.modelled
@@ -260,12 +282,21 @@ class BubbleDiagrams(Task):
         if problems:
             raise Refused(problems)
         goal = constraints.goal(self.rooms, **self.modelled)
+        if diagram.boxes is not None:
+            # Kept rooms in the order of the file, which are numbered otherwise here.
+            kept = sorted(slots, key=lambda room: numbers[room])
+            goal.edit = Edit(
+                slots=tuple(slots[room] for room in kept),
+                boxes=tuple(diagram.boxes[room] for room in kept),
+                turns=turns,
+                mirrored=mirrored,
+            )
         return self._templates(n, seed, self._room_counts, goal)
 
     def _arrange(
         self, diagram: Diagram, keep: Sequence[int] | None
-    ) -> tuple[Diagram, Sequence[int] | None]:
-        """Return a plan arranged as the task's plans are, and the new numbers of rooms to keep."""
+    ) -> tuple[Diagram, Sequence[int] | None, list[int]]:
+        """Return a plan as the task's plans are, the new numbers of rooms to keep, and the old ones."""
         plan = Plans.from_diagrams([diagram], len(diagram.types))
         if self._orientation != "given":
             plan = plan.upright()
@@ -282,7 +313,7 @@ class BubbleDiagrams(Task):
             areas = tuple((AREAS[i], AREAS[i + 1]) for i in bins)
         if keep is not None:
             keep = [order.index(room) for room in keep]
-        return replace(plan.diagram(0), areas=areas), keep
+        return replace(plan.diagram(0), areas=areas), keep, order
 
     def _templates(
         self,

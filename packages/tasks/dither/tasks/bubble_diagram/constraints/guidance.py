@@ -18,7 +18,7 @@ from dither.registry.config.errors import dotted
 from dither.registry.contracts.records import Clean
 
 from ..arrays import Numbers, Rows
-from ..plans import Diagram, Plans, split_fields
+from ..plans import Diagram, Edit, Plans, split_fields
 from ..validity import is_buildable, is_reachable, validity_levels
 from ..vocabulary import IDS, NODE_PAD, NODE_SIZE, door_ends, door_index, pair_index
 from .contradictions import feasible
@@ -66,7 +66,10 @@ class ConstraintGuidance:
 
     Attributes:
         allowed: Allowed ids of each token, PAD included unless the room must exist.
+        edit: What samples of an edited plan keep; None for others.
     """
+
+    edit: Edit | None = None
 
     def __init__(
         self,
@@ -142,7 +145,8 @@ class ConstraintGuidance:
         return self.slots + pair_index(rule.i, rule.j, self.slots)
 
     def narrow(self, diagram: Diagram) -> Diagram:
-        """Restrict the areas of a diagram to the constraints that they meet."""
+        """Restrict the areas of a diagram to the constraints that they meet; mark an edited plan."""
+        diagram = replace(diagram, edit=self.edit)
         if not diagram.areas:
             return diagram
         areas = list(diagram.areas)

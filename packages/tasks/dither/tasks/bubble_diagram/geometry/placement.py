@@ -232,6 +232,23 @@ def place_diagram(
     return Placement.of(diagram, boxes)
 
 
+def place_edited(diagram: Diagram) -> Placement | None:
+    """Return a sample of an edited plan with the boxes of its kept rooms; None if none are found.
+
+    The sample is turned back, and its kept rooms come first.
+    """
+    assert diagram.edit is not None
+    pinned = diagram.edit.pinned
+    rooms = len(diagram.types)
+    for disjoint in (exclusive(np.array(diagram.types)), False):
+        search = realise(diagram.relations, rooms, disjoint=disjoint, pinned=pinned)
+        if search.boxes is not None:
+            boxes = spread_boxes(diagram, search.boxes)
+            restored = diagram.restored(boxes)
+            return Placement.of(restored, np.array(restored.boxes))
+    return None
+
+
 def place_rooms(diagram: Diagram) -> Boxes:
     """Return boxes in pixels that satisfy many relations; the smallest x and y are 0.
 
@@ -355,6 +372,8 @@ def improve_boxes(
     for wall, place, penalty in pulls:
         program.add_soft({wall: 1.0}, place, penalty)
         program.add_soft({wall: -1.0}, -place, penalty)
+    if diagram.edit is not None:
+        program.pinned = diagram.edit.pinned
     hard = active_bounds(constraints, boxes)
     for margin in _MARGINS:
         walls = program.solve(hard, margin)
@@ -558,6 +577,8 @@ class _WallProgram:
     def __init__(self, rooms: int) -> None:
         self.rooms = rooms
         self.rows: list[tuple[dict[int, float], float, float]] = []
+        self.pinned: dict[int, int] = {}
+        """Place of each wall that must not move."""
 
     def add_soft(
         self,
@@ -610,7 +631,11 @@ class _WallProgram:
             most = np.concatenate([most, limits - margin])
         penalties = [penalty for _, _, penalty in self.rows]
         objective = np.concatenate([np.zeros(walls), penalties])
-        bounds: Any = np.stack([np.zeros(walls + soft), upper], 1)
+        lower = np.zeros(walls + soft)
+        for wall, place in self.pinned.items():
+            lower[wall] = place
+            upper[wall] = place
+        bounds: Any = np.stack([lower, upper], 1)
         result = linprog(
             objective, matrix.tocsr(), most, bounds=bounds, method="highs-ds"
         )

@@ -8,7 +8,8 @@ Letters: R rooms, E pairs, M marks, F bounds, C choices, A alternatives, V varia
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -63,6 +64,7 @@ def realise(
     disjoint: _PairFlags = False,
     canvas: Canvas = _CANVAS,
     limit: int = LIMIT,
+    pinned: Mapping[int, int] | None = None,
 ) -> Realisation:
     """Find boxes that realise a diagram, or prove that there are none.
 
@@ -75,8 +77,10 @@ def realise(
             `relations.exclusive`.
         canvas: Size limits.
         limit: Maximum number of linear programs.
+        pinned: Place of each wall (4 room + side) that must not move.
     """
     constraints = wall_constraints_of(edges, rooms, apart=apart, disjoint=disjoint)
+    constraints = replace(constraints, pinned=pinned or {})
     try:
         boxes = _Search(constraints, canvas, limit).run()
     except _UndecidedError:
@@ -276,7 +280,7 @@ class _Search:
         result = milp(
             np.array([-1.0, -1.0, 1.0, 1.0] * rooms + [-_MARGIN_WEIGHT * rooms]),
             integrality=[*[int(whole)] * 4 * rooms, 0],
-            bounds=Bounds(0, [*[self.canvas.side] * 4 * rooms, 1]),
+            bounds=Bounds(*self.limits()),
             constraints=LinearConstraint(matrix, -np.inf, most),
             # Presolve costs more than it saves on programs this small.
             options={"presolve": whole},
@@ -286,6 +290,16 @@ class _Search:
         if result.x is None:
             raise _UndecidedError
         return np.round(result.x[:-1]).astype(np.int64).reshape(rooms, 4)
+
+    def limits(self) -> tuple[Float[ndarray, " V"], Float[ndarray, " V"]]:
+        """Return the bounds of the walls and of the margin."""
+        walls = 4 * self.constraints.rooms
+        low = np.zeros(walls + 1)
+        high = np.append(np.full(walls, float(self.canvas.side)), 1.0)
+        for wall, place in self.constraints.pinned.items():
+            low[wall] = place
+            high[wall] = place
+        return low, high
 
     def excess(self, boxes: Boxes) -> Int[ndarray, "C A"]:
         """Return the violation of each alternative in half pixels; 0 if satisfied."""
@@ -300,6 +314,9 @@ class _Search:
 
     def proved(self, boxes: Boxes) -> bool:
         constraints = self.constraints
+        walls = boxes.ravel()
+        if any(walls[wall] != place for wall, place in constraints.pinned.items()):
+            return False
         return realises(
             boxes,
             constraints.edges,

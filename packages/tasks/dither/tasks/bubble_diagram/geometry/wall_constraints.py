@@ -12,8 +12,8 @@ alternative; M = 3 R + 1 marks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations_with_replacement, product
 from typing import NamedTuple
@@ -82,6 +82,7 @@ class WallConstraints:
         fixed: Bounds that hold, one per row.
         choices: Bounds of each alternative of each choice, padded with trivial bounds.
         available: True for alternatives that are not padding.
+        pinned: Place of each wall (4 room + side) that must not move.
     """
 
     rooms: int
@@ -91,11 +92,20 @@ class WallConstraints:
     fixed: Int[ndarray, "F 4"]
     choices: Int[ndarray, "C A B 4"]
     available: Bool[ndarray, "C A"]
+    pinned: Mapping[int, int] = field(default_factory=dict)
 
     def closed_bounds(self, canvas: Canvas) -> Int[ndarray, "2 M M"] | None:
         """Return the fixed bounds on a canvas, closed; None if they contradict each other."""
         most = initial_bounds(self.rooms, canvas).copy()
         np.minimum.at(most, tuple(self.fixed[:, :3].T), self.fixed[:, 3])
+        for wall, place in self.pinned.items():
+            room, side = divmod(wall, 4)
+            mark = 3 * room + (START if side < 2 else END)
+            # The last mark is the origin.
+            upper = min(most[side % 2, mark, -1], 2 * place)
+            lower = min(most[side % 2, -1, mark], -2 * place)
+            most[side % 2, mark, -1] = upper
+            most[side % 2, -1, mark] = lower
         return most if close_bounds(most[None]).all() else None
 
 
