@@ -253,3 +253,65 @@ def test_shards_stay_inside_their_folder(folder: Path) -> None:
     )
     with pytest.raises(Refused):
         read_shards(folder)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"hidden_act": "gelu"},
+        {"activation_type": "gelu"},
+        {"model_type": "gemma2"},
+        {"model_type": "Dream"},
+        {"model_type": "qwen3"},
+        {"embedding_multiplier": 12.0},
+        {"final_logit_softcapping": 30.0},
+        {"head_dim": 16},
+        {"rope_scaling": {"factor": 2.0}},
+        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}},
+        {"use_sliding_window": True},
+        {"layer_types": ["sliding_attention"] * 2},
+        {"alibi": True},
+        {"scale_logits": True},
+        {"a_new_key": 2},
+    ],
+    ids=str,
+)
+def test_keys_that_change_the_computation_are_refused(changes: dict, refusal) -> None:
+    assert refusal(options_of_llada, config() | changes).codes == ["misfit"]
+    neutral = {"embedding_multiplier": 1.0, "head_dim": 8, "alibi": False}
+    assert options_of_llada(config() | neutral) == options_of_llada(config())
+
+
+@pytest.mark.parametrize("mask", [-1, "1", True, 1.5])
+def test_ids_of_mask_that_are_none(folder: Path, tmp_path: Path, mask, refusal) -> None:
+    (folder / "config.json").write_text(json.dumps(config() | {"mask_token_id": mask}))
+    assert refusal(convert_folder, folder, tmp_path / "out").codes == ["invalid-value"]
+
+
+def test_biases_of_qwen2_are_read_by_the_file(folder: Path, tmp_path: Path) -> None:
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(0)
+    reference = Qwen2ForCausalLM(
+        Qwen2Config(**SIZES, num_key_value_heads=2, attn_implementation="eager")
+    ).eval()
+    with torch.no_grad():
+        for weight in reference.parameters():
+            weight.add_(0.2 * torch.randn_like(weight))
+    qwen = folder.rename(tmp_path / "My Qwen 2")
+    for file in qwen.glob("model*"):
+        file.unlink()
+    weights = {n: w.contiguous() for n, w in reference.state_dict().items()}
+    save_file(weights, qwen / "model.safetensors")
+    options = reference.config.to_dict() | {"mask_token_id": MASK}
+    (qwen / "config.json").write_text(json.dumps(options))
+    experiment = load_experiment(convert_folder(qwen, tmp_path / "out")).experiment
+    assert experiment.name == "my-qwen-2"
+    system = Diffusion.build(experiment)
+    start_from(system.model, tmp_path / "out" / "start.safetensors")
+    ids = torch.randint(0, 30, (2, LENGTH))
+    ours = system.model.eval()(
+        State.of(ids), torch.ones(2), torch.ones_like(ids, dtype=torch.bool), {}
+    )
+    theirs = their_logits(reference, ids)[..., :30]
+    torch.testing.assert_close(ours[..., :30], theirs, rtol=1e-5, atol=1e-5)

@@ -7,11 +7,13 @@ no bias, no input for the noise level. Ours joins queries, keys and values in on
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from dither.registry.config.errors import Problem, Refused
 
 from .name_mapping import Layout
 
@@ -103,14 +105,76 @@ KEYS = {
 }
 
 
+REQUIRED: dict[str, tuple[Any, ...]] = {
+    "model_type": ("llada", "llama", "mistral", "qwen2"),
+    "hidden_act": ("silu", "swish"),
+    "activation_type": ("silu", "swiglu"),
+    "block_type": ("llama",),
+    "layer_norm_type": ("rms",),
+    "layer_norm_with_affine": (True,),
+    "rope": (True,),
+    "rope_type": ("default",),
+    "block_group_size": (1,),
+    "pretraining_tp": (1,),
+}
+"""Values that the denoiser computes, by key."""
+HARMLESS = re.compile(
+    r"_.*|.*dropout|.*_token_id|.*_token_ids|init.*|id2label|label2id|architectures|auto_map"
+    r"|dtype|torch_dtype|precision|.*_version|use_cache|.*vocab_size|embedding_size"
+    r"|max_position_embeddings|max_sequence_length|max_window_layers|(use_)?sliding_window|layer_types"
+    r"|mlp_ratio|alibi_bias_max|attention_layer_norm_with_affine|attention_bias|include_qkv_bias"
+    r"|rope_full_precision|rope_parameters|flash_attention|head_dim|return_dict|problem_type"
+    r"|output_.*|name_or_path|chunk_size_feed_forward|tokenizer_class|task_specific_params"
+)
+"""Keys without effect on the logits, and those that are compared with others."""
+
+
+def _refuse_other_computations(config: Mapping[str, Any]) -> None:
+    """Raise Refused for keys that change the logits, or that are not known not to."""
+    reasons = [*_unsupported_values(config), *_unsupported_attention(config)]
+    if reasons:
+        raise Refused([Problem(reason, code="misfit") for reason in reasons])
+
+
+def _unsupported_values(config: Mapping[str, Any]) -> Iterator[str]:
+    known = {name for names in KEYS.values() for name in names}
+    for key, value in config.items():
+        if key in known or value is None:
+            continue
+        if key in REQUIRED:
+            if value not in REQUIRED[key]:
+                supported = ", ".join(map(str, REQUIRED[key]))
+                yield f"{key} = {value!r}, supported are {supported}"
+            continue
+        # Most switches that are off, and multipliers of 1, change nothing.
+        off = value is False or (key.endswith("_multiplier") and value == 1)
+        if not off and not HARMLESS.fullmatch(key):
+            yield f"{key} = {value!r} is not supported"
+
+
+def _unsupported_attention(config: Mapping[str, Any]) -> Iterator[str]:
+    types = set(config.get("layer_types") or ())
+    if types - {"full_attention"} or config.get("use_sliding_window"):
+        yield "sliding windows are not supported"
+    elif config.get("model_type") == "mistral" and config.get("sliding_window"):
+        yield "sliding_window is not supported"
+    width = config.get("hidden_size") or config.get("d_model")
+    heads = config.get("num_attention_heads") or config.get("n_heads")
+    head_width = config.get("head_dim")
+    if head_width and width and heads and head_width * heads != width:
+        yield f"head_dim = {head_width} differs from {width} / {heads}"
+
+
 def options_of_llada(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of the equivalent `denoiser` for a config.json of LLaDA or Llama.
 
     Raises:
         KeyError: A size is missing; its argument lists the names that are accepted.
+        Refused: A key changes the computation in a way that is not supported.
     """
     # Newer configurations hold the base of RoPE in a table of its own.
     nested = {**config, **(config.get("rope_parameters") or {})}
+    _refuse_other_computations(nested)
     options: dict[str, Any] = dict.fromkeys(KEYS)
     for key, names in KEYS.items():
         for name in names:

@@ -7,6 +7,7 @@ in shards. No code of the folder runs.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,8 @@ __all__ = ["convert_folder", "read_shards"]
 
 INDEX = "model.safetensors.index.json"
 WEIGHTS = "start.safetensors"
+NO_NAME = re.compile(r"[^a-z0-9._-]+")
+"""Characters that the name of an experiment cannot have."""
 
 EXPERIMENT = """# {name}, converted by `dither new from-hf`. Set task.data to your text before fine-tuning.
 name = {name}
@@ -78,6 +81,10 @@ def convert_folder(
     if mask is None:
         message = f"{folder / 'config.json'} has no mask_token_id"
         raise Refused(Problem(message, help="pass --mask-id", code="missing-key"))
+    # In JSON, true is an int of Python.
+    if type(mask) is not int or mask < 0:
+        message = f"mask_token_id is {mask!r}, not an id"
+        raise Refused(Problem(message, help="pass --mask-id", code="invalid-value"))
     if out.exists():
         raise Refused(
             Problem(f"{out} exists", help="pass another --out", code="file-exists")
@@ -98,6 +105,10 @@ def convert_folder(
             )
         ) from None
 
+    # Configurations of Qwen2 do not mention its biases, nor all of them a shared head.
+    model["block"]["qkv_bias"] = any(n.endswith("attention.qkv.bias") for n in ours)
+    model["tie_embeddings"] |= "head.maps.0.weight" not in ours
+
     # Embeddings are often padded beyond the tokenizer, to a multiple of 64 rows.
     size = _vocabulary(tokenizer)
     rows = len(ours["embedding.tables.0.weight"])
@@ -115,7 +126,9 @@ def convert_folder(
     )
     shutil.copyfile(folder / "tokenizer.json", out / "tokenizer.json")
     text = EXPERIMENT.format(
-        name=json.dumps(folder.resolve().name.lower()),
+        name=json.dumps(
+            NO_NAME.sub("-", folder.resolve().name.lower()).strip("-") or "model"
+        ),
         tokenizer=json.dumps(str(out / "tokenizer.json")),
         weights=json.dumps(str(out / WEIGHTS)),
         length=length,
