@@ -227,6 +227,9 @@ def test_task_gives_boundaries_as_a_condition(task, tmp_path):
     assert like.cond["boundary"].shape == condition.shape(20, task.space.length)
     samples = task.batch("test", range(6))
     assert task.sample_metrics(samples.x0, samples)["outline_iou"] > 0.8
+    assert 0 <= task.sample_metrics(samples.x0, samples)["outline_outside"] < 0.1
+    half = replace(samples, cond={"boundary": samples.cond["boundary"] // 2})
+    assert task.sample_metrics(samples.x0, half)["outline_outside"] > 0.12
     path = tmp_path / "outline.json"
     for side, rooms in ((100, 6.2), (175, 7.0)):
         path.write_text(

@@ -61,7 +61,12 @@ class BubbleDiagram(TaskSpec):
         "valid_unique_novel",
         "*accuracy",
     )
-    lower: ClassVar[tuple[str, ...]] = ("*_js", "mmd_*", "area_error")
+    lower: ClassVar[tuple[str, ...]] = (
+        "*_js",
+        "mmd_*",
+        "area_error",
+        "outline_outside",
+    )
     explanations: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "unigram": "each token drawn alone, with its frequency in training plans",

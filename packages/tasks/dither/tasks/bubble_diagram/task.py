@@ -29,7 +29,7 @@ from .decoded_samples import decode_samples, layout_area_error, read_samples
 from .export import write_samples
 from .formats.jsonl import read_plan
 from .geometry.boundary import read_boundary
-from .geometry.outline_fit import outline_iou
+from .geometry.outline_fit import outline_iou, outline_outside
 from .metrics import (
     MOST_HELD,
     Frequencies,
@@ -405,11 +405,11 @@ class BubbleDiagrams(Task):
         if self.modelled["areas"]:
             metrics |= layout_area_error(placed)
         placements = [sample.placement for sample in placed if sample.placement]
-        overlaps = [
-            outline_iou(placement) for placement in placements if placement.outline
-        ]
-        if overlaps:
-            metrics["outline_iou"] = float(np.mean(overlaps))
+        bounded = [placement for placement in placements if placement.outline]
+        if bounded:
+            metrics["outline_iou"] = float(np.mean([*map(outline_iou, bounded)]))
+            outside = [*map(outline_outside, bounded)]
+            metrics["outline_outside"] = float(np.mean(outside))
         return metrics
 
     def plots(self, samples: _Samples, like: Clean) -> Iterator[Picture]:

@@ -95,6 +95,14 @@ def outline_iou(placement: Placement) -> float:
     )
 
 
+def outline_outside(placement: Placement) -> float:
+    """Return the share of the floor of a drawn plan that is outside its outline."""
+    label = floor_plan(placement.diagram.types, placement.boxes).label
+    floor = label[:GRID, :GRID] >= 0
+    inside = mask_of(np.array(pack_boundary(placement.outline)))
+    return float((floor & ~inside).sum() / floor.sum())
+
+
 def _outer_walls(boxes: Boxes, inside: Mask) -> Iterator[tuple[int, float]]:
     """Yield each wall (4 room + side) that faces the outline, and the place of the outline there.
 
