@@ -158,8 +158,8 @@ def render_chat(file: Path, prompt: str) -> str:
     class Required(Undefined):
         """An unknown name, which may be tested but not written."""
 
-        __str__ = Undefined._fail_with_undefined_error  # type: ignore[assignment]
-        __iter__ = Undefined._fail_with_undefined_error  # type: ignore[assignment]
+        __str__ = Undefined._fail_with_undefined_error
+        __iter__ = Undefined._fail_with_undefined_error
 
     def raise_exception(message: str) -> None:
         raise TemplateError(message)

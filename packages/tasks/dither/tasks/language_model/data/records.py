@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ def _json_lines(path: Path) -> Iterator[tuple[str, Record]]:
         raise NotText("empty", "empty")
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def _lines(path: Path) -> Generator[bytes, None, None]:
     """Yield the lines of a file, the first one without a byte order mark."""
     mark = codecs.BOM_UTF8
     with open_data(path) as file:
