@@ -1,0 +1,254 @@
+"""Measure the quick runs over seeds and kinds of arithmetic; write their tables.
+
+    python -m experiments.results                       # run what is missing, about an hour, then write
+    python -m experiments.results --seeds 1 --only dna_sequence/quick
+    python -m experiments.results --write               # write the tables from what has been measured
+
+Each run is one line of docs/quick_runs.jsonl. A run whose experiment file has changed since counts
+as missing, so that the command can be stopped and repeated. The tables stand in README.md, in
+docs/results.md and in the head of each experiment file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+ROWS = ROOT / "docs" / "quick_runs.jsonl"
+START = "<!-- quick runs: python -m experiments.results --write -->"
+END = "<!-- end of quick runs -->"
+
+ARITHMETIC = {
+    "1 thread": ({"OMP_NUM_THREADS": "1"}, 1),
+    "2 threads": ({"OMP_NUM_THREADS": "2"}, 2),
+    "AVX2": ({"OMP_NUM_THREADS": "1", "ATEN_CPU_CAPABILITY": "avx2"}, 1),
+}
+"""Environment and threads of each kind: rounding differs between them."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of a quick run, and the baselines that its table names.
+
+    Attributes:
+        split: "valid" or "sample".
+        name: Key in summary.json.
+        label: Words for it in a table.
+        baselines: Their keys in summary.json, after `name/`.
+        percent: Whether the value is a share.
+    """
+
+    split: str
+    name: str
+    label: str
+    baselines: tuple[str, ...]
+    percent: bool = False
+
+
+QUICK = {
+    "bubble_diagram/quick": (
+        Metric("valid", "nats_per_graph", "nats per graph", ("unigram", "uniform")),
+        Metric("sample", "level_5", "samples at level 5", ("shuffled",), percent=True),
+    ),
+    "get_region/quick": (
+        Metric(
+            "valid",
+            "accessibility_auc",
+            "AUC of masked accessibility",
+            ("boosting", "logistic"),
+        ),
+    ),
+    "language_model/quick": (
+        Metric("valid", "bits_per_char", "bits per character", ("unigram", "uniform")),
+    ),
+    "dna_sequence/quick": (
+        Metric("valid", "nats_per_base", "nats per base", ("markov", "uniform")),
+    ),
+}
+
+
+def main() -> None:
+    """Run what is missing and write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="only write the tables")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--only", nargs="+", choices=QUICK, default=list(QUICK))
+    parser.add_argument(
+        "--arithmetic", nargs="+", choices=ARITHMETIC, default=list(ARITHMETIC)
+    )
+    options = parser.parse_args()
+    if not options.write:
+        for file in options.only:
+            for kind in options.arithmetic:
+                for seed in range(options.seeds):
+                    _measure(file, kind, seed)
+    for path, text in documents().items():
+        path.write_text(text)
+
+
+def documents() -> dict[Path, str]:
+    """Return the text of each file with a table, with what has been measured."""
+    rows = [row for row in _rows() if row["recipe"] == _recipe(row["file"])]
+    texts = {}
+    for name in ("README.md", "docs/results.md"):
+        path = ROOT / name
+        links = "" if name == "README.md" else "../"
+        before, _, rest = path.read_text().partition(START)
+        after = rest.partition(END)[2]
+        table = "\n".join([START, "", *_table(rows, links), "", END])
+        texts[path] = before + table + after
+    for file in QUICK:
+        path = _path(file)
+        measured = [row for row in rows if row["file"] == file]
+        texts[path] = _with_head(path.read_text(), file, measured)
+    return texts
+
+
+def _measure(file: str, kind: str, seed: int) -> None:
+    """Run an experiment and append its row, unless it is there."""
+    key = {"file": file, "recipe": _recipe(file), "arithmetic": kind, "seed": seed}
+    if any(key.items() <= row.items() for row in _rows()):
+        return
+
+    environment, threads = ARITHMETIC[kind]
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "experiments.run", str(_path(file))]
+        command += [f"seed={seed}", f"train.threads={threads}", "--runs", folder]
+        started = time.monotonic()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(
+            command,
+            cwd=ROOT,
+            env=os.environ | environment,
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        (summary,) = Path(folder).glob("*-*/summary.json")
+        results = json.loads(summary.read_text())
+
+    row: dict[str, Any] = key | {
+        "cpu": _cpu(),
+        "seconds": round(time.monotonic() - started, 1),
+        "cpu_seconds": round(after.ru_utime - before.ru_utime, 1),
+        "values": {},
+        "baselines": {},
+    }
+    for metric in QUICK[file]:
+        row["values"][metric.name] = results["figures"][metric.split][metric.name]
+        for baseline in metric.baselines:
+            name = f"{metric.name}/{baseline}"
+            row["baselines"][name] = results["baselines"][name]
+    with ROWS.open("a") as lines:
+        lines.write(json.dumps(row) + "\n")
+    sys.stdout.write(f"{file}, {kind}, seed {seed}: {row['values']}\n")
+    sys.stdout.flush()
+
+
+def _rows() -> list[dict[str, Any]]:
+    if not ROWS.exists():
+        return []
+    return [json.loads(line) for line in ROWS.read_text().splitlines()]
+
+
+def _path(file: str) -> Path:
+    return ROOT / "experiments" / f"{file}.toml"
+
+
+def _recipe(file: str) -> str:
+    """Return a hash of an experiment file without its comments."""
+    lines = [
+        line
+        for line in _path(file).read_text().splitlines()
+        if line[:1] not in ("", "#")
+    ]
+    return sha256("\n".join(lines).encode()).hexdigest()[:12]
+
+
+def _cpu() -> str:
+    """Return the model of the processor."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        found = re.search(r"model name\s*:\s*(.+)", cpuinfo.read_text())
+        if found is not None:
+            return found[1]
+    return platform.processor() or platform.machine()
+
+
+def _table(rows: list[dict[str, Any]], links: str) -> Iterator[str]:
+    """Yield the lines of the table over all quick runs."""
+    yield "| | model: mean (smallest to largest) | baselines | runs |"
+    yield "|---|---|---|---|"
+    for file, metrics in QUICK.items():
+        measured = [row for row in rows if row["file"] == file]
+        if not measured:
+            continue
+        for metric in metrics:
+            title = f"[{file}]({links}experiments/{file}.toml), {metric.label}"
+            cells = (title, _spread(metric, measured), _baselines(metric, measured))
+            yield f"| {' | '.join(cells)} | {_runs(measured)} |"
+
+
+def _with_head(text: str, file: str, rows: list[dict[str, Any]]) -> str:
+    """Return an experiment file with its results as a comment, before the first key."""
+    lines = text.splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith("# Result"))
+    end = next(n for n in range(start, len(lines)) if not lines[n].startswith("#"))
+    head = ["# Results: not measured since this file was changed."]
+    if rows:
+        head = [f"# Results, mean (smallest to largest) of {_runs(rows)}:"]
+        for metric in QUICK[file]:
+            result = f"{metric.label} {_spread(metric, rows)}"
+            head.append(f"# {result}; {_baselines(metric, rows)}.")
+    return "\n".join([*lines[:start], *head, *lines[end:]]) + "\n"
+
+
+def _spread(metric: Metric, rows: list[dict[str, Any]]) -> str:
+    values = [row["values"][metric.name] for row in rows]
+    low, high = _number(min(values), metric), _number(max(values), metric)
+    return f"{_number(mean(values), metric)} ({low} to {high})"
+
+
+def _baselines(metric: Metric, rows: list[dict[str, Any]]) -> str:
+    parts = []
+    for name in metric.baselines:
+        values = [row["baselines"][f"{metric.name}/{name}"] for row in rows]
+        parts.append(f"{name} {_number(mean(values), metric)}")
+    return ", ".join(parts)
+
+
+def _runs(rows: list[dict[str, Any]]) -> str:
+    """Return how many runs a result is of, in words."""
+    seeds = _unique(row["seed"] for row in rows)
+    kinds = _unique(row["arithmetic"] for row in rows)
+    cpus = _unique(row["cpu"] for row in rows)
+    return f"{len(seeds)} seeds; {', '.join(kinds)}; {', '.join(cpus)}"
+
+
+def _unique(values: Iterable[Any]) -> list[Any]:
+    return list(dict.fromkeys(values))
+
+
+def _number(value: float, metric: Metric) -> str:
+    if metric.percent:
+        return f"{100 * value:.0f} %"
+    return f"{value:.4g}"
+
+
+if __name__ == "__main__":
+    main()
