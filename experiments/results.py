@@ -72,12 +72,16 @@ QUICK = {
             "AUC of masked accessibility",
             ("boosting", "logistic"),
         ),
+        Metric("valid", "accessibility_mse", "mean squared error", ("boosting", "ridge")),
+        Metric("valid", "accessibility_r2", "R2", ("boosting", "ridge")),
     ),
     "language_model/quick": (
         Metric("valid", "bits_per_char", "bits per character", ("unigram", "uniform")),
     ),
     "dna_sequence/quick": (
-        Metric("valid", "nats_per_base", "nats per base", ("markov", "uniform")),
+        Metric(
+            "valid", "nats_per_base", "nats per base", ("markov", "uniform", "truth")
+        ),
     ),
 }
 

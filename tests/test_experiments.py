@@ -121,7 +121,8 @@ def test_host_synchronisations_on_a_simulated_gpu(change):
     )
     system, shapes = Diffusion.build(experiment).train(), []
     for block in system.model.blocks:
-        for part in (block.attention, block.mlp):
+        mixer = block.depthwise if hasattr(block, "depthwise") else block.attention
+        for part in (mixer, block.mlp):
             part.register_forward_pre_hook(
                 lambda _, arguments: shapes[-1].append(arguments[0].shape)
             )

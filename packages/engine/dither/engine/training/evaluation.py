@@ -83,10 +83,6 @@ def evaluate(
             for rows, clean, t, noised in batches:
                 if stopped():
                     return None
-                # The values of padding mean nothing.
-                values = clean.x0.where(over(clean.valid, clean.x0), 0)
-                if bad := rows_with_nan([values], rows):
-                    raise NonFiniteData(split, bad)
                 context = system.context(clean)
                 prediction = system.denoise(noised.state, t, clean, context=context)
                 measured = system.loss(prediction, noised)
@@ -151,7 +147,7 @@ def _batches(
     seed: int,
     split: Split,
 ) -> Iterator[tuple[range, Clean, Tensor, Noised]]:
-    """Yield rows, samples, times and noised samples of an evaluation."""
+    """Yield rows, samples, times and noised samples of an evaluation; refuse NaN in the data."""
     device = system.device
     process = system.process
     for repeat in range(repeats):
@@ -163,7 +159,12 @@ def _batches(
         times = times.to(device)
         for start in range(0, count, batch_size):
             rows = range(start, min(start + batch_size, count))
-            clean = to_device(system.task.batch(split, rows), device)
+            clean = system.task.batch(split, rows)
+            # The values of padding mean nothing.
+            values = clean.x0.where(over(clean.valid, clean.x0), 0)
+            if bad := rows_with_nan([values], rows):
+                raise NonFiniteData(split, bad)
+            clean = to_device(clean, device)
             seed_generators(device, Stream.EVALUATION, seed, repeat, start)
             t, noised = system.noise(clean, times[start : rows.stop])
             yield rows, clean, t, noised

@@ -210,11 +210,11 @@ class NonFiniteData(Refused):
 
 
 def rows_with_nan(tensors: Iterable[Tensor], rows: Sequence[int]) -> list[int]:
-    """Return the rows at which a tensor, whose first dimension they are, is NaN or inf."""
+    """Return the rows at which a tensor on the CPU, whose first dimension they are, is NaN or inf."""
     bad = torch.zeros(len(rows), dtype=torch.bool)
     for tensor in tensors:
         if tensor.is_floating_point():
-            bad |= ~tensor.isfinite().reshape(len(rows), -1).all(1).cpu()
+            bad |= ~tensor.isfinite().reshape(len(rows), -1).all(1)
     return [rows[place] for place in bad.nonzero()[:, 0].tolist()]
 
 
