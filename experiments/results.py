@@ -72,7 +72,9 @@ QUICK = {
             "AUC of masked accessibility",
             ("boosting", "logistic"),
         ),
-        Metric("valid", "accessibility_mse", "mean squared error", ("boosting", "ridge")),
+        Metric(
+            "valid", "accessibility_mse", "mean squared error", ("boosting", "ridge")
+        ),
         Metric("valid", "accessibility_r2", "R2", ("boosting", "ridge")),
     ),
     "language_model/quick": (
