@@ -70,10 +70,15 @@ def test_layers_take_dilations_and_blocks_in_turn(text):
 
 def test_problems_of_a_stack_have_a_place(text):
     spec = DenoiserModel(
-        width=8, depth=1, block_size=2, blocks=[AdaLNZero(heads=3), Conv(kernel=4)]
+        width=8,
+        block_size=2,
+        block=AdaLNZero(heads=2),
+        blocks=[AdaLNZero(heads=3), Conv(kernel=4)],
     )
     paths = {misfit.path for misfit in spec.check(text)}
-    assert paths == {("blocks",), ("blocks", 0, "heads"), ("blocks", 1, "kernel")}
+    assert paths == {
+        ("block",), ("blocks",), ("blocks", 0, "heads"), ("blocks", 1, "kernel"),
+    }  # fmt: skip
     messages = "".join(misfit.message for misfit in spec.check(text))
-    assert "2 blocks for a depth of 1" in messages
+    assert 'block "adaln-zero" has no effect next to blocks' in messages
     assert 'block "conv" does not support a key-value cache' in messages

@@ -211,9 +211,12 @@ class DenoiserModel(ModelSpec):
                 f"block_size = {size} exceeds the {space.length} positions of a sample"
             )
             yield Misfit(message, ("block_size",), ("task",), code="out-of-range")
-        if len(self.blocks) > self.depth:
-            message = f"{len(self.blocks)} blocks for a depth of {self.depth}"
-            yield Misfit(message, ("blocks",), ("model", "depth"))
+        if self.blocks and self.block != type(self)().block:
+            message = f'block "{self.block.name}" has no effect next to blocks'
+            fix = "set model.blocks = [], or remove block"
+            yield Misfit(
+                message, ("block",), ("model", "blocks"), fix, code="no-effect"
+            )
         key = ("blocks",) if self.blocks else ("block",)
         if self.facts().trained_blocks(space) is not None:
             for name in {b.name for b in self._pattern if "cache" not in b.traits()}:
@@ -221,7 +224,8 @@ class DenoiserModel(ModelSpec):
                     f'block "{name}" does not support a key-value cache, which block_size '
                     "requires"
                 )
-                yield Misfit(message, key, ("model", "block_size"))
+                fix = 'set model.blocks = [] and block = "adaln-zero"'
+                yield Misfit(message, key, ("model", "block_size"), fix)
         packed = any(condition.name == DOCUMENT for condition in space.conditions)
         if packed and (size is not None or self.embedding.extra()):
             message = "documents that are packed into one window require full attention"
