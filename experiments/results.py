@@ -80,6 +80,9 @@ QUICK = {
     "language_model/quick": (
         Metric("valid", "bits_per_char", "bits per character", ("unigram", "uniform")),
     ),
+    "language_model/hybrid": (
+        Metric("valid", "bits_per_char", "bits per character", ("unigram", "uniform")),
+    ),
     "dna_sequence/quick": (
         Metric(
             "valid", "nats_per_base", "nats per base", ("markov", "uniform", "truth")
