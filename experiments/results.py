@@ -28,6 +28,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from dither.engine import load_experiment
+
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = ROOT / "docs" / "quick_runs.jsonl"
 START = "<!-- quick runs: python -m experiments.results --write -->"
@@ -112,7 +114,8 @@ def main() -> None:
 
 def documents() -> dict[Path, str]:
     """Return the text of each file with a table, with what has been measured."""
-    rows = [row for row in _rows() if row["recipe"] == _recipe(row["file"])]
+    recipes = {file: _recipe(file) for file in QUICK}
+    rows = [row for row in _rows() if row["recipe"] == recipes[row["file"]]]
     texts = {}
     for name in ("README.md", "docs/results.md"):
         path = ROOT / name
@@ -180,13 +183,11 @@ def _path(file: str) -> Path:
 
 
 def _recipe(file: str) -> str:
-    """Return a hash of an experiment file without its comments."""
-    lines = [
-        line
-        for line in _path(file).read_text().splitlines()
-        if line[:1] not in ("", "#")
+    """Return a hash of all options of an experiment, defaults included."""
+    experiment = load_experiment(_path(file)).experiment
+    return sha256(experiment.model_dump_json(exclude={"name"}).encode()).hexdigest()[
+        :12
     ]
-    return sha256("\n".join(lines).encode()).hexdigest()[:12]
 
 
 def _cpu() -> str:

@@ -35,7 +35,8 @@ def warned(name, overrides=(), **options):
         # Within a block, positions look the same; blocks of one position are causal.
         ("language_model/blocks", {**BLIND, "model.block_size": 4, "sampler.size": 4}, True),
         ("language_model/blocks", {**BLIND, "model.block_size": 1, "sampler.size": 1}, False),
-        ("dna_sequence/quick", {"model.block.rope": False}, True),
+        ("dna_sequence/quick", {}, False),
+        ("dna_sequence/quick", {"model.block": "adaln-zero"}, True),
         ("bubble_diagram/quick", {}, False),
         ("bubble_diagram/quick", {"model.embedding": {"use": "tokens"}}, True),
         # Whole regions are masked, and nothing of them is known.
@@ -85,7 +86,7 @@ def register_components():
 def test_third_party_components_decide_about_positions(tmp_path):
     plugin = tmp_path / "bag.py"
     plugin.write_text(BAG)
-    blind = {"model.block.rope": False}
+    blind = {"model.block": "adaln-zero"}
     bag = {**blind, "model.embedding": "bag"}
     assert not warned("dna_sequence/quick", bag, select=[str(plugin)])
     sets = {**blind, "task.use": "sets"}
