@@ -20,6 +20,7 @@ QUICK = Path(__file__).parents[1] / "experiments/bubble_diagram/quick.toml"
 TINY = [
     "model.width=16", "model.depth=1", "train.steps=2", "train.batch_size=8", "evaluate.samples=4", "sample.count=1",
     "task.data={use='procedural-plans', train=64, valid=16, test=8}", "sampler='guided'",
+    "task.order=given", "task.orientation=given",
     "task.constraints={counts={Kitchen=0}}",
 ]  # fmt: skip
 
