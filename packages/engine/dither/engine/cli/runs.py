@@ -244,7 +244,8 @@ def sample(
     if prompt is not None:
 
         def templates(task: Any, n: int, seed: int) -> Clean:
-            return task.prompted(prompt, n, seed)
+            clean: Clean = task.prompted(prompt, n, seed)
+            return clean
 
     return RunEngine().sample(run_directory, options, request, templates)
 

@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from .misfit import Misfit, Path
-from .torch_settings import GENERATOR, restored_settings
+from .torch_settings import GENERATOR, SettingsChanged, restored_settings
 
 __all__ = [
     "Options",
@@ -201,7 +201,7 @@ def checked_method(
         if changes:
             text = f'{self.kind} "{self.name}" changed settings of torch'
             text += f", which were restored: {', '.join(changes)}"
-            warnings.warn(text, stacklevel=2)
+            warnings.warn(text, SettingsChanged, stacklevel=2)
         return result
 
     return checked

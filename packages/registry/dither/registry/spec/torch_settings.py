@@ -7,10 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["GENERATOR", "restored_settings"]
+__all__ = ["GENERATOR", "SettingsChanged", "restored_settings"]
 
 GENERATOR = "random generator"
 """The state of the generator of the CPU: a component may use it when it is built."""
+
+
+class SettingsChanged(UserWarning):
+    """A component changed settings of torch when it was built; they are restored."""
 
 
 def read_settings() -> dict[str, Any]:

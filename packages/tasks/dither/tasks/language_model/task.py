@@ -369,7 +369,7 @@ class LanguageModelling(TextTemplates, Task):
             count = 0
             # Block by block: the ids may be a memory-mapped array that is larger than memory.
             for start in range(0, len(ids), LIMIT):
-                count += np.count_nonzero(ids[start : start + LIMIT] == unknown)
+                count += int(np.count_nonzero(ids[start : start + LIMIT] == unknown))
             if count:
                 yield (
                     f"{count:,} of {len(ids):,} ids of the {split} split are unknown to the "

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 import types
+import warnings
 from collections.abc import Iterator
 from functools import cache
 from itertools import chain
@@ -22,6 +23,7 @@ from dither.registry import Options, Refused, Spec
 from dither.registry.config.validation import dump
 from dither.registry.plugins.discovery import FILE_MODULE
 from dither.registry.spec.option_docs import docs_of
+from dither.registry.spec.torch_settings import SettingsChanged
 
 from ..check_utils import NotApplicable, assert_equal, seed_cpu
 from ..situations import Situation, checks_of, default_spec
@@ -266,26 +268,13 @@ def _state(built: Any) -> dict[str, Any]:
 
 
 def keeps_torch_globals(s: Situation) -> None:
-    """Building does not change torch's default dtype, device or gradient mode."""
-
-    def torch_globals() -> tuple[Any, ...]:
-        return (
-            torch.get_default_dtype(),
-            torch.is_grad_enabled(),
-            torch.get_default_device(),
-        )
-
-    before = torch_globals()
-    _built(s)
-    after = torch_globals()
-    # Later checks must not fail for this one.
-    if before != after:
-        torch.set_default_dtype(before[0])
-        torch.set_grad_enabled(before[1])
-        torch.set_default_device(before[2])
-    assert before == after, (
-        f"building changed dtype, gradient mode or device from {before} to {after}"
-    )
+    """Building does not change torch's default dtype, device, gradient mode or other settings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        _built(s)
+    for warning in caught:
+        # `build` restores the settings and warns.
+        assert not issubclass(warning.category, SettingsChanged), str(warning.message)
 
 
 def seeded_build(s: Situation) -> None:
