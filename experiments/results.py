@@ -16,7 +16,6 @@ import json
 import os
 import platform
 import re
-import resource
 import subprocess
 import sys
 import tempfile
@@ -109,7 +108,7 @@ def main() -> None:
                 for seed in range(options.seeds):
                     _measure(file, kind, seed)
     for path, text in documents().items():
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
 
 
 def documents() -> dict[Path, str]:
@@ -120,14 +119,14 @@ def documents() -> dict[Path, str]:
     for name in ("README.md", "docs/results.md"):
         path = ROOT / name
         links = "" if name == "README.md" else "../"
-        before, _, rest = path.read_text().partition(START)
+        before, _, rest = path.read_text(encoding="utf-8").partition(START)
         after = rest.partition(END)[2]
         table = "\n".join([START, "", *_table(rows, links), "", END])
         texts[path] = before + table + after
     for file in QUICK:
         path = _path(file)
         measured = [row for row in rows if row["file"] == file]
-        texts[path] = _with_head(path.read_text(), file, measured)
+        texts[path] = _with_head(path.read_text(encoding="utf-8"), file, measured)
     return texts
 
 
@@ -141,6 +140,9 @@ def _measure(file: str, kind: str, seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "experiments.run", str(_path(file))]
         command += [f"seed={seed}", f"train.threads={threads}", "--runs", folder]
+        # Only POSIX has this module.
+        import resource
+
         started = time.monotonic()
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(
@@ -152,7 +154,7 @@ def _measure(file: str, kind: str, seed: int) -> None:
         )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         (summary,) = Path(folder).glob("*-*/summary.json")
-        results = json.loads(summary.read_text())
+        results = json.loads(summary.read_text(encoding="utf-8"))
 
     row: dict[str, Any] = key | {
         "cpu": _cpu(),
@@ -166,7 +168,7 @@ def _measure(file: str, kind: str, seed: int) -> None:
         for baseline in metric.baselines:
             name = f"{metric.name}/{baseline}"
             row["baselines"][name] = results["baselines"][name]
-    with ROWS.open("a") as lines:
+    with ROWS.open("a", encoding="utf-8") as lines:
         lines.write(json.dumps(row) + "\n")
     sys.stdout.write(f"{file}, {kind}, seed {seed}: {row['values']}\n")
     sys.stdout.flush()
@@ -175,7 +177,7 @@ def _measure(file: str, kind: str, seed: int) -> None:
 def _rows() -> list[dict[str, Any]]:
     if not ROWS.exists():
         return []
-    return [json.loads(line) for line in ROWS.read_text().splitlines()]
+    return [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
 
 
 def _path(file: str) -> Path:
@@ -194,7 +196,7 @@ def _cpu() -> str:
     """Return the model of the processor."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        found = re.search(r"model name\s*:\s*(.+)", cpuinfo.read_text())
+        found = re.search(r"model name\s*:\s*(.+)", cpuinfo.read_text(encoding="utf-8"))
         if found is not None:
             return found[1]
     return platform.processor() or platform.machine()

@@ -68,6 +68,13 @@ def test_layers_take_dilations_and_blocks_in_turn(text):
     assert out.shape[:2] == (2, text.length)
 
 
+def test_dilations_count_the_layers_of_their_block(text):
+    blocks = [Conv(dilation=[1, 4]), AdaLNZero(heads=2)]
+    model = DenoiserModel(width=8, depth=6, blocks=blocks).build(text)
+    dilations = [block.depthwise.dilation for block in list(model.blocks)[::2]]
+    assert dilations == [1, 4, 1]
+
+
 def test_problems_of_a_stack_have_a_place(text):
     spec = DenoiserModel(
         width=8,

@@ -119,3 +119,19 @@ def test_a_plugin_that_fails_changes_nothing(changing, refused):
     with refused("plugin-failed"):
         changing(top="torch.set_default_dtype(torch.float64)\n1 / 0")
     assert torch.get_default_dtype() == torch.float32
+
+
+def test_precision_that_is_set_per_backend_is_left_alone():
+    """torch 2.13 then refuses to read the precision of all backends."""
+    code = (
+        "import torch\n"
+        "torch.backends.cuda.matmul.fp32_precision = 'tf32'\n"
+        "from dither import load_experiment\n"
+        "loaded = load_experiment('dna_sequence/quick', ['model.width=8'])\n"
+        "loaded.experiment.loss.build(loaded.experiment.process.facts(loaded.experiment.task.space()))\n"
+        "print(torch.backends.cuda.matmul.fp32_precision)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "tf32\n", done.stderr

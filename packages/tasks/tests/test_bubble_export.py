@@ -19,6 +19,7 @@ from dither.tasks.bubble_diagram.export import (
     CORNERS,
     EXPORTS,
     NODES,
+    _walls,
     geojson_plan,
     housegan_plan,
     write_diagrams,
@@ -480,3 +481,11 @@ def test_plans_are_reproducible_across_versions():
     """After a deliberate change of the generator, raise `ProceduralPlans.rev` and update the digest."""
     digest = hashlib.sha256(make_plans(0, 0, 64).tokens(8).tobytes()).hexdigest()
     assert (ProceduralPlans.rev, digest[:16]) == (1, "6bdcde028f8249e4")
+
+
+def test_a_room_of_two_pixels_with_five_doors_is_exported():
+    corners = [(0, 0), (2, 0), (2, 2), (0, 2)]
+    sides = [(*a, *b) for a, b in zip(corners, corners[1:] + corners[:1], strict=True)]
+    shared = [(node, (5, node, 6, node + 1)) for node in range(9)]
+    nodes = [node for _, node in _walls(sides, shared)]
+    assert sorted(nodes) == list(range(9))

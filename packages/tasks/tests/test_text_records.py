@@ -177,3 +177,12 @@ def test_nulls_and_empty_labels_are_missing(tmp_path):
         ("", None)
     ] * 2
     assert spec.label_names() == ()
+
+
+def test_the_index_column_of_pandas_is_no_label(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text(",prompt,response\n0,hi,hello\n1,hi,hello\n")
+    pairs = [
+        p for p in PromptResponse(paths=[str(path)]).pairs() if isinstance(p, Pair)
+    ]
+    assert [(p.prompt, p.label) for p in pairs] == [("hi", None), ("hi", None)]

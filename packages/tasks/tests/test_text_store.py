@@ -442,6 +442,18 @@ def test_published_splits_are_kept(tmp_path, layout, names):
     assert sum(map(len, found.values())) == sum(sizes.values())
 
 
+def test_a_limit_is_one_of_training_documents(tmp_path):
+    source = tmp_path / "source"
+    sizes = {"train": 30, "validation": 10, "test": 8}
+    published = write_splits(source, "files", sizes)
+    spec, _ = convert(source, tmp_path / "shards", documents=12)
+    store = spec.build()
+    for name, split in (("validation", "valid"), ("test", "test")):
+        found = documents(store.splits[split], store.tokenizer)
+        assert set(found) == set(published[name])
+    assert len(documents(store.splits["train"], store.tokenizer)) == 12
+
+
 def test_a_document_of_test_and_training_is_in_test_only(tmp_path):
     source = tmp_path / "source"
     published = write_splits(source, "files", {"train": 20, "test": 5})

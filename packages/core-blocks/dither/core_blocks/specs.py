@@ -290,8 +290,10 @@ class DenoiserModel(ModelSpec):
         from .denoiser import Denoiser, init_trunc_normal, tie_embeddings
         from .modulation import Final
 
+        period = len(self._pattern)
+        repetitions = -(-self.depth // period)
         layers = [
-            self._pattern[n % len(self._pattern)].at(n, self.depth)
+            self._pattern[n % period].at(n // period, repetitions)
             for n in range(self.depth)
         ]
         block = self._shared_traits

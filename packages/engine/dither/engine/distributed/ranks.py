@@ -166,7 +166,7 @@ class _Heartbeats:
                 stopped_at = time.monotonic()
             earlier = now
             now = time.monotonic()
-            if now - earlier > LOST:  # this process was stopped itself
+            if now - earlier > LOST * self._interval:  # this process was stopped itself
                 self._seen = {
                     other: (value, now) for other, (value, _) in self._seen.items()
                 }
@@ -186,7 +186,9 @@ class _Heartbeats:
         """Wait for the time of a heartbeat at most; return whether a signal asked to stop."""
         ready, _, _ = select.select([self._signals], [], [], self._interval / 2)
         numbers = self._signals.recv(64) if ready else b""
-        return any(signal.Signals(number).name in STOPS for number in numbers)
+        known = signal.Signals.__members__.items()
+        stops = {number.value for name, number in known if name in STOPS}
+        return not stops.isdisjoint(numbers)
 
     def _silent_since(self, moment: float) -> set[int]:
         return {other for other, (_, at) in self._seen.items() if at < moment}
@@ -207,7 +209,7 @@ class _Heartbeats:
         with suppress(ValueError):
             signal.set_wakeup_fd(self._former)
         for thread in self._threads:
-            thread.join(1.0)
+            thread.join(1.0 + self._interval)
         self._signals.close()
         self._wakeup.close()
 

@@ -70,7 +70,10 @@ def build(
         keep_freed_memory()
     with located(loaded.document):
         system = System.build(loaded.experiment, loaded.plugins.catalog, task)
-    threads = choose_threads(train.threads, step_size(system, train), device)
+    # Other code of a process that loads a model may need all threads.
+    threads = train.threads
+    if training:
+        threads = choose_threads(train.threads, step_size(system, train), device)
     set_threads(train.threads, threads)
     system.catalog = loaded.plugins.catalog
     system.plugin_files = tuple(loaded.plugins.files)

@@ -108,6 +108,8 @@ class System(Diffusion):
         if misfits := list(experiment.check_sampling(self.task.space)):
             raise Refused(problems_of(misfits, document))
         system = copy.copy(self)
+        # A sampler that is a module is kept in this table, which the copy shares.
+        system._modules = dict(self._modules)
         system.sampler = experiment.sampler.build()
         return system
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 __all__ = ["GENERATOR", "SettingsChanged", "restored_settings"]
@@ -23,18 +23,22 @@ def read_settings() -> dict[str, Any]:
     # A failed import leaves half a module.
     if torch is None or "initial_seed" not in vars(torch):
         return {}
-    return {
+    settings = {
         "default dtype": torch.get_default_dtype(),
         "default device": torch.get_default_device(),
         "grad mode": torch.is_grad_enabled(),
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
-        "precision of matrix products": torch.get_float32_matmul_precision(),
         "cudnn.benchmark": torch.backends.cudnn.benchmark,
         "cudnn.deterministic": torch.backends.cudnn.deterministic,
         "anomaly detection": torch.is_anomaly_enabled(),
         "number of threads": torch.get_num_threads(),
         GENERATOR: torch.get_rng_state().numpy().tobytes(),
     }
+    # torch refuses to read it after it was set per backend, by `fp32_precision`.
+    with suppress(RuntimeError):
+        precision = torch.get_float32_matmul_precision()
+        settings["precision of matrix products"] = precision
+    return settings
 
 
 def _initial_settings() -> dict[str, Any]:
@@ -45,7 +49,6 @@ def _initial_settings() -> dict[str, Any]:
         "default device": torch.device("cpu"),
         "grad mode": True,
         "deterministic algorithms": False,
-        "precision of matrix products": "highest",
         "cudnn.benchmark": False,
         "cudnn.deterministic": False,
         "anomaly detection": False,
@@ -92,7 +95,7 @@ def restored_settings(ignore: str = "") -> Iterator[list[str]]:
         if after and not before:
             before = _initial_settings()
         for name, value in before.items():
-            if name == ignore or after[name] == value:
+            if name == ignore or name not in after or after[name] == value:
                 continue
             _write(name, value)
             shown = "" if name == GENERATOR else f" from {value} to {after[name]}"

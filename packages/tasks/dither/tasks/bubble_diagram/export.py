@@ -365,6 +365,8 @@ def _walls(
     for node, (x0, y0, x1, y1) in shared:
         centre = ((x0 + x1) / 2, (y0 + y1) / 2)
         free = [k for k, side in enumerate(sides) if len(nodes_of[k]) < _length(side)]
+        # A room of two pixels with five doors has no pixel left; its wall is split in vain.
+        free = free or list(range(len(sides)))
         nearest = min(free, key=lambda k: _distance(sides[k], centre))
         nodes_of[nearest].append(node)
     for side, nodes in zip(sides, nodes_of, strict=True):

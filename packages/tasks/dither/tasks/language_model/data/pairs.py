@@ -117,7 +117,7 @@ def _pair(
     """
     if isinstance(record, NotText):
         raise record
-    values = [record.get(key or "") for key in keys]
+    values = [None if key is None else record.get(key) for key in keys]
     for key, value in zip(keys, values, strict=True):
         # A table has a null where a prompt or label is missing.
         if isinstance(value, str):

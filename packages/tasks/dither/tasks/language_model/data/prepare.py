@@ -142,6 +142,11 @@ class SplitText(TextSource):
         self, spec: Any, sources: list[str | Path], rejected: RejectedRows
     ) -> None:
         self.spec = spec
+        # Training text is last, so that a limit on it leaves the other splits whole.
+        splits = splits_of_sources(sources)
+        held_out = [split not in ("train", None) for split in splits]
+        order = sorted(range(len(sources)), key=lambda n: not held_out[n])
+        sources = [sources[n] for n in order]
         self.sources = sources
         self.stopped = False
         entries_of: Counter[str | Path] = Counter()
@@ -149,6 +154,8 @@ class SplitText(TextSource):
         keys = array("Q")
         sizes = array("q")
         published = array("b")
+        read = 0
+        # Of the training split, which the limits are for.
         documents = 0
         characters = 0
         for source, split, entry in _split_entries(sources, spec.column):
@@ -161,8 +168,10 @@ class SplitText(TextSource):
             else:
                 try:
                     key, size = _digest_text(entry.pieces)
-                    documents += 1
-                    characters += size
+                    read += 1
+                    if split in ("train", None):
+                        documents += 1
+                        characters += size
                 except NotText as error:
                     rejected.add(Rejected(entry.place, error.sort, error.message))
                     rejected_of[source] += 1
@@ -173,7 +182,7 @@ class SplitText(TextSource):
             if documents == spec.documents or enough:
                 self.stopped = True
                 break
-        if documents == 0:
+        if read == 0:
             lines = ["no text found", *rejected.lines(sorts=SORTS)]
             raise Refused("\n".join(lines), code="no-samples")
         _refuse_mostly_rejected(entries_of, rejected_of, rejected)
