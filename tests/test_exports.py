@@ -423,7 +423,7 @@ def test_the_commands_of_the_language_page_run(
         for line in page.splitlines()
         if re.match(r" {4}dither [a-z-]+ runs/NAME", line)
     ]
-    assert len(lines) == 4
+    assert len(lines) == 5
     changes = {
         "tasks/my.yaml": str(toy_task),
         "evaluate.samples=256": "evaluate.samples=3",
