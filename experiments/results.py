@@ -218,21 +218,22 @@ def _table(rows: list[dict[str, Any]], links: str) -> Iterator[str]:
 
 def _with_head(text: str, file: str, rows: list[dict[str, Any]]) -> str:
     """Return an experiment file with its results as a comment, before the first key."""
-    lines = text.splitlines()
-    start = next(n for n, line in enumerate(lines) if line.startswith("# Result"))
-    end = next(n for n in range(start, len(lines)) if not lines[n].startswith("#"))
     head = ["# Results: not measured since this file was changed."]
     if rows:
         head = [f"# Results, mean (smallest to largest) of {_runs(rows)}:"]
         for metric in QUICK[file]:
             result = f"{metric.label} {_spread(metric, rows)}"
             head.append(f"# {result}; {_baselines(metric, rows)}.")
-    return "\n".join([*lines[:start], *head, *lines[end:]]) + "\n"
+    # From the first line of the results to the last line of the comment.
+    written = re.compile(r"^# Result.*\n(#.*\n)*", re.MULTILINE)
+    comment = "\n".join(head) + "\n"
+    return written.sub(lambda _: comment, text, count=1)
 
 
 def _spread(metric: Metric, rows: list[dict[str, Any]]) -> str:
     values = [row["values"][metric.name] for row in rows]
-    low, high = _number(min(values), metric), _number(max(values), metric)
+    low = _number(min(values), metric)
+    high = _number(max(values), metric)
     return f"{_number(mean(values), metric)} ({low} to {high})"
 
 

@@ -22,6 +22,7 @@ from dither.tasks.bubble_diagram.geometry.boundary import (
     with_boundaries,
 )
 from dither.tasks.bubble_diagram.geometry.floor_plan import floor_plan
+from dither.tasks.bubble_diagram.geometry.outline_files import read_outline
 from dither.tasks.bubble_diagram.geometry.outline_fit import (
     outline_iou,
     place_in_outline,
@@ -322,3 +323,16 @@ def test_edited_plans_are_turned_back_and_keep_their_boxes(
         (file,), _ = task.export(tokens, like, "jsonl", tmp_path)
         (exported,) = read_plans(file, 8)
         assert exported.boxes == decoded.boxes
+
+
+@pytest.mark.parametrize("hidden", ['display="none"', 'style="display: none"'])
+def test_hidden_shapes_and_a_byte_order_mark_are_skipped(tmp_path, hidden):
+    path = tmp_path / "a.svg"
+    path.write_text(
+        f'\ufeff<svg xmlns="http://www.w3.org/2000/svg"><rect {hidden} width="9" height="9"/>'
+        '<rect width="100" height="80"/></svg>'
+    )
+    outline, door = read_outline(path)
+    assert len(outline) == 4
+    assert np.ptp(outline, axis=0).tolist() == [100, 80]
+    assert not len(door)

@@ -10,7 +10,7 @@ from .attention import Attention, take_rows
 from .kv_cache import KVCache
 from .mlps import make_mlp
 from .modulation import Modulation
-from .norms import make_norm, modulate
+from .norms import modulate, norm_of_block
 from .options import TransformerBlock
 
 __all__ = ["AdaLNZeroBlock", "DropPath", "PreNormBlock"]
@@ -27,13 +27,9 @@ class AdaLNZeroBlock(nn.Module):
 
     def __init__(self, width: int, cond: int, options: TransformerBlock) -> None:
         super().__init__()
-        self.norm1 = make_norm(
-            options.norm, width, affine=options.affine, eps=options.eps
-        )
+        self.norm1 = norm_of_block(width, options)
         self.attention = Attention(width, options)
-        self.norm2 = make_norm(
-            options.norm, width, affine=options.affine, eps=options.eps
-        )
+        self.norm2 = norm_of_block(width, options)
         self.mlp = make_mlp(width, options)
         self.modulation = Modulation(cond, width, 6)
 
@@ -98,13 +94,9 @@ class PreNormBlock(nn.Module):
 
     def __init__(self, width: int, options: TransformerBlock, drop_path: float) -> None:
         super().__init__()
-        self.norm1 = make_norm(
-            options.norm, width, affine=options.affine, eps=options.eps
-        )
+        self.norm1 = norm_of_block(width, options)
         self.attention = Attention(width, options)
-        self.norm2 = make_norm(
-            options.norm, width, affine=options.affine, eps=options.eps
-        )
+        self.norm2 = norm_of_block(width, options)
         self.mlp = make_mlp(width, options)
         self.drop_path = DropPath(drop_path)
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from .mlps import make_mlp
 from .modulation import Modulation
-from .norms import make_norm, modulate
+from .norms import modulate, norm_of_block
 from .options import ConvolutionalBlock
 
 if TYPE_CHECKING:
@@ -35,17 +35,13 @@ class ConvBlock(nn.Module):
 
     def __init__(self, width: int, cond: int, options: ConvolutionalBlock) -> None:
         super().__init__()
-        self.norm1 = make_norm(
-            options.norm, width, affine=options.affine, eps=options.eps
-        )
+        self.norm1 = norm_of_block(width, options)
         self.depthwise = DepthwiseConvolution(
             width, options.kernel, options.dilation[0]
         )
         self.pointwise = nn.Linear(width, width, options.bias)
         self.dropout = nn.Dropout(options.dropout)
-        self.norm2 = make_norm(
-            options.norm, width, affine=options.affine, eps=options.eps
-        )
+        self.norm2 = norm_of_block(width, options)
         self.mlp = make_mlp(width, options)
         self.modulation = Modulation(cond, width, 6)
 

@@ -6,9 +6,9 @@ from jaxtyping import Float
 from torch import Tensor, layer_norm, nn, promote_types
 from torch.nn import functional
 
-from .options import Affine, NormName
+from .options import Affine, NormName, ResidualBlock
 
-__all__ = ["LayerNorm", "RMSNorm", "make_norm", "modulate"]
+__all__ = ["LayerNorm", "RMSNorm", "make_norm", "modulate", "norm_of_block"]
 
 
 class LayerNorm(nn.LayerNorm):
@@ -60,6 +60,11 @@ def make_norm(
     if norm == "rms":
         return RMSNorm(width, eps, elementwise_affine=bool(affine))
     return LayerNorm(width, eps, elementwise_affine=bool(affine), bias=affine is True)
+
+
+def norm_of_block(width: int, options: ResidualBlock) -> nn.Module:
+    """Return the norm before a part of a block."""
+    return make_norm(options.norm, width, affine=options.affine, eps=options.eps)
 
 
 def modulate(

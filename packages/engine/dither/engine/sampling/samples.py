@@ -85,14 +85,22 @@ class TrajectoryRecorder:
             return
         newest = state[: self.most].to("cpu", copy=True)
         self._states.append((self._seen, newest))
-        while len(self._states) > 2 and len(self._states) * newest.nbytes > MOST_BYTES:
-            self._every *= 2
-            self._states = [
-                (at, one) for at, one in self._states[:-1] if at % self._every == 0
-            ] + self._states[-1:]
-        if len(self._states) > 1 and self._states[-2][0] % self._every:
-            del self._states[-2]
+        self._thin_out(newest.nbytes)
         self._seen += 1
+
+    def _thin_out(self, nbytes: int) -> None:
+        """Keep every `_every`-th state and the newest, so that all of them fit in memory."""
+        while len(self._states) > 2 and len(self._states) * nbytes > MOST_BYTES:
+            self._every *= 2
+            *earlier, newest = self._states
+            multiples = [entry for entry in earlier if entry[0] % self._every == 0]
+            self._states = [*multiples, newest]
+
+        # The state before the newest was kept as the newest of its time.
+        if len(self._states) > 1:
+            step, _ = self._states[-2]
+            if step % self._every:
+                del self._states[-2]
 
     def keep(self, rows: Int[Tensor, " N"], kept: Bool[Tensor, " N"]) -> None:
         """End a batch: `rows` are the indices of its samples, and `kept` marks the accepted ones."""

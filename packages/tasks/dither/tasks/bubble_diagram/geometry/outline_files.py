@@ -17,6 +17,8 @@ from xml.etree import ElementTree
 import numpy as np
 from fontTools.misc.transform import Transform
 
+from dither.registry.files.limits import read_text
+
 from ..relations import METRES
 
 UNITS = {"px": 1.0, "m": 1 / METRES, "cm": 0.01 / METRES, "mm": 0.001 / METRES}
@@ -45,7 +47,7 @@ def read_outline(path: Path) -> tuple[_Points, _Points]:
     Raises:
         ValueError: The file has no outline, or more than an outline and a front door.
     """
-    text = path.read_text(encoding="utf-8")
+    text = read_text(path).removeprefix("\ufeff")
     if path.suffix.lower() == ".svg":
         outline, door = _parse_svg(text)
     else:
@@ -149,7 +151,9 @@ def _svg_shapes(
 ) -> Iterator[_Shape]:
     """Yield name, element and transform of each drawn shape, in document order."""
     tag = _tag(element)
-    if tag in _NOT_DRAWN or element.get("display") == "none":
+    style = element.get("style", "").replace(" ", "")
+    hidden = element.get("display") == "none" or "display:none" in style
+    if tag in _NOT_DRAWN or hidden:
         return
     name = f"<{tag}>"
     if element.get("id"):

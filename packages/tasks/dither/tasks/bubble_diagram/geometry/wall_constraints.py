@@ -100,13 +100,15 @@ class WallConstraints:
         np.minimum.at(most, tuple(self.fixed[:, :3].T), self.fixed[:, 3])
         for wall, place in self.pinned.items():
             room, side = divmod(wall, 4)
-            mark = 3 * room + (START if side < 2 else END)
-            # The last mark is the origin.
-            upper = min(most[side % 2, mark, -1], 2 * place)
-            lower = min(most[side % 2, -1, mark], -2 * place)
-            most[side % 2, mark, -1] = upper
-            most[side % 2, -1, mark] = lower
-        return most if close_bounds(most[None]).all() else None
+            end = START if side < 2 else END
+            mark = 3 * room + end
+            # Distances from the origin, the last mark, and to it.
+            along_axis = most[side % 2]
+            along_axis[mark, -1] = min(along_axis[mark, -1], 2 * place)
+            along_axis[-1, mark] = min(along_axis[-1, mark], -2 * place)
+
+        consistent = close_bounds(most[None]).all()
+        return most if consistent else None
 
 
 class Table(NamedTuple):
