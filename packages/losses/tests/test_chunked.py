@@ -88,7 +88,7 @@ def same(generic, fused, inputs, tolerance=1e-12):
 def chunks(request, monkeypatch):
     """Chunks of several sizes, and the rows that a GPU computes: all."""
     if request.param == "ragged chunks":
-        monkeypatch.setattr(chunked, "CHUNK", 4 * V)
+        monkeypatch.setattr(chunked, "CPU_CHUNK", 4 * V)
     elif request.param == "all rows":
         monkeypatch.setattr(
             chunked, "_rows_of", lambda active: torch.arange(active.numel())
@@ -272,7 +272,7 @@ class Largest(TorchDispatchMode):
 )
 def test_no_tensor_grows_with_batch_times_ids(name, predict, loss, monkeypatch):
     size, length = 499, 64
-    monkeypatch.setattr(chunked, "CHUNK", 2**12)
+    monkeypatch.setattr(chunked, "CPU_CHUNK", 2**12)
     process = make_process(name, predict, 3.0, size, length)
     linear = nn.Linear(D, process.space.vocab)
     t = torch.rand(8)

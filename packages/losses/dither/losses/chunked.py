@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, cast
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from dither.registry.contracts.protocols import (
     FusedLoss,
@@ -32,6 +33,7 @@ from .logit_losses import (
     Support,
     logit_cross_entropy,
     logit_score_entropy,
+    put,
     simple_prior,
 )
 from .tokens import cross_entropy, masked_ce, score_entropy
@@ -44,8 +46,15 @@ __all__ = [
     "chunked",
 ]
 
-CHUNK = 1 << 23
+CPU_CHUNK = 1 << 23
 """Logits in a chunk: 32 MiB of float32."""
+
+GPU_CHUNK = 1 << 27
+"""Logits in a chunk on a GPU, where each chunk costs the launch of every kernel: 512 MiB of float32."""
+
+GPU_MULTIPLE = 64
+"""The vocabulary of matrix products on a GPU is padded to a multiple of this: with GPT-2's 50,257 ids
+it has no kernel of Hopper's, and is twice as slow."""
 
 LogitLoss = Callable[
     [Float[Tensor, "n V"], Noised], tuple[Float[Tensor, " n"], Float[Tensor, "n V"]]
@@ -87,6 +96,7 @@ class ChunkedLoss:
         t: Float[Tensor, "B *L"],
         *,
         half: bool = False,
+        compiled: bool = False,
         share: Float[Tensor, "B #L"] | None = None,
     ) -> Measured:
         """Compute the loss from hidden states; arguments as of `FusedLoss`."""
@@ -101,22 +111,26 @@ class ChunkedLoss:
         # The prediction is that of the model's time, the loss weighs with the noise of the record.
         samples = _select_rows(noised, rows)
         noise = _noise_of_rows(process.schedule(t), noised.x0, rows)
-        closed_form = self.closed_form(process)
         head = _ChunkedHead(h.flatten(0, 1)[rows], linear, half=half)
+
+        # Compiled, the losses of a chunk read its logits twice, and write only their gradient.
+        between = _between(self, process, compiled=compiled)
 
         losses = [head.h.new_zeros(0)]
         for chunk in head.chunks():
             part = samples[chunk]
-            # n D -> n V, which lives until the end of this iteration
-            logits = head.logits(chunk, part.x0)
-            if closed_form is not None:
-                values, grad = closed_form(logits, part)
-            else:
-                values, grad = self._by_autograd(logits, part, process, noise[chunk])
-            head.backward(chunk, grad, scale[chunk], part.x0)
-            # Where the scale is 0 a loss may be NaN, and 0 times NaN is NaN.
-            values = values.to(head.h.dtype)
-            losses.append(values.masked_fill(scale[chunk] == 0, 0.0))
+            products, logit_x0 = head.products(chunk, part.x0)
+            values, grads = between(
+                products,
+                logit_x0,
+                head.bias,
+                len(head.weight),
+                part,
+                noise[chunk],
+                scale[chunk],
+            )
+            head.backward(chunk, grads, part.x0)
+            losses.append(values)
 
         # Only the sum carries a gradient: backward through single values would need the logits.
         row_values = torch.cat(losses) * scale.to(head.h.dtype)
@@ -128,15 +142,75 @@ class ChunkedLoss:
         return Measured(values, self.weights(noised).to(values.dtype), loss_sum)
 
     @torch.enable_grad()
-    def _by_autograd(
-        self, logits: Float[Tensor, "n V"], part: Noised, process: Process, noise: Noise
+    def by_autograd(
+        self, process: Process, logits: Float[Tensor, "n V"], part: Noised, noise: Noise
     ) -> tuple[Float[Tensor, " n"], Float[Tensor, "n V"]]:
-        # The graph of one chunk, from its logits to its losses
+        """Return losses and their gradient, from the graph of one chunk."""
         logits.requires_grad_()
         pred = process.read(logits[:, None], part.state, noise)
         values = self.loss(pred, part).values[:, 0]
         (grad,) = torch.autograd.grad(values.sum(), logits)
         return values.detach(), grad
+
+
+class LogitGradients(NamedTuple):
+    """Gradients of a chunk, times the scale of its rows.
+
+    Attributes:
+        products: Those of the matrix products, in their precision; 0 at the clean ids.
+        x0: Those of the logits of the clean ids.
+        bias: That of the bias.
+    """
+
+    products: Float[Tensor, "n W"]
+    x0: Float[Tensor, "n 1"]
+    bias: Float[Tensor, " V"]
+
+
+@lru_cache
+def _between(
+    loss: ChunkedLoss, process: Process, *, compiled: bool
+) -> Callable[..., tuple[Float[Tensor, " n"], LogitGradients]]:
+    """Return `_between_products` of a loss and process, compiled once for all steps."""
+    closed_form = loss.closed_form(process)
+    if closed_form is None:
+        return partial(_between_products, partial(loss.by_autograd, process))
+    between = partial(
+        _between_products, lambda logits, part, noise: closed_form(logits, part)
+    )
+    return torch.compile(between) if compiled else between
+
+
+@torch.no_grad()
+def _between_products(
+    logit_loss: Callable[..., tuple[Float[Tensor, " n"], Float[Tensor, "n V"]]],
+    products: Float[Tensor, "n W"],
+    logit_x0: Float[Tensor, "n 1"],
+    bias: Float[Tensor, " V"] | None,
+    vocab: int,
+    part: Noised,
+    noise: Noise,
+    scale: Float[Tensor, " n"],
+) -> tuple[Float[Tensor, " n"], LogitGradients]:
+    """Return losses of rows and gradients, given h W' of a padded vocabulary and that at the clean id."""
+    x0 = part.x0
+    logits = products[:, :vocab].to(logit_x0.dtype)
+    logits = put(logits, x0, logit_x0)
+    if bias is not None:
+        logits = logits.add_(bias)
+    values, grad = logit_loss(logits, part, noise)
+    # Where the scale is 0 a loss may be NaN, and 0 times NaN is NaN.
+    values = values.to(logits.dtype).masked_fill(scale == 0, 0.0)
+
+    # The clean ids apart: one column a row, in full precision.
+    grad = grad.mul_(scale.to(grad.dtype)[:, None])
+    grad_bias = grad.sum(0)
+    grad_x0 = grad.gather(1, x0)
+    grad = put(grad, x0, 0.0).to(products.dtype)
+    padding = products.shape[1] - vocab
+    if padding:
+        grad = functional.pad(grad, (0, padding))
+    return values, LogitGradients(grad, grad_x0, grad_bias)
 
 
 class ChunkedScoreEntropy(ChunkedLoss):
@@ -242,55 +316,48 @@ class _ChunkedHead:
         # The weight as a factor of matrix products, cast once for all chunks
         self.product_dtype = torch.bfloat16 if half else dtype
         self.factor = self.weight.to(self.product_dtype)
+        self.chunk = CPU_CHUNK
+        if h.device.type == "cuda":
+            self.chunk = GPU_CHUNK
+            padding = -len(self.weight) % GPU_MULTIPLE
+            self.factor = functional.pad(self.factor, (0, 0, 0, padding))
 
     def chunks(self) -> Iterator[slice]:
-        size = max(CHUNK // len(self.weight), 1)
+        size = max(self.chunk // len(self.weight), 1)
         for start in range(0, len(self.h), size):
             yield slice(start, min(start + size, len(self.h)))
 
     @torch.no_grad()
-    def logits(self, chunk: slice, x0: Int[Tensor, "n 1"]) -> Float[Tensor, "n V"]:
-        """Return h W' + b, at the clean id never rounded to bfloat16."""
-        # n D @ D V
+    def products(
+        self, chunk: slice, x0: Int[Tensor, "n 1"]
+    ) -> tuple[Float[Tensor, "n W"], Float[Tensor, "n 1"]]:
+        """Return h W', W the padded vocabulary, and those at the clean id, never rounded to bfloat16."""
+        # n D @ D W
         h = self.h[chunk]
         products = h.to(self.product_dtype) @ self.factor.T
-        logits = products.to(h.dtype)
         weight_x0 = self.weight[x0[:, 0]]
-        logit_x0 = (h * weight_x0).sum(-1, keepdim=True)
-        logits.scatter_(1, x0, logit_x0)
-        if self.bias is not None:
-            logits.add_(self.bias)
-        return logits
+        return products, (h * weight_x0).sum(-1, keepdim=True)
 
     @torch.no_grad()
     def backward(
-        self,
-        chunk: slice,
-        grad: Float[Tensor, "n V"],
-        scale: Float[Tensor, " n"],
-        x0: Int[Tensor, "n 1"],
+        self, chunk: slice, grads: LogitGradients, x0: Int[Tensor, "n 1"]
     ) -> None:
-        """Accumulate the gradients, given those of the logits, which are overwritten."""
+        """Accumulate gradients, given those of the logits of a chunk."""
         h = self.h[chunk]
-        grad.mul_(scale.to(grad.dtype)[:, None])
+        ids = x0[:, 0]
         # db = sum of g
         if self.grad_bias is not None:
-            self.grad_bias.add_(grad.sum(0))
+            self.grad_bias.add_(grads.bias)
 
-        # The clean ids apart: one column a row, in full precision.
-        ids = x0[:, 0]
-        grad_x0 = grad.gather(1, x0)
-        grad.scatter_(1, x0, 0.0)
-        grad = grad.to(self.product_dtype)
-
-        # dh = g W: n V @ V D
+        # dh = g W: n W @ W D
         if self.grad_h is not None:
-            self.grad_h[chunk] = (grad @ self.factor).to(h.dtype)
-            self.grad_h[chunk].addcmul_(grad_x0, self.weight[ids])
-        # dW = g' h: V n @ n D
+            self.grad_h[chunk] = (grads.products @ self.factor).to(h.dtype)
+            self.grad_h[chunk].addcmul_(grads.x0, self.weight[ids])
+        # dW = g' h: W n @ n D
         if self.grad_weight is not None:
-            self.grad_weight.add_(grad.T @ h.to(self.product_dtype))
-            self.grad_weight.index_add_(0, ids, grad_x0 * h)
+            products = grads.products.T @ h.to(self.product_dtype)
+            self.grad_weight.add_(products[: len(self.weight)])
+            self.grad_weight.index_add_(0, ids, grads.x0 * h)
 
     def attach_gradients(self, loss_sum: Float[Tensor, ""]) -> Float[Tensor, ""]:
         """Return the sum as a function of h, W and b with these gradients."""

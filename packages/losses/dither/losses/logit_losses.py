@@ -10,14 +10,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dither.registry.contracts.records import Noised, over
 
 from .tokens import FAR, reveal_rate
 
-__all__ = ["logit_cross_entropy", "logit_score_entropy", "simple_prior"]
+__all__ = ["logit_cross_entropy", "logit_score_entropy", "put", "simple_prior"]
 
 MIN_LOG_RATIO = -60.0
 """Lower bound of log r; the error is exp(-60) of a token."""
@@ -45,8 +45,7 @@ def logit_cross_entropy(
 
     # d/dlogits = softmax(logits) - onehot(x_0)
     grad = logits.sub_(log_sum).exp_()
-    minus_one = grad.new_full(noised.x0.shape, -1.0)
-    grad.scatter_add_(1, noised.x0, minus_one)
+    grad = put(grad, noised.x0, grad.gather(1, noised.x0) - 1.0)
     if not weighted:
         return values, grad
 
@@ -106,7 +105,7 @@ def logit_score_entropy(
     no_term = -torch.inf if absorbing else 0.0
     gap = logits.sub_(log_ratio.to(logits.dtype))
     gap.masked_fill_(~support(logits.device)[0], no_term)
-    gap.scatter_(1, x, no_term).scatter_(1, x0, no_term)
+    gap = put(put(gap, x, no_term), x0, no_term)
     if absorbing:
         grad = gap.exp_()
         term_sum = grad.sum(-1, keepdim=True)
@@ -121,8 +120,20 @@ def logit_score_entropy(
     values = factor * term_sum + weight * term_x0
     grad.mul_(factor.to(grad.dtype))
     grad_x0 = torch.where(moved, grad_x0 * weight, 0.0)
-    grad.scatter_(1, x0, grad_x0.to(grad.dtype))
-    return values[:, 0], grad
+    return values[:, 0], put(grad, x0, grad_x0.to(grad.dtype))
+
+
+def put(
+    values: Float[Tensor, "n V"],
+    ids: Int[Tensor, "n 1"],
+    entries: Float[Tensor, "n 1"] | float,
+) -> Float[Tensor, "n V"]:
+    """Return the values with one entry a row replaced; they may be overwritten."""
+    # A scatter cannot be fused with what is computed before and after it.
+    if torch.compiler.is_compiling():
+        columns = torch.arange(values.shape[1], device=values.device)
+        return torch.where(columns == ids, entries, values)
+    return values.scatter_(1, ids, entries)
 
 
 def simple_prior(

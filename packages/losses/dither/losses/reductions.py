@@ -37,11 +37,12 @@ class PerSample:
         t: Float[Tensor, "B *L"],
         *,
         half: bool = False,
+        compiled: bool = False,
         share: Float[Tensor, "B #L"] | None = None,
     ) -> Measured:
         """Compute the loss from hidden states; arguments as of `FusedLoss`."""
         measured = chunked(self.loss).fused(
-            h, linear, process, noised, t, half=half, share=share
+            h, linear, process, noised, t, half=half, compiled=compiled, share=share
         )
         return _per_sample(measured)
 

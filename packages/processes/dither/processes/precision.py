@@ -15,7 +15,25 @@ from torch import Tensor
 from dither.registry.contracts.protocols import Schedule
 from dither.registry.contracts.records import Noise
 
-__all__ = ["Constant", "one_minus_exp", "wide", "wide_dtype", "wide_schedule"]
+__all__ = [
+    "Constant",
+    "one_minus_exp",
+    "piece_size",
+    "wide",
+    "wide_dtype",
+    "wide_schedule",
+]
+
+CPU_PIECE = 1 << 20
+"""Numbers of a piece of rows that stays in the caches of a CPU."""
+
+GPU_PIECE = 1 << 27
+"""Numbers of a piece on a GPU, where each piece costs the launch of every kernel."""
+
+
+def piece_size(device: torch.device) -> int:
+    """Return how many numbers of a large tensor to work on at a time."""
+    return CPU_PIECE if device.type == "cpu" else GPU_PIECE
 
 
 def wide_dtype(device: torch.device) -> torch.dtype:

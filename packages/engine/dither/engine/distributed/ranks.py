@@ -69,6 +69,11 @@ class Ranks:
         """Whether this process writes files."""
         return self.rank == 0
 
+    @property
+    def launched(self) -> bool:
+        """Whether torchrun started this process, perhaps as the only one."""
+        return bool(self.launch)
+
     def any(self, flag: bool) -> bool:
         """Return whether the flag is set on any rank. Collective."""
         if self.size == 1:

@@ -52,7 +52,7 @@ def introduce(experiment: Experiment, trainer: Trainer, path: Path) -> Iterator[
     splits: tuple[Split, ...] = ("train", "valid", "test")
     yield f"samples: {', '.join(f'{task.size(split):,} {split}' for split in splits)}"
     yield f"each sample: {task.space}"
-    many = f"{ranks.size} ranks ({strategy}), " if ranks.size > 1 else ""
+    many = f"{ranks.size} ranks ({strategy}), " if ranks.launched else ""
     yield f"{many}{device}, {torch.get_num_threads()} threads; {path}"
     train = experiment.train
     size = step_size(system, train)
@@ -67,9 +67,9 @@ def introduce(experiment: Experiment, trainer: Trainer, path: Path) -> Iterator[
             "compiling the model: the first step may take a minute; train.compile = false avoids it"
         )
     yield from _precision_advice(experiment, trainer)
-    if strategy == "fsdp" and ranks.size == 1:
+    if strategy == "fsdp" and not ranks.launched:
         yield (
-            'train.strategy = "fsdp" has no effect with one process; start the run with torchrun'
+            'train.strategy = "fsdp" has no effect without torchrun; start the run with torchrun'
         )
 
 

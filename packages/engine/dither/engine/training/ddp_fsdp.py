@@ -52,7 +52,7 @@ class ParallelModel:
     ) -> None:
         self.system = system
         self.ranks = ranks
-        self.sharded = ranks.size > 1 and train.strategy == "fsdp"
+        self.sharded = ranks.launched and train.strategy == "fsdp"
         size = train.batch_size // train.accumulate
         if size % ranks.size:
             message = f"a micro-batch of {size} samples is not divisible by {ranks.size} ranks"

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -68,11 +69,12 @@ def choose_device(name: str) -> torch.device:
 
 
 def to_device(batch: Clean, device: torch.device) -> Clean:
-    """Copy a batch without waiting for the device."""
+    """Copy a batch without waiting for the device; whether it has padding is read before."""
     if device.type == batch.valid.device.type:
         return batch
     # Only a copy from pinned memory overlaps with computation; a view with strides of 0 cannot be
     # pinned.
+    batch = replace(batch, unpadded=bool(batch.valid.all()))
     if device.type == "cuda":
         batch = batch.apply(lambda value: value.contiguous().pin_memory())
     return batch.to(device, non_blocking=True)

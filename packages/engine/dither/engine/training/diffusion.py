@@ -206,7 +206,9 @@ class Diffusion(nn.Module):
             h = self.call(self.trunk, state, t, clean, context)
             loss = cast(FusedLoss, self.training_loss)
             half = self.precision == "bfloat16"
-            return loss.fused(h, head, self.process, noised, t, half=half)
+            return loss.fused(
+                h, head, self.process, noised, t, half=half, compiled=self._compiled
+            )
 
         raw = self.raw(state, t, clean, context=context)
         prediction = self.process.read(raw, state, self.process.schedule(t))
@@ -305,6 +307,8 @@ class Diffusion(nn.Module):
             and not keep
         ):
             state = replace(state, noisy=~clean.known)
+        if clean.unpadded:
+            state = replace(state, unpadded=True)
 
         # Only models that support it take an option, so that a simple one has four arguments.
         options: dict[str, Any] = {}

@@ -14,12 +14,9 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..precision import wide, wide_dtype
+from ..precision import piece_size, wide, wide_dtype
 
 __all__ = ["block_sums", "draw", "draw_along", "draw_log"]
-
-CHUNK = 1 << 20
-"""Numbers of a piece of rows that is drawn at a time, so that it stays in the caches of a CPU."""
 
 TWO_LEVEL_MIN = 4096
 """Rows with more ids are drawn in two levels."""
@@ -63,7 +60,7 @@ def _draw_rows(values: Float[Tensor, "*N V"], *, logarithms: bool) -> Int[Tensor
 
     # All random numbers first, so that results do not depend on the size of a piece.
     u = torch.rand(len(rows), 1, dtype=dtype, device=rows.device)
-    size = max(1, CHUNK // vocab)
+    size = max(1, piece_size(rows.device) // vocab)
     pieces = [u[:0].long()]
     for start in range(0, len(rows), size):
         piece = slice(start, start + size)

@@ -406,10 +406,12 @@ class FusedLoss(Protocol):
         t: Float[Tensor, "B *L"],
         *,
         half: bool = False,
+        compiled: bool = False,
         share: Float[Tensor, "B #L"] | None = None,
     ) -> Measured:
         """Return the loss of `process.read(linear(h), noised.state, process.schedule(t))`.
 
         Only `Measured.total_with_grad` carries a gradient. With `half`, matrix products run in
-        bfloat16 and accumulate in float32. `share` multiplies the values.
+        bfloat16 and accumulate in float32. With `compiled`, torch.compile may be used.
+        `share` multiplies the values.
         """

@@ -71,6 +71,7 @@ class Clean(TensorRecord):
         cond: Conditions by name, each with the batch dimension first.
         goal: Constraints on samples beyond the known values, the same for the whole batch; None for
             none.
+        unpadded: Whether the host knows that all positions are valid.
     """
 
     x0: Shaped[Tensor, "B L *M"]
@@ -78,6 +79,7 @@ class Clean(TensorRecord):
     known: Bool[Tensor, "B L *M"]
     cond: dict[str, Tensor] = field(default_factory=dict)
     goal: Goal | None = None
+    unpadded: bool = False
 
     @classmethod
     def of(
@@ -109,7 +111,11 @@ class Clean(TensorRecord):
         """Return positions `start` to `stop` (exclusive) with all conditions and without the goal."""
         part = slice(start, stop)
         return Clean(
-            self.x0[:, part], self.valid[:, part], self.known[:, part], self.cond
+            self.x0[:, part],
+            self.valid[:, part],
+            self.known[:, part],
+            self.cond,
+            unpadded=self.unpadded,
         )
 
 
@@ -162,12 +168,15 @@ class State(TensorRecord):
             said.
         requested: True on positions whose output is used; None for all. A model may return anything
             finite at the others.
+        unpadded: Whether the host knows that all positions are valid, so that attention needs no
+            mask.
     """
 
     x: Shaped[Tensor, "B L *M"]
     masked: Bool[Tensor, "B L *M"]
     noisy: Bool[Tensor, "B L *M"] | None = None
     requested: Bool[Tensor, "B L"] | None = None
+    unpadded: bool = False
 
     @classmethod
     def of(cls, x: Tensor) -> State:

@@ -1,0 +1,472 @@
+"""Everything that a machine with one GPU can tell: whether results are right, and how fast they come.
+
+    python benchmarks/gpu.py [--only steps,syncs] [--minutes 25] [--out gpu.json]
+    python benchmarks/gpu.py --device cpu --quick
+
+Sections run in order of importance until the time is up. Each writes its results into one JSON
+file as soon as it ends; an exception becomes the result of its section, and the next one runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+from dither.engine.cli.benchmark import bench, peak_flops
+from dither.engine.config.load_experiment import Loaded, load_experiment
+from dither.engine.runs.loading import build
+from dither.engine.training.device import peak_memory
+from dither.engine.training.trainer import Trainer
+
+ROOT = Path(__file__).parent.parent
+MODELS = {
+    "GET": ("get_region/seed", 64),
+    "bubble small": ("bubble_diagram/seed_small", 256),
+    "bubble base": ("bubble_diagram/seed_base", 256),
+    "LM": ("language_model/seed", 32),
+}
+"""Experiments of the reference models, and the batch sizes of their steps."""
+QUICK = {
+    "GET": ("get_region/quick", 2),
+    "bubble small": ("bubble_diagram/quick", 4),
+    "LM": ("language_model/quick", 2),
+}
+"""Small experiments in place of them for `--quick`."""
+PRECISIONS = ("bfloat16", "tf32", "float32")
+STEPS = 20
+"""Steps between two synchronisations."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is run, and on which device."""
+
+    device: torch.device
+    quick: bool
+    folder: Path
+    precisions: tuple[str, ...]
+    compiled: tuple[bool, ...]
+
+    @property
+    def models(self) -> dict[str, tuple[str, int]]:
+        return QUICK if self.quick else MODELS
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.type == "cuda"
+
+    def load(self, file: str, batch: int, **train: Any) -> Loaded:
+        """Return an experiment on the device with other options of training."""
+        values = {"batch_size": batch, "device": str(self.device), **train}
+        overrides = {f"train.{name}": value for name, value in values.items()}
+        return load_experiment(ROOT / "experiments" / f"{file}.toml", overrides)
+
+    def trainer(self, file: str, batch: int, **train: Any) -> Trainer:
+        """Return the trainer of an experiment on the device."""
+        loaded = self.load(file, batch, **train)
+        system, _ = build(loaded, training=True)
+        return Trainer(system.train(), loaded.experiment.train, loaded.experiment.seed)
+
+
+def free() -> None:
+    """Free the memory of models that are no longer used, and forget compiled code."""
+    torch.compiler.reset()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for a GPU."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def seconds_of(work: Callable[[], object], device: torch.device) -> float:
+    """Return the seconds of a call, work on the device included."""
+    synchronize(device)
+    began = time.perf_counter()
+    work()
+    synchronize(device)
+    return time.perf_counter() - began
+
+
+def machine(options: Options) -> dict[str, Any]:
+    """Device, versions and rates: products of matrices of 8192^2, and a copy of 4 GB."""
+    device = options.device
+    facts: dict[str, Any] = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cores": os.cpu_count(),
+        "device": torch.cuda.get_device_name(device) if options.on_gpu else "cpu",
+    }
+    if options.on_gpu:
+        facts["memory"] = torch.cuda.get_device_properties(device).total_memory
+    for precision in PRECISIONS:
+        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+        facts[f"{precision} FLOP/s"] = peak_flops(device, precision)
+    torch.set_float32_matmul_precision("highest")
+
+    block = torch.empty(2**30 if options.on_gpu else 2**24, device=device)
+    copy = torch.empty_like(block)
+    least = min(seconds_of(lambda: copy.copy_(block), device) for _ in range(5))
+    facts["copied bytes/s"] = 2 * block.nbytes / least
+    return facts
+
+
+def correctness(options: Options) -> dict[str, Any]:
+    """Losses and gradients in float32 on the device and on the CPU, for equal weights and noise."""
+    results = {}
+    for name, (file, _) in options.models.items():
+        loaded = options.load(file, 2, precision="float32", compile=False)
+        system, _ = build(loaded, training=True)
+        system.eval().to("cpu")
+        randomize(system.model)
+        clean = system.task.batch("train", [0, 1])
+        torch.manual_seed(0)
+        prepared = system.prepare(clean)
+        expected, gradients = loss_and_gradients(system, prepared)
+
+        system.to(options.device)
+        moved = tuple(part.to(options.device) for part in prepared)
+        got, found = loss_and_gradients(system, moved)
+        distance = torch.stack(
+            [(a.cpu() - b).norm() for a, b in zip(found, gradients, strict=True)]
+        )
+        norm = torch.stack([b.norm() for b in gradients]).norm()
+        results[name] = {
+            "loss on the CPU": expected,
+            "loss": got,
+            "relative difference": abs(got - expected) / abs(expected),
+            "relative difference of gradients": float(distance.norm() / norm),
+        }
+        del system
+        free()
+    return results
+
+
+def randomize(model: torch.nn.Module) -> None:
+    """Replace weights of 0, with which a model ignores its blocks."""
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        if not parameter.any():
+            torch.nn.init.normal_(parameter, std=0.02)
+
+
+def loss_and_gradients(system: Any, prepared: Any) -> tuple[float, list[Tensor]]:
+    """Return loss and gradients of a prepared batch."""
+    system.zero_grad()
+    loss = system(*prepared).mean()
+    loss.backward()
+    gradients = [
+        p.grad.clone() for p in system.model.parameters() if p.grad is not None
+    ]
+    return float(loss), gradients
+
+
+def resumption(options: Options) -> dict[str, Any]:
+    """Whether two runs are equal to the last bit, and a run that is interrupted in the middle, too."""
+    results = {}
+    for compiled, (name, (file, batch)) in product(
+        options.compiled, options.models.items()
+    ):
+        precision = options.precisions[0]
+        arguments = {"precision": precision, "compile": compiled}
+        make = lambda: options.trainer(file, batch, **arguments)  # noqa: B023, E731
+
+        weights = []
+        for _ in range(2):
+            trainer = make()
+            for _ in range(6):
+                trainer.advance()
+            weights.append([p.detach().cpu() for p in trainer.parameters])
+            del trainer
+            free()
+
+        first = make()
+        for _ in range(3):
+            first.advance()
+        tensors, plain = first.state()
+        tensors = {key: value.detach().cpu().clone() for key, value in tensors.items()}
+        saved = {k: v.cpu().clone() for k, v in first.system.model.state_dict().items()}
+        averages = {}
+        if first.average is not None:
+            averages = {
+                key: value.cpu().clone()
+                for key, value in first.average.module.state_dict().items()
+            }
+        del first
+        free()
+        second = make()
+        second.system.model.load_state_dict(saved)
+        if second.average is not None:
+            second.average.module.load_state_dict(averages)
+        second.load_state(tensors, plain)
+        for _ in range(3):
+            second.advance()
+        weights.append([p.detach().cpu() for p in second.parameters])
+        del second
+        free()
+        results[f"{name}{', compiled' if compiled else ''}"] = {
+            "two runs": all(map(torch.equal, weights[0], weights[1])),
+            "resumed": all(map(torch.equal, weights[0], weights[2])),
+        }
+    return results
+
+
+def kernels(options: Options) -> dict[str, Any]:
+    """The kernels in which a step spends its time, and those of attention, by precision."""
+    results = {}
+    cases = product(options.compiled, options.models.items())
+    precision = options.precisions[0]
+    for compiled, (name, (file, batch)) in cases:
+        trainer = options.trainer(file, batch, precision=precision, compile=compiled)
+        for _ in range(3):
+            trainer.advance()
+        activities = [ProfilerActivity.CPU]
+        if options.on_gpu:
+            activities = [ProfilerActivity.CUDA]
+        with profile(activities=activities) as profiled:
+            trainer.advance()
+            synchronize(options.device)
+        times = {
+            event.key: event.self_device_time_total
+            if options.on_gpu
+            else event.self_cpu_time_total
+            for event in profiled.key_averages()
+        }
+        launches = sum(event.count for event in profiled.key_averages())
+        total = sum(times.values())
+        largest = sorted(times, key=lambda key: -times[key])
+        attention = [key for key in largest if is_attention(key)]
+        results[f"{name}, {precision}{', compiled' if compiled else ''}"] = {
+            "attention": [key[:90] for key in attention],
+            "kernels of a step": launches,
+            "microseconds": total,
+            "largest": {key[:90]: times[key] / total for key in largest[:16]},
+        }
+        del trainer, profiled
+        free()
+    return results
+
+
+def is_attention(kernel: str) -> bool:
+    """Return whether the name of a kernel or operation is one of fused attention."""
+    return any(word in kernel.lower() for word in ("flash", "fmha", "sdpa", "sdp_"))
+
+
+def syncs(options: Options) -> dict[str, Any]:
+    """Places at which a step waits for the device, each with the number of waits."""
+    if not options.on_gpu:
+        return {}
+    results = {}
+    for name, (file, batch) in options.models.items():
+        trainer = options.trainer(file, batch, precision="bfloat16", compile=False)
+        for _ in range(3):
+            trainer.advance()
+        synchronize(options.device)
+        torch.cuda.set_sync_debug_mode("warn")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(4):
+                trainer.advance()
+        torch.cuda.set_sync_debug_mode("default")
+        places: dict[str, int] = {}
+        for warning in caught:
+            if "synchroniz" in str(warning.message):
+                place = f"{Path(warning.filename).name}:{warning.lineno}"
+                places[place] = places.get(place, 0) + 1
+        results[name] = places
+        del trainer
+        free()
+    return results
+
+
+def steps(options: Options) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Training steps of each model, by precision, with and without the compiler."""
+    for precision, mode in product(options.precisions, options.compiled):
+        for name, (file, batch) in options.models.items():
+            label = f"{name}, {precision}{', compiled' if mode else ''}"
+            loaded = options.load(file, batch, precision=precision, compile=mode)
+            measured = bench(loaded, 2 if options.quick else STEPS, 3)
+            kept = ("step_seconds", "step_seconds_least", "step_seconds_most")
+            kept += ("first_step_seconds", "samples_per_second", "positions_per_second")
+            kept += ("batch_size", "mfu", "flops_per_step", "memory", "phases")
+            yield label, {key: measured[key] for key in kept}
+            free()
+
+
+def sampling(options: Options) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Samples of each model with its own sampler, and of the language model also with the other one."""
+    counts = {"GET": 8, "bubble small": 1000, "bubble base": 1000, "LM": 8}
+    for name, (file, batch) in options.models.items():
+        count = 2 if options.quick else counts[name]
+        precision = "bfloat16" if options.on_gpu else "float32"
+        loaded = options.load(file, batch, precision=precision)
+        system, _ = build(loaded)
+        randomize(system.model)
+        system.eval()
+        samplers: dict[str, Any] = {"own": None}
+        if name == "LM":
+            samplers["ancestral"] = {
+                "use": "ancestral",
+                "steps": 8 if options.quick else 128,
+            }
+        for sampler, value in samplers.items():
+            draw = lambda: system.sample(count, batch_size=count, sampler=value)  # noqa: B023, E731
+            draw()
+            taken = [
+                seconds_of(draw, options.device)
+                for _ in range(1 if options.quick else 3)
+            ]
+            yield (
+                f"{name}, {sampler}",
+                {
+                    "samples": count,
+                    "seconds": statistics.median(taken),
+                    "samples_per_second": count / statistics.median(taken),
+                    "peak_cuda": torch.cuda.max_memory_allocated()
+                    if options.on_gpu
+                    else None,
+                    "peak_rss": peak_memory(),
+                },
+            )
+        del system
+        free()
+
+
+def runs(options: Options) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Whole runs of the command line: a process, NCCL with one rank, FSDP2 with one rank."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    launcher += ["--nproc-per-node", "1"]
+    plain = [sys.executable]
+    few = ["train.steps=60", "train.checkpoint_every=30", "evaluate.samples=64"]
+    few += ["sample.count=8", f"train.device={options.device}", "train.compile=false"]
+    ways = {
+        "one process": (plain, []),
+        "torchrun, ddp": (launcher, ["train.strategy=ddp"]),
+        "torchrun, fsdp": (launcher, ["train.strategy=fsdp"]),
+    }
+    for way, (start, more) in ways.items():
+        command = [*start, "-m", "experiments.run"]
+        command += ["run", "experiments/bubble_diagram/quick.toml"]
+        command += ["--runs", str(options.folder / way.replace(", ", "-"))]
+        for change in (*few, *more):
+            command += ["--set", change]
+        began = time.perf_counter()
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+        )
+        found = sorted((options.folder / way.replace(", ", "-")).rglob("summary.json"))
+        summary = json.loads(found[-1].read_text()) if found else {}
+        yield (
+            way,
+            {
+                "exit code": done.returncode,
+                "seconds": time.perf_counter() - began,
+                "steps per second": summary.get("steps_per_second"),
+                "headline": summary.get("headline"),
+                "errors": ""
+                if done.returncode == 0
+                else (done.stdout + done.stderr)[-3000:],
+            },
+        )
+
+
+SECTIONS: dict[str, Callable[[Options], Any]] = {
+    "machine": machine,
+    "correctness": correctness,
+    "syncs": syncs,
+    "resumption": resumption,
+    "kernels": kernels,
+    "runs": runs,
+    "sampling": sampling,
+    "steps": steps,
+}
+
+
+def measure(
+    section: Callable[[Options], Any], options: Options, end: float
+) -> Iterator[Any]:
+    """Yield the results of a section so far, each time that there is a new one; its exception at the last."""
+    found: dict[str, Any] = {}
+    try:
+        result = section(options)
+        if isinstance(result, dict):
+            yield result
+            return
+        for name, value in result:
+            found[name] = value
+            yield found
+            if time.monotonic() > end:
+                found["stopped"] = "time is up"
+                break
+    except Exception as error:
+        found["error"] = "".join(traceback.format_exception(error))[-1500:]
+    yield found
+
+
+def main() -> None:
+    """Run the sections and write their results."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--quick", action="store_true", help="small models, few steps")
+    parser.add_argument(
+        "--precisions", help="with commas; the first is that of profiles"
+    )
+    parser.add_argument("--compile", default="true,false", help="true, false or both")
+    parser.add_argument(
+        "--only", default=",".join(SECTIONS), help="sections, with commas"
+    )
+    parser.add_argument("--minutes", type=float, default=25.0)
+    parser.add_argument("--out", type=Path, default=Path("gpu.json"))
+    arguments = parser.parse_args()
+    on_gpu = arguments.device.startswith("cuda")
+    precisions = arguments.precisions or (",".join(PRECISIONS) if on_gpu else "float32")
+    options = Options(
+        torch.device(arguments.device),
+        arguments.quick,
+        Path(mkdtemp(prefix="dither-gpu-")),
+        tuple(precisions.split(",")),
+        tuple(word == "true" for word in arguments.compile.split(",")),
+    )
+    end = time.monotonic() + 60 * arguments.minutes
+    results: dict[str, Any] = {}
+    for name in arguments.only.split(","):
+        if time.monotonic() > end:
+            results[name] = {"stopped": "time is up"}
+            continue
+        began = time.monotonic()
+        for result in measure(SECTIONS[name], options, end):
+            results[name] = result
+            arguments.out.write_text(json.dumps(results, indent=1) + "\n")
+        free()
+        print(f"== {name} ({time.monotonic() - began:.0f} s)")
+        print(json.dumps(results[name], indent=1), flush=True)
+
+
+if __name__ == "__main__":
+    main()
