@@ -51,7 +51,7 @@ QUICK = {
     "LM": ("language_model/quick", 2),
 }
 """Small experiments in place of them for `--quick`."""
-PRECISIONS = ("bfloat16", "tf32", "float32")
+PRECISIONS = ("bfloat16", "float16", "tf32", "float32")
 STEPS = 20
 """Steps between two synchronisations."""
 
@@ -65,10 +65,13 @@ class Options:
     folder: Path
     precisions: tuple[str, ...]
     compiled: tuple[bool, ...]
+    chosen: tuple[str, ...]
+    changes: tuple[str, ...]
 
     @property
     def models(self) -> dict[str, tuple[str, int]]:
-        return QUICK if self.quick else MODELS
+        known = QUICK if self.quick else MODELS
+        return {name: case for name, case in known.items() if name in self.chosen}
 
     @property
     def on_gpu(self) -> bool:
@@ -77,7 +80,10 @@ class Options:
     def load(self, file: str, batch: int, **train: Any) -> Loaded:
         """Return an experiment on the device with other options of training."""
         values = {"batch_size": batch, "device": str(self.device), **train}
-        overrides = {f"train.{name}": value for name, value in values.items()}
+        overrides = [
+            f"train.{name}={str(value).lower()}" for name, value in values.items()
+        ]
+        overrides += self.changes
         return load_experiment(ROOT / "experiments" / f"{file}.toml", overrides)
 
     def trainer(self, file: str, batch: int, **train: Any) -> Trainer:
@@ -182,7 +188,7 @@ def loss_and_gradients(system: Any, prepared: Any) -> tuple[float, list[Tensor]]
     gradients = [
         p.grad.clone() for p in system.model.parameters() if p.grad is not None
     ]
-    return float(loss), gradients
+    return float(loss.detach()), gradients
 
 
 def resumption(options: Options) -> dict[str, Any]:
@@ -362,7 +368,7 @@ def runs(options: Options) -> Iterator[tuple[str, dict[str, Any]]]:
     launcher += ["--nproc-per-node", "1"]
     plain = [sys.executable]
     few = ["train.steps=60", "train.checkpoint_every=30", "evaluate.samples=64"]
-    few += ["sample.count=8", f"train.device={options.device}", "train.compile=false"]
+    few += ["sample.count=2", f"train.device={options.device}", "train.compile=false"]
     ways = {
         "one process": (plain, []),
         "torchrun, ddp": (launcher, ["train.strategy=ddp"]),
@@ -370,7 +376,7 @@ def runs(options: Options) -> Iterator[tuple[str, dict[str, Any]]]:
     }
     for way, (start, more) in ways.items():
         command = [*start, "-m", "experiments.run"]
-        command += ["run", "experiments/bubble_diagram/quick.toml"]
+        command += ["run", "experiments/language_model/quick.toml"]
         command += ["--runs", str(options.folder / way.replace(", ", "-"))]
         for change in (*few, *more):
             command += ["--set", change]
@@ -386,7 +392,7 @@ def runs(options: Options) -> Iterator[tuple[str, dict[str, Any]]]:
                 "exit code": done.returncode,
                 "seconds": time.perf_counter() - began,
                 "steps per second": summary.get("steps_per_second"),
-                "headline": summary.get("headline"),
+                "loss": summary.get("figures", {}).get("valid", {}).get("loss"),
                 "errors": ""
                 if done.returncode == 0
                 else (done.stdout + done.stderr)[-3000:],
@@ -441,6 +447,8 @@ def main() -> None:
     parser.add_argument(
         "--only", default=",".join(SECTIONS), help="sections, with commas"
     )
+    parser.add_argument("--models", default=",".join(MODELS), help="with commas")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--minutes", type=float, default=25.0)
     parser.add_argument("--out", type=Path, default=Path("gpu.json"))
     arguments = parser.parse_args()
@@ -452,6 +460,8 @@ def main() -> None:
         Path(mkdtemp(prefix="dither-gpu-")),
         tuple(precisions.split(",")),
         tuple(word == "true" for word in arguments.compile.split(",")),
+        tuple(arguments.models.split(",")),
+        tuple(arguments.set),
     )
     end = time.monotonic() + 60 * arguments.minutes
     results: dict[str, Any] = {}

@@ -21,7 +21,7 @@ from ..optimizers.optimizer_state import flatten
 from ..runs.loading import build
 from ..runs.progress import table
 from ..training.data_order import DEFAULT_WORKERS
-from ..training.device import environment, peak_memory
+from ..training.device import HALF, environment, peak_memory
 from ..training.trainer import Trainer
 
 __all__ = ["PHASES", "bench", "show_bench", "timed_phases"]
@@ -96,7 +96,7 @@ def peak_flops(device: torch.device, precision: str) -> float:
     """Return the measured rate of a large matrix product, in operations per second."""
     # Large enough to reach the peak, small enough to take a moment.
     size = 8192 if device.type == "cuda" else 1024
-    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+    dtype = HALF.get(precision, torch.float32)
     a = torch.randn(size, size, device=device, dtype=dtype)
     return 2 * size**3 / min(_timed(lambda: a @ a, device) for _ in range(5))
 

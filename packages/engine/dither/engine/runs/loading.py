@@ -26,6 +26,7 @@ from ..config.options import Train
 from ..config.provenance import changed_plugin_files
 from ..files.checksums import MANIFEST, verify
 from ..training.device import (
+    choose_deterministic,
     choose_device,
     choose_threads,
     keep_freed_memory,
@@ -66,6 +67,7 @@ def build(
         "high" if train.precision == "tf32" else "highest"
     )
     device = choose_device(train.device)
+    choose_deterministic(train.deterministic, device)
     if training and train.keep_memory and device.type == "cpu":
         keep_freed_memory()
     with located(loaded.document):

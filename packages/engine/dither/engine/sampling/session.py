@@ -197,7 +197,8 @@ def _row_head(system: Diffusion) -> _RowHead | None:
     """Return the head as a function of single positions; None if there is none."""
     process = system.process
     linear = linear_head(system)
-    if linear is None or not isinstance(process, TokenProcess):
+    # FSDP gathers the weights of the head inside the model only.
+    if linear is None or system.sharded or not isinstance(process, TokenProcess):
         return None
     # Several rows of the prior are one for each position.
     if len(process.prior_probs()) > 1:

@@ -28,7 +28,9 @@ from ..distributed.ranks import SINGLE_RANK, Ranks
 from ..optimizers.muon import Muon
 
 __all__ = [
+    "HALF",
     "Precision",
+    "choose_deterministic",
     "choose_device",
     "choose_precision",
     "choose_threads",
@@ -45,7 +47,12 @@ __all__ = [
 ]
 
 
-Precision = Literal["float32", "tf32", "bfloat16"]
+Precision = Literal["float32", "tf32", "bfloat16", "float16"]
+HALF: dict[str, torch.dtype] = {
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+"""Data types of autocast."""
 
 
 def choose_device(name: str) -> torch.device:
@@ -87,20 +94,20 @@ LARGE_MATRIX = 1 << 18
 def choose_precision(
     option: Precision | Literal["auto"], model: nn.Module, device: str
 ) -> Precision:
-    """Return `train.precision`; for "auto" bfloat16 where it is faster than float32."""
+    """Return `train.precision`; for "auto" bfloat16 or float16 where it is faster than float32."""
     if option != "auto":
         return option
     kind = choose_device(device).type
+    half = False
     if kind == "cuda":
-        half = torch.cuda.is_bf16_supported(including_emulation=False)
-    elif kind == "cpu":
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+        return "bfloat16" if native else "float16"
+    if kind == "cpu":
         # All CPUs with AMX have AVX512-BF16, too.
         half = (
             largest_layer(model) >= LARGE_MATRIX
             and torch.cpu._is_avx512_bf16_supported()
         )
-    else:
-        half = False
     return "bfloat16" if half else "float32"
 
 
@@ -108,6 +115,19 @@ def largest_layer(model: nn.Module) -> int:
     """Return the number of weights of the largest linear layer, without reading any."""
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     return max((layer.in_features * layer.out_features for layer in layers), default=0)
+
+
+def choose_deterministic(option: bool, device: torch.device) -> None:
+    """Have torch take only kernels with equal results in every run, on a GPU if the option says so."""
+    wanted = option and device.type == "cuda"
+    # What a user of the library has set stays.
+    if not wanted:
+        return
+    # cuBLAS reads the variable at its first call.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # A kernel without such a form warns: sampling has some, training none.
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
 
 
 SMALL_STEP = 10**9

@@ -39,7 +39,7 @@ from ..config.component_errors import annotate_build_errors
 from ..config.experiment import Experiment
 from ..config.options import Guidance, condition_labels
 from .block_diffusion import BlockDiffusion
-from .device import Precision, choose_precision
+from .device import HALF, Precision, choose_precision
 from .randomness import Stream, seed_generators
 
 __all__ = ["Diffusion", "fused_head", "linear_head", "submodule"]
@@ -52,7 +52,7 @@ class Diffusion(nn.Module):
 
     Args:
         loss: Reported by evaluation.
-        precision: bfloat16 runs the model, and only the model, under autocast.
+        precision: bfloat16 and float16 run the model, and only the model, under autocast.
         bound: Whether `loss` is the diffusion part of a bound on -log p(x_0).
         labels: Condition labels of all samples, by condition.
         metrics: Computed besides those of the task.
@@ -165,6 +165,7 @@ class Diffusion(nn.Module):
             training_loss=self._training_loss,
             experiment=self.experiment,
         )
+        system.sharded = self.sharded
         return system.train(model.training)
 
     @property
@@ -282,7 +283,7 @@ class Diffusion(nn.Module):
         """Return the model output in float32: raw values `B L V`, or the distribution that its head defines."""
         model = self.trunk if self._predicts_distribution else self.model
         out = self.call(model, state, t, clean, context, cache)
-        if self.precision == "bfloat16":
+        if self.precision in HALF:
             out = out.float()
         if not self._predicts_distribution:
             return out
@@ -319,11 +320,9 @@ class Diffusion(nn.Module):
         if keep:
             options["keep"] = True
 
-        half = self.precision == "bfloat16"
+        half = HALF.get(self.precision)
         with (
-            torch.autocast(state.x.device.type, torch.bfloat16)
-            if half
-            else nullcontext()
+            nullcontext() if half is None else torch.autocast(state.x.device.type, half)
         ):
             return model(
                 state, self.process.level(t), clean.valid, clean.cond, **options

@@ -40,6 +40,7 @@ class Outcome(NamedTuple):
         norm: Gradient norm of the weighted mean.
         applied: 1 if the weights were updated.
         stopped: 1 if no later step is applied, either.
+        overflow: 1 if gradients exceeded float16, and the loss scale was halved.
     """
 
     loss_sum: float
@@ -47,6 +48,7 @@ class Outcome(NamedTuple):
     norm: float
     applied: float
     stopped: float
+    overflow: float
 
 
 class FiniteGuard:
@@ -59,7 +61,7 @@ class FiniteGuard:
     def __init__(self, device: torch.device, limit: int = 0) -> None:
         self.device = device
         self.limit = limit
-        self.unread: list[Float[Tensor, "5"]] = []
+        self.unread: list[Float[Tensor, "6"]] = []
         self.start()
 
     def start(self, in_row: int = 0) -> None:
@@ -73,15 +75,20 @@ class FiniteGuard:
         loss_sum: Float[Tensor, ""],
         weight: Float[Tensor, ""],
         norm: Float[Tensor, ""],
+        overflow: Bool[Tensor, ""],
     ) -> Bool[Tensor, ""]:
-        """Return whether to apply a step, given loss times weight, weight and gradient norm."""
+        """Return whether to apply a step, given loss times weight, weight and gradient norm.
+
+        An `overflow` of float16 cancels a step, but is no failure.
+        """
         metrics = torch.stack((loss_sum, weight, norm))
         finite = metrics.isfinite().all()
-        self._in_row = torch.where(finite, 0, self._in_row + 1)
+        failed = ~finite & ~overflow
+        self._in_row = torch.where(finite, 0, self._in_row + failed)
         self._stopped = self._stopped | (self._in_row > self.limit)
         applied = finite & ~self._stopped
 
-        flags = torch.stack((applied, self._stopped))
+        flags = torch.stack((applied, self._stopped, overflow))
         self.unread.append(torch.cat((metrics, flags.to(metrics))))
         return applied
 

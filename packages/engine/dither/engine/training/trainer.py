@@ -22,6 +22,7 @@ from .ddp_fsdp import ParallelModel
 from .device import compile_mode, prepare_compiler, to_device
 from .diffusion import Diffusion
 from .lora import select_trained
+from .loss_scale import LossScale
 from .nan_guard import FiniteGuard, NonFinite, all_finite, step_where
 from .randomness import Stream, seed_generators
 
@@ -79,6 +80,9 @@ class Trainer:
         self.optimizer = train.optimizer.build(system.model)
         self.base_lrs = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.lr_factor = train.lr_schedule.build(train.steps)
+        self.loss_scale = None
+        if system.precision == "float16":
+            self.loss_scale = LossScale(self.device)
         self.guard = FiniteGuard(
             self.device, limit=train.skip_limit if train.non_finite == "skip" else 0
         )
@@ -113,12 +117,19 @@ class Trainer:
         local_weight = weight / self.ranks.size
         gradients = self.parallel.gradients(self.parameters)
         norm = self.parallel.gradient_norm(gradients).to(weight)
+        overflow = torch.zeros((), dtype=torch.bool, device=self.device)
+        if self.loss_scale is not None:
+            norm = norm / self.loss_scale.scale
+            overflow = self.loss_scale.overflowed(loss_sum, norm)
         divisor = divisor_of(local_weight, self.train.clip, norm)
         norm = norm / local_weight
+        if self.loss_scale is not None:
+            divisor = divisor * self.loss_scale.scale
+            self.loss_scale.update(overflow)
 
         # Whether the step counts is decided on the device: `applied` is a tensor, and the update
         # is cancelled there without a copy to the host.
-        applied = self.guard.record(loss_sum, weight, norm)
+        applied = self.guard.record(loss_sum, weight, norm, overflow)
         step_where(
             applied,
             self.optimizer,
@@ -155,7 +166,10 @@ class Trainer:
             with self.parallel.accumulation_step(last) as forward:
                 measured = forward(*_select(batch, self.parallel.local_rows(rows)))
                 loss_sum = measured.total()
-                loss_sum.backward()  # type: ignore[no-untyped-call]
+                scaled = loss_sum
+                if self.loss_scale is not None:
+                    scaled = loss_sum * self.loss_scale.scale
+                scaled.backward()  # type: ignore[no-untyped-call]
             loss_sums.append(loss_sum.detach())
             weights.append(measured.weights.detach().sum())
         sums = self.ranks.all_reduce(torch.stack((sum(loss_sums), sum(weights))))  # type: ignore[arg-type]
@@ -179,6 +193,8 @@ class Trainer:
                 self.sums += torch.tensor(outcome[:3], dtype=torch.float64)
                 self.counted += 1
                 self.skipped_in_row = 0
+                continue
+            if outcome.overflow:
                 continue
 
             # If an update made the weights non-finite, the samples are not at fault.
@@ -245,6 +261,8 @@ class Trainer:
         }
         if self.guard.limit:
             metrics["skipped"] = self.skipped
+        if self.loss_scale is not None:
+            metrics["loss_scale"] = float(self.loss_scale.scale)
         self.sums.zero_()
         self.counted = 0
         self.skipped = 0
@@ -266,6 +284,9 @@ class Trainer:
             "skipped": self.skipped,
             "skipped_in_row": self.skipped_in_row,
         }
+        if self.loss_scale is not None:
+            tensors["loss_scale"] = self.loss_scale.scale.clone()
+            counts["scaled_steps"] = int(self.loss_scale.steps)
         return {**tensors, "sums": self.sums.clone()}, {**counts, "optimizer": plain}
 
     def load_state(
@@ -274,6 +295,11 @@ class Trainer:
         """Restore what `state` returned; ValueError if it belongs to other parameters."""
         rest = dict(tensors)
         self.sums.copy_(rest.pop("sums"))
+        # A run may be resumed in another precision.
+        scale = rest.pop("loss_scale", None)
+        if self.loss_scale is not None and scale is not None:
+            self.loss_scale.scale.copy_(scale)
+            self.loss_scale.steps.fill_(int(plain["scaled_steps"]))
         parameters = [
             p for group in self.optimizer.param_groups for p in group["params"]
         ]

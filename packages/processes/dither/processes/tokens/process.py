@@ -89,6 +89,7 @@ class TokenProcess(protocols.TokenProcess):
         self.timesteps = timesteps
         self.schedule = timesteps.schedule
         self.table = Constant(prior)
+        self.cumulative = Constant(prior.cumsum(-1))
         self.clean = Constant(clean)
         self.reached = Constant(clean | (prior > 0))
         self._reaches_all = bool((clean | (prior > 0)).all())
@@ -245,10 +246,9 @@ class TokenProcess(protocols.TokenProcess):
         return Noised(x0, State.of(x), noise, target_mask, clean.valid, fixed, prior)
 
     def _draw_prior(self, like: Int[Tensor, "B L"]) -> Int[Tensor, "B L"]:
-        prior = self.prior_probs(like.device)
         if self.absorbing:
-            return prior.argmax(-1).expand(like.shape)
-        return draw_along(prior.cumsum(-1), *like.shape)
+            return self.prior_probs(like.device).argmax(-1).expand(like.shape)
+        return draw_along(self.cumulative.on(like.device), *like.shape)
 
 
 def _uniform(like: Tensor) -> Float[Tensor, "..."]:
