@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch._dynamo.testing import CompileCounter
 
 from dither.engine.cli import main
 from dither.engine.config.load_experiment import load_experiment
@@ -146,6 +145,8 @@ def test_host_synchronisations_on_a_simulated_gpu(change):
 @pytest.mark.slow
 def test_models_of_the_seed_files_compile_to_one_graph(name):
     """Without graph breaks, so that norms, modulation and RoPE are fused, and without recompiling as masks vary."""
+    from torch._dynamo.testing import CompileCounter
+
     small = [
         "model.width=16",
         "model.depth=2",
@@ -160,7 +161,8 @@ def test_models_of_the_seed_files_compile_to_one_graph(name):
     experiment = load_experiment(
         ROOT / f"experiments/{name}.toml", [*small, data]
     ).experiment
-    system, counter = Diffusion.build(experiment).train(), CompileCounter()
+    system = Diffusion.build(experiment).train()
+    counter = CompileCounter()
     model = torch.compile(system.model, backend=counter, fullgraph=True)
     for rows in range(0, 8, 2):
         clean, t, noised = system.prepare(system.task.batch("train", [rows, rows + 1]))

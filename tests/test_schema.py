@@ -6,9 +6,8 @@ import subprocess
 import sysconfig
 import tomllib
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-import jsonschema
 import pytest
 import tomlkit
 from pydantic import Field
@@ -30,8 +29,15 @@ OURS = "core-blocks,embeddings,engine,losses,processes,tasks"
 SCHEMA = ROOT / "docs/schema/experiment.schema.json"
 
 
+def draft_07() -> Any:
+    # Importing it takes longer than the tests here, so that no other test waits for it.
+    from jsonschema import Draft7Validator
+
+    return Draft7Validator
+
+
 def paths(schema: dict, tree: dict) -> list[str]:
-    errors = jsonschema.Draft7Validator(schema).iter_errors(tree)
+    errors = draft_07()(schema).iter_errors(tree)
     return sorted(".".join(map(str, error.absolute_path)) for error in errors)
 
 
@@ -47,7 +53,7 @@ def test_the_schemas_are_up_to_date_and_draft_07_without_alternatives(of, monkey
     assert schema_text(of) == text, (
         f"DITHER_PLUGINS={OURS} dither schema --of {of} --out docs/schema/{of}.schema.json"
     )
-    jsonschema.Draft7Validator.check_schema(json.loads(text))
+    draft_07().check_schema(json.loads(text))
     for absent in ('"oneOf"', '"anyOf"', '"default": null'):
         assert absent not in text
     for reference in set(re.findall(r'"\$ref": "#/definitions/([^"]+)"', text)):
@@ -244,7 +250,7 @@ def mine() -> Catalog:
 @pytest.fixture(scope="module")
 def small() -> dict:
     made = schema_of(Holder, mine(), title="t", extends=True)
-    jsonschema.Draft7Validator.check_schema(made)
+    draft_07().check_schema(made)
     return made
 
 

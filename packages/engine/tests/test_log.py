@@ -7,7 +7,6 @@ import threading
 import time
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from dither.engine.files.metrics_file import (
     MetricsFile,
@@ -113,7 +112,9 @@ def test_tensorboard_receives_metrics_pictures_and_hyper_parameters(tmp_path):
     assert [path.parent.name for path in tmp_path.rglob("events*")] == [
         "tensorboard"
     ], "add_hparams nests a run"
-    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    from tensorboard.backend.event_processing import event_accumulator
+
+    events = event_accumulator.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     (scalar,) = events.Scalars("valid/loss")
     assert (scalar.step, scalar.value) == (3, 2.5)
     (image,) = events.Images("dot")

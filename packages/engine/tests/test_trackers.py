@@ -12,7 +12,6 @@ import time
 import urllib.request
 
 import pytest
-from mlflow import MlflowClient
 
 from dither.engine import load as load_system
 from dither.engine.cli import main
@@ -124,6 +123,8 @@ def test_trackio_stores_a_run_and_its_resumption(tmp_path, console, monkeypatch)
 def test_mlflow_receives_a_run_and_its_resumption(
     tmp_path, console, port, start, go_on
 ):
+    from mlflow import MlflowClient
+
     store = f"sqlite:///{tmp_path}/mlflow.db"
     options = [
         "--backend-store-uri",
