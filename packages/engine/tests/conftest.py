@@ -52,15 +52,24 @@ def _one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.fixture(scope="session")
+def write_experiment():
+    """Write the experiment into a folder, with its plugin beside it; return its path."""
+
+    def write(folder):
+        shutil.copy(HERE / "toy_plugin.py", folder)
+        path = folder / "exp.toml"
+        path.write_text(TEXT)
+        return path
+
+    return write
+
+
 @pytest.fixture
-def experiment_file(tmp_path):
-    """The experiment as a file, with its plugin beside it."""
+def experiment_file(tmp_path, write_experiment):
     folder = tmp_path / "given"
     folder.mkdir()
-    shutil.copy(HERE / "toy_plugin.py", folder)
-    path = folder / "exp.toml"
-    path.write_text(TEXT)
-    return path
+    return write_experiment(folder)
 
 
 @pytest.fixture

@@ -314,11 +314,11 @@ def histogram(states, ids, length):
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("kind", ["absorbing", "uniform"])
 def test_cached_samples_follow_the_distribution(kind, size):
-    n, joint = 4_000, joint_of(3, 3, 3)
+    n, joint = 3_000, joint_of(3, 3, 3)
     inner = (
         FirstHitting().build()
         if kind == "absorbing"
-        else Ancestral(steps=100, t_min=1e-4).build()
+        else Ancestral(steps=64, t_min=1e-4).build()
     )
     system = system_of(process_of(kind, 3, 3), joint, size, inner=inner)
     (*_, last) = walk(system, Clean.of(torch.zeros(n, 3, dtype=torch.long)))

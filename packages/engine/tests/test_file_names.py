@@ -73,15 +73,27 @@ FILES = {
 VERBS = ("validate", "resolve", "run", "bench")
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, write_experiment):
+    """A run that all tests read: the commands are refused before they write."""
+    folder = tmp_path_factory.mktemp("run")
+    changes = {"train.steps": 1, "evaluate.every": 1, "sample.count": 1}
+    return dither.train(write_experiment(folder), changes, folder / "runs")
+
+
 @pytest.fixture
-def run_folder(start, monkeypatch, tmp_path):
+def run_folder(finished, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    code, folder = start("train.steps=1", "evaluate.every=1", "sample.count=1")
-    assert code == 0
-    return folder
+    return finished
 
 
-@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, id=key, marks=[pytest.mark.slow] if key != "null" else [])
+        for key, name in NAMES.items()
+    ],
+)
 def test_commands_refuse_impossible_names(run_folder, experiment_file, capsys, name):
     values = {"EXP": str(experiment_file), "RUN": str(run_folder)}
     wrong = []

@@ -91,6 +91,7 @@ def test_a_closed_terminal_does_not_end_a_run(monkeypatch):
         bare.show_cursor(True)
 
 
+@pytest.mark.slow
 def test_sighup_writes_a_checkpoint(experiment_file, tmp_path, monkeypatch):
     text = (
         experiment_file.read_text()

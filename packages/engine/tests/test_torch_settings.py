@@ -100,6 +100,7 @@ def test_a_change_in_build_is_named_and_undone(
     assert read_metrics(folder / "metrics.jsonl") == plain
 
 
+@pytest.mark.slow
 def test_a_plugin_that_imports_torch_first_is_named(changing, experiment_file):
     changing(top="torch.set_default_dtype(torch.float64)")
     code = (
@@ -121,6 +122,7 @@ def test_a_plugin_that_fails_changes_nothing(changing, refused):
     assert torch.get_default_dtype() == torch.float32
 
 
+@pytest.mark.slow
 def test_precision_that_is_set_per_backend_is_left_alone():
     """torch 2.13 then refuses to read the precision of all backends."""
     code = (

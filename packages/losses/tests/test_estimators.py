@@ -177,7 +177,7 @@ def test_masks_for_sure_have_their_law_and_weight() -> None:
 
 def test_mask_count_averages_the_weights_over_times() -> None:
     """Rao-Blackwell: N / k is the mean weight of the other estimators over the times that give k of N masks."""
-    n, rows = 20_000, Clean.of(X0[:1])
+    n, rows = 8_000, Clean.of(X0[:1])
     for estimator in ("time", "importance", "mask-count"):
         process = process_of(estimator, COSINE, 1e-5)
         _, noised = process.estimate(

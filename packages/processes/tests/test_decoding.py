@@ -268,9 +268,9 @@ def test_the_conditional_law(part, text_process, oracle) -> None:
             / 2
         )
 
-    assert distance("ancestral", steps=32) > 0.08
+    assert distance("ancestral", steps=16) > 0.08
     assert (
-        distance("particle-gibbs", steps=32, particles=4, sweeps=3) < 0.05
+        distance("particle-gibbs", steps=16, particles=4, sweeps=3) < 0.05
     )  # the noise of the rows is 0.03
 
 

@@ -154,21 +154,30 @@ def door_masks(plan):
     return doors  # fmt: skip
 
 
-@pytest.mark.parametrize("source", ["plans", "relations", "boxes"])
-def test_walls_of_housegan_plans_have_a_length_and_few_corners(source):
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ("plans", 30),
+        pytest.param("plans", 300, marks=pytest.mark.slow),
+        ("relations", 20),
+        ("boxes", 40),
+    ],
+)
+def test_walls_of_housegan_plans_have_a_length_and_few_corners(source, count):
     """Plans, layouts of shuffled relations, random boxes; HouseDiffusion's loader ends at a wall of length 0."""
     random = np.random.default_rng(0)
-    made = make_plans(3, 0, 300 if source == "plans" else 30)
+    made = make_plans(3, 0, count)
     diagrams = [made.diagram(row) for row in range(len(made))]
     if source == "relations":
         diagrams = []
-        for row in range(30):
-            types, edges = made.diagram(row).types, made.diagram((row + 1) % 30).edges
+        for row in range(count):
+            types = made.diagram(row).types
+            edges = made.diagram((row + 1) % count).edges
             rooms = len(types)
             diagrams.append(Diagram(types, tuple(e for e in edges if e[1] < rooms)))
     if source == "boxes":
         diagrams = []
-        for rooms in (2, 5, 7, 8) * 15:
+        for rooms in (2, 5, 7, 8) * (count // 4):
             low = random.integers(0, 230, (rooms, 2))
             high = np.minimum(low + random.integers(1, 100, (rooms, 2)), 256)
             boxes = [tuple(box) for box in np.concatenate([low, high], 1).tolist()]

@@ -206,6 +206,7 @@ def test_graph2plan_runs_no_code_of_the_working_folder(tmp_path, monkeypatch):
     assert only(read_graph2plan(path, OPTIONS)).diagram
 
 
+@pytest.mark.slow
 def test_graph2plan_is_read_by_a_script_without_a_main_guard(tmp_path):
     write_mat(tmp_path / "data.mat", [g2p(TYPES, THREE)])
     (tmp_path / "script.py").write_text(

@@ -244,10 +244,10 @@ def difficult(make_diagrams):
     random = np.random.default_rng(3)
     large = [
         diagram
-        for diagram in make_diagrams(30, 5, most=14, boxes=False)
+        for diagram in make_diagrams(10, 5, most=14, boxes=False)
         if len(diagram.types) > 10
     ]
-    diagrams = make_diagrams(8, 4, boxes=False) + large
+    diagrams = make_diagrams(4, 4, boxes=False) + large
     diagrams += [spoiled(diagram, random) for diagram in diagrams]
     for rooms in (1, 2, 5, 9, 14):
         edges = [
