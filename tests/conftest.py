@@ -13,6 +13,24 @@ from dither.testing.summary import pytest_terminal_summary
 __all__ = ["pytest_terminal_summary", "text_experiment", "trained"]
 
 torch.set_num_threads(1)
+SLOW_CASES = {
+    "block:pre-norm-cached_equals_full",
+    "model:denoiser-cached_equals_full",
+    "sampler:analytic-samples_exact_distribution",
+    "sampler:blocks-samples_exact_distribution_with_any_options",
+    "sampler:euler-samples_exact_distribution",
+    "sampler:particle-gibbs-samples_exact_distribution",
+    "sampler:particle-gibbs-seeded",
+    "sampler:particle-gibbs-truth_unseen",
+    "sampler:particle-gibbs-yields_samples",
+    "sampler:predictor-corrector-samples_exact_distribution",
+    "task:bubble-diagram-baselines_are_finite",
+    "task:dna-sequence-evaluates_samples",
+    "task:get-region-evaluates_samples",
+    "tracker:mlflow-tracker_life_cycle",
+    "tracker:wandb-tracker_life_cycle",
+}
+"""Cases of the conformance kit, which parametrises by itself, above one CPU second."""
 TEXT = """
 loss = "masked-ce"
 process = "absorbing"
@@ -41,6 +59,14 @@ samples = 4
 [sample]
 count = 1
 """
+
+
+# Before pytest selects by markers.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.name.partition("[")[2].removesuffix("]") in SLOW_CASES:
+            item.add_marker("slow")
 
 
 @pytest.fixture(scope="session")

@@ -286,6 +286,7 @@ PART_OF = {
 }
 
 
+@pytest.mark.slow
 def test_dependencies_are_declared():
     """Everything that a package imports anywhere is among its dependencies."""
     distributions = importlib.metadata.packages_distributions()

@@ -68,6 +68,7 @@ def test_every_command_has_help_without_heavy_imports():
         ), verb
 
 
+@pytest.mark.slow
 def test_light_commands_import_no_torch():
     verbs = [
         ["list"],

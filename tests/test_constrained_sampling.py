@@ -78,21 +78,27 @@ def test_a_file_of_constraints_takes_the_place_of_those_of_the_run(
 @pytest.mark.parametrize(
     "parts",
     [
-        [
-            "process={use='uniform'}",
-            "loss='score-entropy'",
-            "sampler={use='analytic', steps=3}",
-        ],
+        pytest.param(
+            [
+                "process={use='uniform'}",
+                "loss='score-entropy'",
+                "sampler={use='analytic', steps=3}",
+            ],
+            marks=pytest.mark.slow,
+        ),
         [
             "process={use='marginal', schedule='log-linear'}",
             "loss='flow-kl'",
             "sampler={use='ancestral', steps=3}",
         ],
-        [
-            "process={use='hybrid', schedule='log-linear'}",
-            "loss='flow-kl'",
-            "sampler={use='ancestral', steps=3}",
-        ],
+        pytest.param(
+            [
+                "process={use='hybrid', schedule='log-linear'}",
+                "loss='flow-kl'",
+                "sampler={use='ancestral', steps=3}",
+            ],
+            marks=pytest.mark.slow,
+        ),
         [
             "process={use='absorbing', schedule='kappa'}",
             "sampler={use='discrete-flow', steps=3, corrector=0.5}",

@@ -145,6 +145,7 @@ def results(tmp_path_factory):
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [bomb.__name__ for bomb in BOMBS])
 def test_a_bomb_is_refused_by_name(results, name):
     assert isinstance(results[name], list), results[name]

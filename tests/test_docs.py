@@ -313,6 +313,7 @@ def test_the_first_experiment_is_get_region_pretrain(folder):
     assert {name: weight.shape for name, weight in model.state_dict().items()} == wanted
 
 
+@pytest.mark.slow
 def test_a_run_begins_with_the_weights_of_the_file(folder):
     found, _ = begun(folder, "get.toml", "train.steps=0")
     for name, weight in weights_of_get(made(24, 2)).items():
@@ -356,6 +357,7 @@ def store(folder: Path, regions: int = 120) -> np.ndarray:
     return expression
 
 
+@pytest.mark.slow
 def test_expression_is_predicted_from_the_other_columns(folder):
     expression = store(folder)
     assert expression.std() > 0.5
@@ -382,6 +384,7 @@ def test_expression_is_predicted_from_the_other_columns(folder):
     assert drawn[..., 283:].min() > 0
 
 
+@pytest.mark.slow
 def test_own_floor_plans_are_documented(tmp_path, monkeypatch):
     """The names of rooms and relations, and a file to copy that trains as the page says."""
     import shlex

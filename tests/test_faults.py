@@ -55,6 +55,7 @@ def test_a_checkpoint_with_matching_checksums_and_wrong_contents(copy, capsys):
     assert "is intact but does not match this run" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_closed_output_pipe_does_not_stop_a_run(trained, tmp_path):
     command = (
         f"{sys.executable} -m experiments.run {trained[0]} --runs {tmp_path / 'runs'}"

@@ -28,7 +28,10 @@ with stop_on_signals() as stop:
                 time.sleep(7)
         print("stopped", flush=True)
 """
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.name == "nt", reason="signals"),
+]
 
 
 @pytest.fixture

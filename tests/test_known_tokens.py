@@ -54,7 +54,7 @@ def test_a_model_that_is_told_gives_the_conditional_law(told: bool) -> None:
     )
     model = Exact(process, told)
     system = Diffusion(
-        None, process, model, score_entropy, Ancestral(steps=64).build(), known=0.5
+        None, process, model, score_entropy, Ancestral(steps=32).build(), known=0.5
     )
     clean = Clean.of(torch.zeros(rows, 2, dtype=torch.long))
     for training, share in ((True, 0.38), (False, 0.0)):

@@ -79,6 +79,7 @@ def test_planted_activities_are_recovered(planted, tmp_path):
             assert np.corrcoef(values, activity[:, number])[0, 1] >= least, (cell, name)
 
 
+@pytest.mark.slow
 def test_predictions_of_a_run(planted, tmp_path, cli, monkeypatch):
     monkeypatch.setitem(sys.modules, "umap", None)  # slow
     run, data, features, activity = planted
@@ -191,6 +192,7 @@ def test_all_problems_are_printed_and_nothing_is_written(folder, cli):
 CELL_NAMES = ["a/../../../x", "T/NK", "T_NK"]
 
 
+@pytest.mark.slow
 def test_names_of_cell_types_are_never_paths(folder, cli, monkeypatch):
     """`T/NK` and `T_NK` are two files, and no name leaves the folder."""
     monkeypatch.setitem(sys.modules, "umap", None)  # slow

@@ -23,7 +23,13 @@ def new(*arguments: str) -> int:
     return main(["new", "plugin", *arguments])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.slow) if kind == "sampler" else kind
+        for kind in KINDS
+    ],
+)
 def test_an_example_validates_and_passes_the_conformance_kit(
     kind, tmp_path, monkeypatch
 ):
