@@ -15,7 +15,7 @@ from dither.engine.cli import components, main
 from dither.engine.cli.app import PANELS, VERBS
 from dither.engine.config.load_experiment import load_experiment
 from dither.engine.files.checksums import with_checksum
-from dither.engine.runs.compare_runs import compare, read_side
+from dither.engine.runs.diff_runs import differences, read_side
 
 ROOT = Path(__file__).parents[1]
 QUICK = str(ROOT / "experiments/bubble_diagram/quick.toml")
@@ -765,7 +765,7 @@ def test_diff_of_two_runs(here, cli):
     assert found["plugins"]["mine.sha256"] == [None, "f00"]
     assert found["environment"] == {"python": ["3.11.7", "3.12.1"]}
     assert found["git"] == {"commit": ["a" * 40, "b" * 40], "clean": [True, False]}
-    mixed = compare(read_side(here / "one"), read_side(here / "quick.toml"))
+    mixed = differences(read_side(here / "one"), read_side(here / "quick.toml"))
     assert mixed["options"] == {}
     assert not {"environment", "git"} & set(mixed)
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from .engine import (
         Diffusion,
         Experiment,
+        compare,
         draw,
         evaluate,
         load,
@@ -64,6 +65,7 @@ __all__ = [
     "Experiment",
     "Refused",
     "__version__",
+    "compare",
     "draw",
     "evaluate",
     "load",

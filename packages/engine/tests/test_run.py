@@ -21,8 +21,8 @@ def test_a_run_from_start_to_end(start, console, monkeypatch):
     assert code == 0
     names = {path.name for path in directory.iterdir()}
     assert names == {
-        "checkpoints", "experiment.toml", "manifest.json", "metrics.jsonl", "plugins", "resolved.toml", "run.lock",
-        "samples", "summary.json", "tensorboard",
+        "checkpoints", "evaluation", "experiment.toml", "manifest.json", "metrics.jsonl", "plugins", "resolved.toml",
+        "run.lock", "samples", "summary.json", "tensorboard",
     }  # fmt: skip
     lines = [
         (line["step"], line["kind"])

@@ -2,6 +2,7 @@
 # Neither Python nor a wheel takes it; the package itself is in packages/engine.
 from dither.engine import Diffusion as Diffusion
 from dither.engine import Experiment as Experiment
+from dither.engine import compare as compare
 from dither.engine import draw as draw
 from dither.engine import evaluate as evaluate
 from dither.engine import load as load

@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from .runs.system import System
     from .runs.system import System as Diffusion
     from .sampling.session import draw
+    from .sweeps.compare import compare
 
 __all__ = [
     "Diffusion",
     "Experiment",
     "Loaded",
     "System",
+    "compare",
     "draw",
     "evaluate",
     "load",
@@ -34,6 +36,7 @@ MODULES = {
     "Experiment": ("config.experiment", "Experiment"),
     "Loaded": ("config.load_experiment", "Loaded"),
     "System": ("runs.system", "System"),
+    "compare": ("sweeps.compare", "compare"),
     "draw": ("sampling.session", "draw"),
     "evaluate": ("runs.api", "evaluate"),
     "load": ("runs.exports", "load"),

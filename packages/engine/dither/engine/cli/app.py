@@ -88,6 +88,7 @@ PANELS = {
             "run bubble_diagram/quick train.steps=500 model.width=128",
         ),
         "sweep": ("sweeps", "sweep my.toml --sweep 'train.optimizer.lr=[1e-3, 3e-3]'"),
+        "compare": ("compare", "compare my.toml --over process=absorbing,uniform"),
         "validate": ("experiments", "validate my.toml --deep"),
         "resolve": ("experiments", "resolve my.toml train.optimizer --origins"),
         "bench": ("experiments", "bench bubble_diagram/quick --steps 50"),

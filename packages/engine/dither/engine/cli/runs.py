@@ -134,9 +134,9 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """Compare two runs or experiments: options, components, plugins, versions, git."""
-    from ..runs.compare_runs import compare, read_side
+    from ..runs.diff_runs import differences, read_side
 
-    sections = compare(read_side(first, plugins), read_side(second, plugins))
+    sections = differences(read_side(first, plugins), read_side(second, plugins))
     if echo_json(as_json, sections):
         return
     echo(f"{first} -> {second}")

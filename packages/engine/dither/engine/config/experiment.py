@@ -38,6 +38,7 @@ from dither.registry.spec.misfit import Misfit, below
 
 from .component_errors import attribute_errors
 from .options import (
+    Compare,
     Evaluate,
     Sample,
     Sweep,
@@ -83,6 +84,8 @@ class Experiment(Options):
     tracking: Tracking = DEFAULTS
     sweep: Sweep | None = None
     """Values that `dither sweep` tries, one run for each combination."""
+    compare: Compare | None = None
+    """Arms that `dither compare` runs with several seeds."""
 
     def replace(self, *, catalog: Catalog | None = None, **changes: Any) -> Experiment:
         """Return a checked copy with other options: `replace(seed=1, model={"width": 64})`.

@@ -38,7 +38,15 @@ from ..sweeps.points import format_value, short_keys
 from .run_record import PictureFile, RunRecord, read_run
 from .svg import COLOURS, SMOOTHING, curve, line_classes, scatters
 
-__all__ = ["write_report", "write_sweep_page"]
+__all__ = [
+    "Page",
+    "Section",
+    "Table",
+    "format_metric",
+    "write_page",
+    "write_report",
+    "write_sweep_page",
+]
 
 NO_CURVES = "No metric was measured twice."
 NO_METRICS = "Nothing has been measured yet."
@@ -134,16 +142,18 @@ def write_report(paths: Sequence[str | Path], out: str | Path | None = None) -> 
         raise Refused("no point of these sweeps has started", code="not-a-run")
 
     if len(records) == 1:
-        return _write(target or records[0].path / "report.html", run_page(records[0]))
+        return write_page(
+            target or records[0].path / "report.html", run_page(records[0])
+        )
     page = compare_page(records) if len(records) <= MANY else list_page(records)
-    return _write(target or Path("comparison.html"), page)
+    return write_page(target or Path("comparison.html"), page)
 
 
 def write_sweep_page(
     sweep: SweepDirectory, rows: Sequence[dict[str, Any]], path: Path | None = None
 ) -> Path:
     """Write the page of a sweep, by default report.html in it, and return its path."""
-    return _write(path or sweep.path / "report.html", sweep_page(sweep, rows))
+    return write_page(path or sweep.path / "report.html", sweep_page(sweep, rows))
 
 
 def _run_directories(folder: Path) -> Iterable[Path]:
@@ -156,7 +166,8 @@ def _run_directories(folder: Path) -> Iterable[Path]:
     return [run or folder]
 
 
-def _write(path: Path, page: Page) -> Path:
+def write_page(path: Path, page: Page) -> Path:
+    """Write a page atomically; Refused if that is impossible."""
     if is_folder(path):
         raise Refused(
             f"{path} is a folder; give the name of a file", code="unwritable-file"

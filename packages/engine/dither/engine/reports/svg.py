@@ -19,6 +19,7 @@ __all__ = [
     "SMOOTHING",
     "Axis",
     "curve",
+    "forest",
     "line_classes",
     "scatter",
     "scatters",
@@ -52,6 +53,8 @@ LETTER = 6
 """Width of a letter."""
 LINE = 11
 """Height of a line of text."""
+ROW = 28
+"""Height of an arm in a forest plot."""
 GAP = 6
 """Least space between two labels of an axis."""
 
@@ -142,29 +145,31 @@ def curve(
     *,
     baselines: Mapping[str, float] | None = None,
     intervals: Mapping[str, Points] | None = None,
+    bands: bool = False,
 ) -> str:
     """Return an <svg> element with lines over steps, or an empty text if nothing can be drawn.
 
     NaN, inf and huge values are gaps. Baselines are omitted where they would squeeze the lines;
-    `intervals` are (step, half-width of the interval around a line), drawn for a single line only.
+    `intervals` are (step, half-width of the interval around a line), drawn for a single line only,
+    unless `bands`.
     """
     lines: dict[str, Points] = {}
     for name, points in series.items():
         lines[name] = [
             (step, value) for step, value in points if abs(value) < MAX_PLOTTED
         ]
-    # Bands of several lines would cover each other.
-    halves: dict[int, float] = {}
-    if intervals and len(lines) == 1:
-        halves = dict(intervals.get(next(iter(lines)), ()))
+    # Bands of many lines would cover each other.
+    halves: dict[str, dict[int, float]] = {name: {} for name in lines}
+    if intervals and (bands or len(lines) == 1):
+        halves |= {name: dict(intervals.get(name, ())) for name in lines}
 
     steps = []
     values = []
-    for points in lines.values():
+    for name, points in lines.items():
         for step, value in points:
             steps.append(step)
             values.append(value)
-            half = halves.get(step, 0.0)
+            half = halves[name].get(step, 0.0)
             ends = (value - half, value + half)
             values += filter(math.isfinite, ends)
     if not values:
@@ -185,7 +190,7 @@ def curve(
     # Many raw lines would hide the smoothed ones.
     raw = "raw" if sum(map(bool, lines.values())) <= FEW else "raw many"
     for index, (name, points) in enumerate(lines.items()):
-        line = _band(points, halves, x, y)
+        line = _band(points, halves[name], x, y)
         if len(points) > SMOOTHED:
             line += _smoothed_line(name, points, x, y, raw)
         elif points:
@@ -453,6 +458,42 @@ def scatter(dots: Sequence[tuple[Any, float, str]], label: str) -> str:
         parts.append(f'<circle class="dot" {where}><title>{title}</title></circle>')
     lines = max((line for _, line, _ in _arranged(labels)), default=0)
     return _svg(label, parts, more=lines * LINE)
+
+
+def forest(rows: Sequence[tuple[str, float, float, float]], label: str) -> str:
+    """Return an <svg> of (name, difference, low, high) of each arm, and a line at 0; empty without rows."""
+    rows = [row for row in rows if all(map(_plottable, row[1:]))]
+    rows = [row for row in rows if all(map(math.isfinite, row[1:]))]
+    if not rows:
+        return ""
+    ends = [0.0]
+    for _, _, low, high in rows:
+        ends += (low, high)
+    x = Axis(min(ends), max(ends), RIGHT, WIDTH - RIGHT, ratio=math.inf)
+    bottom = TOP + ROW * len(rows)
+
+    parts = []
+    for place, text in x.labels():
+        line = f'x1="{place:.1f}" x2="{place:.1f}" y1="{TOP}" y2="{bottom}"'
+        parts.append(f'<line class="grid" {line}/>')
+        at = f'x="{place:.1f}" y="{bottom + 14}"'
+        parts.append(f'<text class="x" {at}>{text}</text>')
+    zero = f'x1="{x(0):.1f}" x2="{x(0):.1f}" y1="{TOP}" y2="{bottom}"'
+    parts.append(f'<line class="level" {zero}/>')
+
+    for index, (name, difference, low, high) in enumerate(rows):
+        # The name is above its interval, which may be anywhere.
+        top = TOP + ROW * index
+        title = f"<title>{escape(name)}: {difference:+.4g}, {low:+.4g} to {high:+.4g}</title>"
+        middle = top + ROW - 8
+        parts.append(f'<text x="{RIGHT}" y="{top + 10}">{escape(name)}</text>')
+        line = f"{x(low):.1f},{middle} {x(high):.1f},{middle}"
+        dot = f'cx="{x(difference):.1f}" cy="{middle}" r="4"'
+        parts.append(
+            f'<g class="{line_classes(0)}"><polyline points="{line}">{title}</polyline>'
+            f"<circle {dot}>{title}</circle></g>"
+        )
+    return _svg(label, parts, more=bottom + BOTTOM - HEIGHT)
 
 
 def _plottable(value: Any) -> bool:

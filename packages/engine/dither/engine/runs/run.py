@@ -45,12 +45,13 @@ from ..config.plugins import governing_policy_file
 from ..config.provenance import changes, provenance, recorded
 from ..distributed.ranks import Ranks, is_lost_rank, join_ranks
 from ..files.metrics_file import missing_lines
+from ..files.per_sample import write_per_sample
 from ..files.resource_errors import shortage
 from ..files.run_folders import Vanished
 from ..sampling.samples import make_samples, write_samples
 from ..training.device import differences, environment, git_state
 from ..training.diffusion import Diffusion
-from ..training.evaluation import evaluate
+from ..training.evaluation import SampleSums, evaluate
 from ..training.model_summary import require_memory
 from ..training.nan_guard import NonFinite, NonFiniteData, describe_data
 from ..training.shape_check import require_shapes
@@ -541,8 +542,7 @@ class Run:
         settings = self.experiment.evaluate
         if settings.best == "loss" or self.scores.values:
             return
-        size = settings.batch_size or self.experiment.train.batch_size
-        metrics = self._measure(min(settings.samples, size), 1)
+        metrics = self._measure(min(settings.samples, self._evaluation_batch), 1)
         if metrics is not None and settings.best not in metrics:
             metrics = self._measure(settings.samples, settings.repeats)
         if metrics:
@@ -554,9 +554,11 @@ class Run:
         trainer = self.trainer
         self.log.display.doing("evaluating")
         trainer.check()
-        metrics = self._measure(settings.samples, settings.repeats)
+        per_sample: SampleSums = {}
+        metrics = self._measure(settings.samples, settings.repeats, per_sample.update)
         if metrics is None:
             return
+        self._record_per_sample(per_sample)
         self._metrics["valid"] = metrics
         self.log.log(trainer.step, "valid", metrics)
         self.call("after_eval", step=trainer.step, metrics=metrics)
@@ -565,7 +567,35 @@ class Run:
             self.saver.checkpoints.protected_step = trainer.step
             self.save()
 
-    def _measure(self, samples: int, repeats: int) -> dict[str, float] | None:
+    def _record_per_sample(self, per_sample: SampleSums) -> None:
+        """Write the values of the newest evaluation; a full disk does not end the run."""
+        if not self.ranks.is_main:
+            return
+        self._require_directory()
+        try:
+            write_per_sample(
+                self.directory.path,
+                "valid",
+                per_sample,
+                step=self.trainer.step,
+                seed=self.experiment.seed,
+                batch_size=self._evaluation_batch,
+                repeats=self.experiment.evaluate.repeats,
+            )
+        except OSError as error:
+            self.log.display.line(f"no values per sample are stored: {error}")
+
+    @property
+    def _evaluation_batch(self) -> int:
+        experiment = self.experiment
+        return experiment.evaluate.batch_size or experiment.train.batch_size
+
+    def _measure(
+        self,
+        samples: int,
+        repeats: int,
+        per_sample: Callable[[SampleSums], object] = lambda sums: None,
+    ) -> dict[str, float] | None:
         """Return the metrics of the validation split; None if a signal stops it. Collective."""
         metrics = None
         if self._participates:
@@ -573,11 +603,11 @@ class Run:
                 metrics = evaluate(
                     self.averaged,
                     samples=samples,
-                    batch_size=self.experiment.evaluate.batch_size
-                    or self.experiment.train.batch_size,
+                    batch_size=self._evaluation_batch,
                     repeats=repeats,
                     seed=self.experiment.seed,
                     stopped=self._stopping_here,
+                    per_sample=per_sample,
                 )
         shared: dict[str, float] | None = self.ranks.broadcast(metrics)
         return shared

@@ -37,6 +37,7 @@ from .points import format_value, short_keys
 __all__ = [
     "MARK",
     "RESUMABLE",
+    "WEIGHTS_OF",
     "PointFolder",
     "SweepDirectory",
     "columns_of",
@@ -50,6 +51,8 @@ __all__ = [
 
 RESUMABLE = ("waiting", "stopped", "lost", "failed")
 """States of points that `--resume` runs; the others are running, done and pruned."""
+WEIGHTS_OF = "weights.json"
+"""The file of a point that measures the weights of another one."""
 MARK = "sweep.json"
 """The file that identifies a sweep directory."""
 
@@ -111,6 +114,20 @@ class PointFolder:
             return None
         return lock
 
+    def weights_point(self) -> PointFolder | None:
+        """Return the point whose weights this one measures, or None if it trains its own."""
+        try:
+            name = str(json.loads(read_text(self.path / WEIGHTS_OF))["point"])
+            # A name with a separator is refused below.
+            if name in ("", ".", ".."):
+                raise ValueError("not the name of a point")
+            return PointFolder(self.path.with_name(name), {})
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            message = f"{self.path / WEIGHTS_OF} is damaged: {error}"
+            raise Refused(message, code="damaged-file") from None
+
     def run_directory(self) -> Path | None:
         """Return the newest run directory, or None before the first run."""
         runs = [path.parent for path in self.path.glob("*/resolved.toml")]
@@ -130,10 +147,13 @@ class SweepDirectory:
         runs: Path,
         document: Document,
         argv: Sequence[str],
+        kind: str = "sweep",
         **facts: Any,
     ) -> SweepDirectory:
-        """Make a new sweep directory inside `runs`; `facts` are added to sweep.json."""
-        path = runs / f"sweep-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+        """Make a new directory `<kind>-...` inside `runs`; `facts` are added to sweep.json."""
+        path = (
+            runs / f"{kind}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+        )
         given = document.files[-1]
         try:
             path.mkdir(parents=True)

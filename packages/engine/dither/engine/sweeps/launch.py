@@ -24,13 +24,21 @@ from ..files.run_folders import require_folder
 from ..runs.progress import Screen, say
 from ..runs.run_directory import resolved
 from ..runs.signals import STOPPED
-from .directory import MARK, RESUMABLE, SweepDirectory, rows_of, show_rows, write_json
+from .directory import (
+    MARK,
+    RESUMABLE,
+    PointFolder,
+    SweepDirectory,
+    rows_of,
+    show_rows,
+    write_json,
+)
 from .point_process import EXHAUSTED, run_job
 from .points import Point, add_axes, read_points
 from .scheduler import FAILED, PointList, run_points
 from .search import Trials, read_search
 
-__all__ = ["Settings", "check_points", "resume_sweep", "start_sweep"]
+__all__ = ["Settings", "check_points", "resume_sweep", "run_sweep", "start_sweep"]
 
 EXECUTORS = ("processes", "slurm", "local")
 """Own processes, or executors of submitit."""
@@ -40,7 +48,7 @@ MAX_LISTED = 20
 
 @dataclass(frozen=True)
 class Settings:
-    """How to run the points: the options of `dither sweep`, and what writes the report page at the end."""
+    """How to run the points: the options of `dither sweep`; what writes the page at the end, and prints the result."""
 
     jobs: int = 1
     keep_going: bool = True
@@ -49,6 +57,7 @@ class Settings:
     select: tuple[str, ...] = ()
     dry_run: bool = False
     write_page: Callable[[SweepDirectory, list[dict[str, Any]]], object] | None = None
+    show: Callable[[SweepDirectory, Console], object] | None = None
 
     def cluster(self, folder: Path) -> Any:
         """Return an executor of submitit with logs in `folder`, or None for our own processes."""
@@ -178,7 +187,7 @@ def start_sweep(
     sweep.record(
         [sweep.add(point.name, point.by_key, loaded) for point, loaded in points]
     )
-    return _run_sweep(sweep, settings, console)
+    return run_sweep(sweep, settings, console)
 
 
 def _without_repetitions(
@@ -194,10 +203,10 @@ def _without_repetitions(
 
 def resume_sweep(path: Path, settings: Settings, console: Console | None = None) -> int:
     """Run the unfinished points of a sweep directory; return the exit code as `start_sweep`."""
-    return _run_sweep(SweepDirectory.open(path), settings, console or Screen())
+    return run_sweep(SweepDirectory.open(path), settings, console or Screen())
 
 
-def _run_sweep(
+def run_sweep(
     sweep: SweepDirectory,
     settings: Settings,
     console: Console,
@@ -209,13 +218,8 @@ def _run_sweep(
         _submit(sweep, executor, settings.select, console)
         return 0
 
-    source = PointList(sweep.folders())
-    if sweep.facts.get("search"):
-        source = Trials(sweep, console, settings.select)
     try:
-        code = run_points(
-            source, settings.jobs, console, settings.select, settings.keep_going
-        )
+        code = _run_stages(sweep, settings, console)
     except OSError as error:
         require_folder(sweep.path, MARK, "sweep")
         lacking = shortage(error)
@@ -226,8 +230,33 @@ def _run_sweep(
     require_folder(sweep.path, MARK, "sweep")
     rows = rows_of(sweep)
     _write_summary(sweep, rows, settings, console)
-    show_rows(console, rows)
+    if settings.show is None:
+        show_rows(console, rows)
+    else:
+        settings.show(sweep, console)
     return _exit_code(sweep, [row["state"] for row in rows], code, console)
+
+
+def _run_stages(sweep: SweepDirectory, settings: Settings, console: Console) -> int:
+    """Run the points that train, then those that measure the weights of others."""
+    training: list[PointFolder] = []
+    measuring: list[PointFolder] = []
+    for folder in sweep.folders():
+        stage = training if folder.weights_point() is None else measuring
+        stage.append(folder)
+    source = PointList(training)
+    if sweep.facts.get("search"):
+        source = Trials(sweep, console, settings.select)
+
+    codes = []
+    for points in (source, PointList(measuring)):
+        code = run_points(
+            points, settings.jobs, console, settings.select, settings.keep_going
+        )
+        if code == STOPPED or (code and not settings.keep_going):
+            return code
+        codes.append(code)
+    return max(codes)
 
 
 def _write_summary(
@@ -249,6 +278,7 @@ def _exit_code(
     sweep: SweepDirectory, states: Sequence[str], code: int, console: Console
 ) -> int:
     """Return the exit code of a sweep, given that of its own points, and say how to go on."""
+    command = "dither compare" if "compare" in sweep.facts else "dither sweep"
     running = states.count("running")
     if running:
         message = f"another process is running {running} points"
@@ -256,7 +286,7 @@ def _exit_code(
     # Processes that share a search share its trials, too.
     shared = running > 0 and not sweep.facts.get("search")
     if code or shared or set(states) & set(RESUMABLE):
-        say(console, f"resume with: dither sweep --resume {quote(str(sweep.path))}")
+        say(console, f"resume with: {command} --resume {quote(str(sweep.path))}")
 
     if code:
         return code

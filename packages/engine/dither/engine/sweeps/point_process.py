@@ -12,6 +12,7 @@ from pathlib import Path
 
 from dither.registry.config.errors import Refused
 
+from ..files.checksums import checkpoint_folders
 from ..files.resource_errors import shortage
 from ..runs.signals import STOPPED, Stopped, stop_on_signals
 from .directory import PointFolder, now
@@ -87,6 +88,9 @@ def _run(point: PointFolder, select: Sequence[str] | None) -> int:
     from ..config.load_experiment import load_experiment
     from ..runs.run import run
 
+    trained = point.weights_point()
+    if trained is not None:
+        return _measure(point, trained, select)
     run_directory = point.run_directory()
     if run_directory is None:
         file = point.path / "experiment.toml"
@@ -96,6 +100,32 @@ def _run(point: PointFolder, select: Sequence[str] | None) -> int:
         argv = ["--resume", str(run_directory)]
     loaded = load_experiment(file, select=select or None)
     return run(loaded, point.path, ["dither", "run", *argv], run_directory)
+
+
+def _measure(
+    point: PointFolder, trained: PointFolder, select: Sequence[str] | None
+) -> int:
+    """Measure the weights of another point with the experiment of this one."""
+    from ..config.load_experiment import load_experiment
+    from ..runs.measure_run import measure_run
+
+    file = point.path / "experiment.toml"
+    loaded = load_experiment(file, select=select or None)
+    run = trained.run_directory()
+    if run is None or not _is_trained(trained, run, loaded.experiment.train.steps):
+        message = f"point {trained.name}, whose weights this one measures, is not done"
+        raise Refused(message, code="missing-checkpoint")
+    argv = ["dither", "compare", str(file)]
+    measure_run(loaded, run, point.path, argv, warn=_print_error)
+    return 0
+
+
+def _is_trained(point: PointFolder, run: Path, steps: int) -> bool:
+    """Return whether the weights are final, even if the sampler of their own point failed."""
+    if point.status()["state"] == "done":
+        return True
+    newest = next((step for step, _ in checkpoint_folders(run / "checkpoints")), None)
+    return newest == steps
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -30,7 +30,7 @@ __all__ = [
     "sweep_of",
 ]
 
-FIXED = {"sweep", "plugins", "extends", "name"}
+FIXED = {"sweep", "compare", "plugins", "extends", "name"}
 """Top-level keys that cannot be swept."""
 MAX_POINTS = 10_000
 MAX_NAME = 100
@@ -73,7 +73,8 @@ class Point:
 
     def document(self, base: Document) -> Document:
         """Return the experiment at this point; the origin of a swept value is its position in the sweep."""
-        rest = {key: value for key, value in base.tree.items() if key != "sweep"}
+        tables = ("sweep", "compare")
+        rest = {key: value for key, value in base.tree.items() if key not in tables}
         document = Document(deepcopy(rest), list(base.files), dict(base.given))
         # One layer for each value: a message about it then shows its line in the sweep.
         for path, value, place in self.values:

@@ -6,12 +6,14 @@ Letters: B batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused
@@ -38,12 +40,16 @@ from .randomness import Stream, preserved_generators, seed_generators
 __all__ = [
     "NORMAL_95",
     "Intervals",
+    "SampleSums",
     "evaluate",
     "half_width",
     "has_targets",
     "merge_metrics",
     "without_likelihoods",
 ]
+
+SampleSums = dict[str, npt.NDArray[np.float64]]
+"""Numerator and denominator of each sample, 2 x n, by name, for the loss and ratios of sums."""
 
 
 @torch.no_grad()
@@ -55,6 +61,7 @@ def evaluate(
     seed: int = 0,
     split: Split = "valid",
     stopped: Callable[[], bool] = lambda: False,
+    per_sample: Callable[[SampleSums], object] = lambda sums: None,
 ) -> dict[str, float] | None:
     """Return the loss and the metrics of the task, which receive the whole bound if the loss is part of one.
 
@@ -63,7 +70,7 @@ def evaluate(
     evaluations of a run differ by the weights alone; torch's generators are restored at the end.
 
     Each of the first `samples` samples of the split gets `repeats` draws of noise. Once `stopped`,
-    called before every batch, returns True, the result is None.
+    called before every batch, returns True, the result is None. `per_sample` is called at the end.
     """
     if not (count := min(samples, system.task.size(split))):
         return {}
@@ -89,6 +96,7 @@ def evaluate(
                 total = total + measured.total().double()
                 weight = weight + measured.weights.sum().double()
                 bound = system.bounded(clean, measured)
+                intervals.add_loss(rows, measured)
                 for metrics in accumulators:
                     is_last = metrics is accumulators[-1]
                     _update(metrics, (clean, noised, prediction, bound), is_last)
@@ -110,7 +118,9 @@ def evaluate(
         if bad:
             raise NonFiniteData(split, bad, "in their conditions")
     merged = merge_metrics({"loss": loss, **first}, *others, intervals.compute())
-    return without_likelihoods(system, merged)
+    result = without_likelihoods(system, merged)
+    per_sample(intervals.arrays(result))
+    return result
 
 
 def _rows_with_nan(
@@ -228,6 +238,7 @@ def _number(name: str, value: Any) -> float:
     raise Refused(Problem(message, ("evaluate", "metrics"), code="plugin-failed"))
 
 
+LOSS = "loss"
 NORMAL_95 = 1.959963984540054
 """Half-width of the central 95 % interval of the standard normal distribution."""
 
@@ -241,7 +252,7 @@ class Intervals:
 
     def __init__(self, samples: int) -> None:
         self._samples = samples
-        self._sums: dict[str, Float64[Tensor, "2 n"]] = {}
+        self.sums: dict[str, Float64[Tensor, "2 n"]] = {}
 
     def update(
         self,
@@ -251,21 +262,39 @@ class Intervals:
         measured: Measured,
     ) -> None:
         """Add a batch; does nothing if the metrics report no sums per sample."""
-        sums = metrics.per_sample(clean, measured)
-        for name, (numerator, denominator) in sums.items():
-            if name not in self._sums:
-                self._sums[name] = numerator.new_zeros(
-                    2, self._samples, dtype=torch.float64
-                )
-            self._sums[name][:, rows.start : rows.stop] += torch.stack(
-                (numerator.double(), denominator.double())
-            )
+        for name, terms in metrics.per_sample(clean, measured).items():
+            self._add(rows, name, *terms)
+
+    def add_loss(self, rows: range, measured: Measured) -> None:
+        """Add the loss of a batch, which has no interval in the metrics of a run."""
+        losses = (measured.values * measured.weights).flatten(1).sum(1)
+        self._add(rows, LOSS, losses, measured.weights.flatten(1).sum(1))
+
+    def _add(
+        self,
+        rows: range,
+        name: str,
+        numerator: Float[Tensor, " B"],
+        denominator: Float[Tensor, " B"],
+    ) -> None:
+        if name not in self.sums:
+            zeros = numerator.new_zeros(2, self._samples, dtype=torch.float64)
+            self.sums[name] = zeros
+        self.sums[name][:, rows.start : rows.stop] += torch.stack(
+            (numerator.double(), denominator.double())
+        )
+
+    def arrays(self, names: Container[str]) -> SampleSums:
+        """Return the sums of these metrics."""
+        tables = {name: table for name, table in self.sums.items() if name in names}
+        return {name: table.cpu().numpy() for name, table in tables.items()}
 
     def compute(self) -> dict[str, float]:
         """Return `NAME_ci95` for each metric: the half-width of its 95 % confidence interval."""
         return {
             f"{name}_ci95": half_width(*table.cpu())
-            for name, table in self._sums.items()
+            for name, table in self.sums.items()
+            if name != LOSS
         }
 
 

@@ -83,6 +83,7 @@ CODES: dict[str, str] = {
     "non-finite": "A loss, gradient or weight is NaN or inf.",
     "out-of-memory": "The machine or the device has too little memory.",
     "disk-full": "The disk or quota is full.",
+    "not-comparable": "Runs are unfinished, or were not evaluated on the same samples.",
     "unknown-metric": "No metric of this name is computed.",
     "shape-mismatch": "A tensor has another shape than required.",
     # data

@@ -1,4 +1,4 @@
-"""Compare runs and experiments."""
+"""Differences between the options of runs and experiments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..config.paths import not_a_run
 from ..config.provenance import plugin_record
 from .run_directory import flat, read_manifest, resolved_file
 
-__all__ = ["compare", "read_side"]
+__all__ = ["differences", "read_side"]
 
 RECORDED = ("plugins", "environment", "git")
 """Sections of a manifest that are compared."""
@@ -52,7 +52,7 @@ def read_side(path: Path, select: Sequence[str] | None = None) -> Side:
     return side
 
 
-def compare(first: Side, second: Side) -> dict[str, dict[str, tuple[Any, Any]]]:
+def differences(first: Side, second: Side) -> dict[str, dict[str, tuple[Any, Any]]]:
     """Return the differences by section and key as (old, new), with None for a missing value.
 
     Sections that only one side has, such as the git state of a run, are left out.

@@ -1,0 +1,146 @@
+"""`dither compare`: arms of an experiment with several seeds, or finished runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .app import Json, Overrides, PluginNames, Removals, Runs, Words, app
+from .output import echo, echo_json
+
+__all__: list[str] = []
+
+
+@app.command()
+def compare(
+    targets: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="FILE or RUN...",
+            help="An experiment file; or finished runs, or the directory of a comparison.",
+            show_default=False,
+        ),
+    ] = None,
+    over: Annotated[
+        Words,
+        typer.Option(
+            "--over",
+            metavar="KEY=A,B",
+            help="An axis of arms (repeatable); * is every compatible component.",
+        ),
+    ] = None,
+    arms: Annotated[
+        Words,
+        typer.Option(
+            "--arm", metavar="'NAME: KEY=VALUE ...'", help="An arm (repeatable)."
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", min=1, max=1000, help="Runs of each arm.")
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against", metavar="ARM", help="Reference; the default is the first arm."
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            "--metric",
+            metavar="KIND/NAME",
+            help="By default the first headline of the task.",
+        ),
+    ] = None,
+    overrides: Overrides = None,
+    removals: Removals = None,
+    plugins: PluginNames = None,
+    runs: Runs = Path("runs"),
+    resume: Annotated[
+        Path | None,
+        typer.Option("--resume", metavar="COMPARISON", help="Run unfinished points."),
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", min=1, help="Simultaneous runs.")
+    ] = 1,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only validate and list the arms.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Write the page of finished runs."),
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Compare arms over seeds: difference, 95 % interval, verdict.
+
+    The difference of an arm to the reference is better or worse if its p-value over seeds and
+    samples, after Holm's correction, is at most 5 %.
+    """
+    from dither.registry.config.document import find_experiment
+    from dither.registry.config.errors import Refused
+    from dither.registry.files.lookup import is_folder
+
+    from ..reports.comparison_page import write_comparison_page, write_page_of
+    from ..runs.progress import Screen
+    from ..sweeps.arms import arm_layers
+    from ..sweeps.compare import (
+        compare_runs,
+        is_comparison,
+        open_comparison,
+        prepare_comparison,
+        read_comparison,
+        start_comparison,
+    )
+    from ..sweeps.comparison import show_comparison
+    from ..sweeps.launch import Settings
+
+    settings = Settings(
+        jobs=jobs,
+        select=tuple(plugins or ()),
+        dry_run=dry_run,
+        write_page=write_comparison_page,
+    )
+    if (resume is None) == (not targets):
+        raise Refused("give an experiment file, runs, or --resume DIR", code="usage")
+    # Options of new runs have no effect on finished ones.
+    of_runs = [*(over or ()), *(arms or ()), *(overrides or ()), *(removals or ())]
+    if resume is not None:
+        if of_runs or seeds:
+            raise Refused("--resume takes only --jobs and -p", code="usage")
+        return start_comparison(open_comparison(resume), settings)
+
+    assert targets
+    first = targets[0]
+    if len(targets) == 1 and not is_folder(first):
+        if as_json:
+            message = "--json requires finished runs or the directory of a comparison"
+            raise Refused(message, code="usage")
+        options = {"seeds": seeds, "against": against, "metric": metric}
+        sweep = prepare_comparison(
+            find_experiment(first),
+            overrides or (),
+            removals or (),
+            arm_layers(over or (), arms or ()),
+            {key: value for key, value in options.items() if value is not None},
+            runs=runs,
+            argv=["dither", *sys.argv[1:]],
+            settings=settings,
+            console=Screen(),
+        )
+        return 0 if sweep is None else start_comparison(sweep, settings)
+    if of_runs or seeds:
+        message = "--over, --arm, --set and --seeds require one experiment file"
+        raise Refused(message, code="usage")
+    if len(targets) == 1 and is_comparison(first):
+        comparison = read_comparison(open_comparison(first), metric, against)
+    else:
+        comparison = compare_runs(targets, metric, against)
+    if not echo_json(as_json, comparison.records()):
+        show_comparison(Screen(), comparison)
+    if out is not None:
+        echo(write_page_of(comparison, out), err=True)
+    return 0

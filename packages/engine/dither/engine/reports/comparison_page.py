@@ -1,0 +1,156 @@
+"""The page of a comparison: verdicts, forest plot, learning curves with bands, cost beside quality."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dither.registry.config.errors import Refused
+
+from ..sweeps.compare import read_comparison
+from ..sweeps.comparison import Comparison, Row, row_texts
+from ..sweeps.directory import SweepDirectory
+from .pages import Page, Section, Table, format_metric, write_page
+from .run_record import read_run
+from .svg import Points, curve, forest
+
+__all__ = ["write_comparison_page", "write_page_of"]
+
+HEAD = (
+    "arm",
+    "seeds",
+    "mean",
+    "sd of seeds",
+    "difference",
+    "95 % interval",
+    "p (Holm)",
+    "verdict",
+)
+COSTS = {
+    "parameters": "parameters",
+    "steps": "steps",
+    "seconds": "seconds of training",
+    "calls": "model calls per sample",
+}
+"""Costs of an arm, and their heads."""
+CURVES = ("train/loss", "valid/loss")
+"""Curves besides that of the metric."""
+
+
+def write_comparison_page(sweep: SweepDirectory, rows: list[dict[str, Any]]) -> object:
+    """Write report.html of a comparison, from its finished runs; `rows` are those of its points."""
+    try:
+        comparison = read_comparison(sweep)
+    except Refused:
+        # No run is finished: there is nothing to show yet.
+        return None
+    command = shlex.join(map(str, sweep.facts.get("argv") or []))
+    page = comparison_page(comparison, command)
+    failed = [row for row in rows if row["state"] in ("failed", "lost")]
+    page.problems = [f"{row['name']}: {row['reason']}" for row in failed]
+    page.problems_title = "Failed or lost"
+    return write_page(sweep.path / "report.html", page)
+
+
+def write_page_of(comparison: Comparison, path: Path) -> Path:
+    """Write the page of a comparison of finished runs."""
+    return write_page(path, comparison_page(comparison))
+
+
+def comparison_page(comparison: Comparison, command: str = "") -> Page:
+    rows = comparison.rows
+    quality = Table([row_texts(row) for row in rows], HEAD, numeric=range(1, 7))
+    reference = rows[0].name
+    effects = []
+    for row in rows[1:]:
+        if row.effect is not None:
+            effect = row.effect
+            effects.append((row.name, effect.difference, effect.low, effect.high))
+    plot = forest(effects, f"{comparison.metric}: difference to {reference}")
+    names = [row.name for row in rows]
+    left_out = list(comparison.rejected.items())
+    sections = [
+        Section("Verdicts", "; ".join(comparison.notes), table=quality),
+        Section(
+            "Differences",
+            f"{comparison.metric}: difference to {reference}, 95 % intervals.",
+            charts=[(comparison.metric, plot)] if plot else (),
+        ),
+        Section("Cost", table=_costs(rows, comparison.metric)),
+        Section(
+            "Learning curves",
+            "Mean over seeds; bands are one standard deviation.",
+            legend=names,
+            charts=_curves(rows, comparison.metric),
+        ),
+        Section(
+            "Left out",
+            table=Table([(name, "; ".join(reasons)) for name, reasons in left_out]),
+        ),
+        Section("Runs", table=Table(_run_rows(rows), ("arm", "run"))),
+    ]
+    if not left_out:
+        sections = [section for section in sections if section.title != "Left out"]
+    better = f"; {comparison.better} is better" if comparison.better else ""
+    return Page(
+        f"{len(rows)} arms",
+        sections,
+        subtitle=f"{comparison.metric}{better}",
+        command=command,
+    )
+
+
+def _run_rows(rows: Iterable[Row]) -> list[tuple[str, str]]:
+    lines = []
+    for row in rows:
+        lines += [(row.name, str(run)) for run in row.runs]
+    return lines
+
+
+def _costs(rows: Sequence[Row], metric: str) -> Table:
+    """Return the cost of each arm beside its quality."""
+    names = [name for name in COSTS if any(name in row.costs for row in rows)]
+    cells = []
+    for row in rows:
+        texts = [row.name, ""]
+        if len(row.scores.values):
+            texts = [row.name, format_metric(row.scores.mean)]
+        cells.append([*texts, *(format_metric(row.costs.get(name)) for name in names)])
+    head = ("arm", metric, *(COSTS[name] for name in names))
+    return Table(cells, head, numeric=range(1, len(head)))
+
+
+def _curves(rows: Sequence[Row], metric: str) -> list[tuple[str, str]]:
+    """Return name and SVG of the learning curves of the metric and the losses."""
+    records = [[read_run(path) for path in row.runs] for row in rows]
+    charts = []
+    for name in dict.fromkeys((metric, *CURVES)):
+        kind, _, plain = name.partition("/")
+        lines: dict[str, Points] = {}
+        bands: dict[str, Points] = {}
+        for row, of_arm in zip(rows, records, strict=True):
+            curves = [record.curves.get(kind, {}).get(plain, []) for record in of_arm]
+            lines[row.name], bands[row.name] = _mean_curve(curves)
+        # A curve of one evaluation is in the table.
+        if max(map(len, lines.values()), default=0) > 1:
+            charts.append((name, curve(lines, intervals=bands, bands=True)))
+    return [(name, svg) for name, svg in charts if svg]
+
+
+def _mean_curve(curves: Sequence[Points]) -> tuple[Points, Points]:
+    """Return mean and standard deviation over seeds of the steps that all curves have."""
+    tables = [dict(points) for points in curves]
+    means = []
+    deviations = []
+    for step in tables[0] if tables else ():
+        values = [table.get(step, math.nan) for table in tables]
+        if all(map(math.isfinite, values)):
+            means.append((step, float(np.mean(values))))
+            if len(values) > 1:
+                deviations.append((step, float(np.std(values, ddof=1))))
+    return means, deviations

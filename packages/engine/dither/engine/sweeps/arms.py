@@ -1,0 +1,305 @@
+"""The arms of a comparison: products of axes and named arms, each validated with the experiment."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import shlex
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dither.registry.config.document import Document, Layer
+from dither.registry.config.errors import Problem, Refused, did_you_mean, dotted
+from dither.registry.config.validation import validate
+from dither.registry.kinds import KINDS, known_kind
+from dither.registry.plugins.catalog import Catalog
+from dither.registry.plugins.manager import Plugins
+from dither.registry.spec.base import Options
+from dither.registry.spec.misfit import Path
+
+from ..config.load_experiment import Loaded, check_experiment
+from ..config.options import Compare
+from ..runs.run_directory import resolved
+from .points import Point, format_value, iter_keys, key_error, make_point, short_keys
+
+__all__ = [
+    "Arm",
+    "Rejected",
+    "arm_layers",
+    "compare_of",
+    "read_arms",
+    "require_arm",
+    "training_key",
+]
+
+BASE = "base"
+"""Name of the experiment itself, the first arm if there are no axes."""
+MAX_ARMS = 1000
+MISTAKES = frozenset(
+    {
+        "ambiguous-component",
+        "invalid-value",
+        "out-of-range",
+        "unknown-component",
+        "unknown-key",
+        "unknown-value",
+        "wrong-kind",
+        "wrong-type",
+    }
+)
+"""Codes of problems that are mistakes of the user, not incompatible components."""
+UNTRAINED = ("name", "sampler", "sample", "tracking", "sweep", "compare")
+"""Tables that have no effect on the weights."""
+Value = tuple[Path, Any, Path | None]
+"""Key, value, and its path in the document if it has one."""
+
+
+class _CompareTable(Options):
+    """The part of an experiment file that defines a comparison."""
+
+    compare: Compare
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A variant of an experiment.
+
+    Attributes:
+        values: As in `Point`.
+        tried: Whether the arm has a component of an axis "*", which need not be compatible.
+    """
+
+    name: str
+    values: tuple[Value, ...]
+    tried: bool = False
+
+    @property
+    def by_key(self) -> dict[str, Any]:
+        return {dotted(path): value for path, value, _ in self.values}
+
+    def point(self, number: str, seed: int) -> Point:
+        return make_point(number, [*self.values, (("seed",), seed, None)])
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """An arm that is left out, and why."""
+
+    name: str
+    reasons: tuple[str, ...]
+
+
+def arm_layers(over: Iterable[str], arms: Iterable[str]) -> Iterator[Layer]:
+    """Yield `[compare]` tables of axes `key=a,b` of --over, and arms `name: key=value ...` of --arm."""
+    for text in over:
+        given = text.partition("=")[2]
+        for path, (_, values) in iter_keys(Layer.override(text).tree, ()):
+            tree = {dotted(path): _axis(given, values)}
+            yield Layer(f"--over {text}"[:100], {"compare": {"over": tree}})
+    for text in arms:
+        name, colon, words = text.partition(":")
+        if not colon or not name.strip() or "=" in name:
+            message = f'--arm: expected "name: key=value ...", got "{text[:100]}"'
+            raise Refused(message, code="usage")
+        changes: dict[str, Any] = {}
+        for word in shlex.split(words, posix=False):
+            for path, (_, value) in iter_keys(Layer.override(word).tree, ()):
+                changes[dotted(path)] = value
+        tree = {"compare": {"arms": {name.strip(): changes}}}
+        yield Layer(f"--arm {text}"[:100], tree)
+
+
+def _axis(given: str, value: Any) -> Any:
+    """Return the values of an axis: "*", a TOML array, or texts between commas."""
+    if given.strip() == "*" or isinstance(value, list):
+        return value
+    try:
+        # Commas inside of strings and tables separate nothing.
+        values: list[Any] = tomllib.loads(f"values = [{given}]")["values"]
+        return values
+    except tomllib.TOMLDecodeError:
+        texts = [text.strip() for text in given.split(",")]
+        return [Layer.override(f"value={text}").tree["value"] for text in texts]
+
+
+def compare_of(document: Document) -> Compare:
+    """Validate the `[compare]` table alone; Refused if there is no arm."""
+    table = document.at(("compare",))
+    compare = Compare()
+    if table is not None:
+        alone = Document({"compare": table}, list(document.files), document.given)
+        compare = validate(_CompareTable, alone).compare
+    if not (compare.over or compare.arms):
+        hint = "add --over KEY=A,B; or [compare.over] with a line such as process = "
+        hint += '["absorbing", "uniform"]'
+        problem = Problem("nothing to compare", help=hint, code="missing-key")
+        raise Refused(problem)
+    return compare
+
+
+def read_arms(
+    document: Document, plugins: Plugins, compare: Compare
+) -> tuple[list[tuple[Arm, Loaded]], list[Rejected]]:
+    """Return the valid arms with their experiments, and those left out.
+
+    Raises:
+        Refused: A mistake in a key or value, names that occur twice, or fewer than two valid arms.
+    """
+    arms = [
+        *_products(document, plugins.catalog, compare),
+        *_named_arms(document, compare),
+    ]
+    names = [arm.name for arm in arms]
+    repeated = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if repeated:
+        message = f"arms of the same name: {', '.join(repeated)}"
+        raise Refused(message, code="duplicate")
+
+    valid = []
+    rejected = []
+    problems: dict[str, Problem] = {}
+    mistakes: dict[str, Problem] = {}
+    for arm in arms:
+        try:
+            point = Point("", arm.values)
+            valid.append((arm, check_experiment(point.document(document), plugins)))
+        except Refused as refused:
+            reasons = [problem.message for problem in refused.problems]
+            rejected.append(Rejected(arm.name, tuple(dict.fromkeys(reasons))))
+            named = {str(problem): problem for problem in refused.problems}
+            problems |= named
+            if not arm.tried:
+                mistakes |= _mistakes(named)
+    # What is wrong in all arms is wrong in the file.
+    if not valid:
+        mistakes = _mistakes(problems) or problems
+    if mistakes:
+        raise Refused([*mistakes.values()])
+    if len(valid) < 2:
+        reasons = [f"{arm.name}: {'; '.join(arm.reasons)}" for arm in rejected]
+        hint = "\n".join(["a comparison needs two arms or more", *reasons])
+        message = f"only one arm is valid: {valid[0][0].name}"
+        raise Refused(Problem(message, help=hint, code="misfit"))
+    return _with_equal_batches(valid), rejected
+
+
+def _mistakes(problems: Mapping[str, Problem]) -> dict[str, Problem]:
+    return {
+        text: problem for text, problem in problems.items() if problem.code in MISTAKES
+    }
+
+
+def _products(document: Document, catalog: Catalog, compare: Compare) -> Iterator[Arm]:
+    """Yield an arm for each combination of the axes, the last one fastest; or the experiment itself."""
+    if not compare.over:
+        yield Arm(BASE, ())
+        return
+    axes: list[list[tuple[Value, bool]]] = []
+    paths: list[Path] = []
+    for path, (place, given) in iter_keys(compare.over, ("compare", "over")):
+        _require_key(path, place, document)
+        paths.append(path)
+        axes.append(list(_axis_values(path, place, given, document, catalog)))
+    count = math.prod(map(len, axes))
+    if count > MAX_ARMS:
+        message = f"{count:,} arms; at most {MAX_ARMS:,} are allowed"
+        raise Refused(message, code="too-large")
+
+    keys = short_keys(paths)
+    for combination in itertools.product(*axes):
+        words = []
+        for key, axis, ((path, value, _), _) in zip(
+            keys, axes, combination, strict=True
+        ):
+            # An axis of one value is the same in all arms.
+            if len(axis) == 1 and count > 1:
+                continue
+            is_component = path[-1] in KINDS
+            text = format_value(value)
+            words.append(text if is_component else f"{key}={text}")
+        values = tuple(
+            sorted((value for value, _ in combination), key=lambda value: len(value[0]))
+        )
+        tried = any(tried for _, tried in combination)
+        yield Arm(", ".join(words), values, tried)
+
+
+def _axis_values(
+    path: Path, place: Path, given: Any, document: Document, catalog: Catalog
+) -> Iterator[tuple[Value, bool]]:
+    """Yield the values of an axis, and whether they come from "*"."""
+    if given == "*":
+        for part in catalog.parts(known_kind(str(path[-1]))):
+            yield (path, _component(path, part.name, document), None), True
+        return
+    if not isinstance(given, list) or not given:
+        message = f'expected a list of values or "*", got {given!r}'
+        origin = document.origin(place)
+        raise Refused(Problem(message, place, origin, code="wrong-type"))
+    for index, value in enumerate(given):
+        yield (path, _component(path, value, document), (*place, index)), False
+
+
+def _component(path: Path, value: Any, document: Document) -> Any:
+    """Return a component as a table, so that one of the experiment keeps its options."""
+    current = document.at(path)
+    if isinstance(current, dict) and "use" in current and isinstance(value, str):
+        return {"use": value}
+    return value
+
+
+def _named_arms(document: Document, compare: Compare) -> Iterator[Arm]:
+    for name, table in compare.arms.items():
+        place: Path = ("compare", "arms", name)
+        values: list[Value] = []
+        for path, (inner, value) in iter_keys(table, place):
+            _require_key(path, inner, document)
+            values.append((path, _component(path, value, document), inner))
+        yield Arm(name, tuple(sorted(values, key=lambda value: len(value[0]))))
+
+
+def _require_key(path: Path, place: Path, document: Document) -> None:
+    reason = key_error(path)
+    if path == ("seed",):
+        reason = "every arm has the same seeds: --seeds N"
+    if reason:
+        problem = Problem(reason, path, document.origin(place), code="invalid-value")
+        raise Refused(problem)
+
+
+def _with_equal_batches(
+    arms: Sequence[tuple[Arm, Loaded]],
+) -> list[tuple[Arm, Loaded]]:
+    """Return arms of one batch size of evaluation, of which the noise is a function."""
+    first = arms[0][1].experiment
+    size = first.evaluate.batch_size or first.train.batch_size
+    equal = []
+    for arm, loaded in arms:
+        evaluate = loaded.experiment.evaluate
+        if evaluate.batch_size is None:
+            evaluate = evaluate.model_copy(update={"batch_size": size})
+        experiment = loaded.experiment.model_copy(update={"evaluate": evaluate})
+        equal.append((arm, replace(loaded, experiment=experiment)))
+    return equal
+
+
+def training_key(loaded: Loaded) -> str:
+    """Return a text that is the same for experiments with the same weights."""
+    tree = resolved(loaded)
+    ignored = set(UNTRAINED)
+    # An evaluation may end the run.
+    if loaded.experiment.evaluate.patience is None:
+        ignored.add("evaluate")
+    trained = {key: value for key, value in tree.items() if key not in ignored}
+    return json.dumps(trained, sort_keys=True, default=str)
+
+
+def require_arm(name: str, names: Sequence[str], option: str) -> None:
+    """Refuse the name of an arm that does not exist."""
+    if name not in names:
+        hint = did_you_mean(name, names, f"known: {'; '.join(names)}")
+        message = f'{option}: unknown arm "{name}"'
+        raise Refused(Problem(message, help=hint, code="unknown-value"))
