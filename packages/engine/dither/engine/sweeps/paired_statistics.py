@@ -212,10 +212,9 @@ def _more_seeds(effect: Effect, arms: int) -> int | None:
     """Return the further seeds with which a difference as estimated has power `POWER`."""
     from scipy import stats
 
-    for seeds in range(effect.seeds + 1, MAX_SEEDS + 1):
-        error = math.sqrt(effect.seed_variance / seeds + effect.sample_variance)
-        level = float(stats.t.ppf(1 - LEVEL / 2 / arms, seeds - 1))
-        power = float(stats.t.ppf(POWER, seeds - 1))
-        if abs(effect.difference) >= (level + power) * error:
-            return seeds - effect.seeds
-    return None
+    seeds = np.arange(effect.seeds + 1, MAX_SEEDS + 1)
+    errors = np.sqrt(effect.seed_variance / seeds + effect.sample_variance)
+    level = stats.t.ppf(1 - LEVEL / 2 / arms, seeds - 1)
+    power = stats.t.ppf(POWER, seeds - 1)
+    enough = seeds[abs(effect.difference) >= (level + power) * errors]
+    return int(enough[0]) - effect.seeds if enough.size else None

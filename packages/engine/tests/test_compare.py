@@ -1,0 +1,323 @@
+"""`dither compare`: arms, runs with shared weights, the table, finished runs, resumption."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+
+import numpy as np
+import pytest
+
+import dither
+from dither.engine.cli import main
+from dither.engine.config.load_experiment import open_experiment
+from dither.engine.files.per_sample import per_sample_file, read_per_sample
+from dither.engine.runs.measure_run import measure_run
+from dither.engine.sweeps import compare as comparing
+from dither.engine.sweeps.arms import arm_layers, compare_of, read_arms, training_key
+from dither.engine.sweeps.directory import PointFolder
+from dither.registry.config.errors import Refused
+
+LR = "train.optimizer.lr"
+
+
+@pytest.fixture(autouse=True)
+def _only_the_engine(monkeypatch):
+    monkeypatch.setenv("DITHER_PLUGINS", "engine")
+
+
+@pytest.fixture
+def read(experiment_file):
+    """Return the valid arms and those left out."""
+
+    def arms(over=(), named=(), text="", select=("engine",)):
+        experiment_file.write_text(experiment_file.read_text() + text)
+        document, plugins = open_experiment(experiment_file, select=list(select))
+        for layer in arm_layers(over, named):
+            document.merge(layer)
+        return read_arms(document, plugins, compare_of(document))
+
+    return arms
+
+
+def codes(work):
+    with pytest.raises(Refused) as info:
+        work()
+    return {problem.code for problem in info.value.problems}
+
+
+# arms
+
+
+def test_arms_are_the_product_of_axes_then_named_ones(read):
+    over = [f"{LR}=0.02,0.1", "sampler.steps=2,4", "train.ema=0.5"]
+    arms, rejected = read(over, ["wide: model.width=16 train.steps=5"])
+    assert [arm.name for arm, _ in arms] == [
+        "lr=0.02, steps=2",
+        "lr=0.02, steps=4",
+        "lr=0.1, steps=2",
+        "lr=0.1, steps=4",
+        "wide",
+    ]
+    assert rejected == []
+    experiments = [loaded.experiment for _, loaded in arms]
+    assert [e.sampler.steps for e in experiments] == [2, 4, 2, 4, 4]
+    assert [e.train.ema for e in experiments] == [0.5, 0.5, 0.5, 0.5, 0.9]
+    assert experiments[-1].model.width == 16
+    # Arms that differ in sampling only have the same weights.
+    assert len({training_key(loaded) for _, loaded in arms}) == 3
+
+
+def test_the_table_of_a_file_says_the_same(read):
+    arms, _ = read(
+        text=f"""
+        [compare]
+        seeds = 3
+        over = {{ "{LR}" = [0.02, 0.1] }}
+        [compare.arms.wide]
+        model.width = 16
+        """
+    )
+    assert [arm.name for arm, _ in arms] == ["lr=0.02", "lr=0.1", "wide"]
+
+
+def test_without_axes_the_experiment_is_the_first_arm(read):
+    arms, _ = read(named=["few: sampler.steps=1"])
+    assert [arm.name for arm, _ in arms] == ["base", "few"]
+
+
+def test_a_component_keeps_the_options_of_the_experiment(read, experiment_file):
+    text = experiment_file.read_text()
+    table = 'sampler = { use = "toy-walk", steps = 7 }'
+    experiment_file.write_text(text.replace('sampler = "toy-walk"', table))
+    arms, _ = read(["sampler=toy-walk"], ["two: sampler.steps=2"])
+    assert [loaded.experiment.sampler.steps for _, loaded in arms] == [7, 2]
+
+
+def test_the_noise_of_arms_with_other_batches_is_the_same(read):
+    arms, _ = read(["train.batch_size=8,4"])
+    assert [loaded.experiment.evaluate.batch_size for _, loaded in arms] == [8, 8]
+
+
+def test_incompatible_arms_are_left_out_with_the_reason(read):
+    plugins = ("engine", "processes")
+    arms, rejected = read(["sampler=toy-walk,ddim,ancestral"], select=plugins)
+    assert [arm.name for arm, _ in arms] == ["toy-walk", "ancestral"]
+    assert [arm.name for arm in rejected] == ["ddim"]
+    assert "ddim" in rejected[0].reasons[0]
+    arms, rejected = read(["sampler=*"], select=plugins)
+    assert {"toy-walk", "ancestral"} <= {arm.name for arm, _ in arms}
+    assert "ddim" in {arm.name for arm in rejected}
+
+
+@pytest.mark.parametrize(
+    ("over", "named", "code"),
+    [
+        (["sampler=toy-walk,toy-wolk"], [], "unknown-component"),
+        (["sampler=*", "proces=a,b"], [], "unknown-key"),
+        ([f"{LR}=0.1,fast"], [], "wrong-type"),
+        (["seed=1,2"], [], "invalid-value"),
+        (["name=a,b"], [], "invalid-value"),
+        (["compare.seeds=1,2"], [], "invalid-value"),
+        ([LR], [], "usage"),
+        ([f"{LR}=*"], [], "unknown-value"),
+        ([f"{LR}=[]"], [], "wrong-type"),
+        ([f"{LR}=0.1,0.1"], [], "duplicate"),
+        ([f"{LR}=0.1"], [], "misfit"),
+        ([], ["train.steps=3"], "usage"),
+        ([], [], "missing-key"),
+    ],
+)
+def test_mistakes_are_refused_before_anything_runs(read, over, named, code):
+    assert code in codes(lambda: read(over, named))
+
+
+# values per sample
+
+
+def test_a_run_stores_the_values_of_each_sample(start):
+    _, run = start()
+    stored = read_per_sample(run, "valid")
+    assert (stored.step, stored.seed, stored.samples) == (20, 3, 13)
+    summary = json.loads((run / "summary.json").read_text())
+    above, below = stored.of("loss").sum(1)
+    assert above / below == pytest.approx(summary["figures"]["valid"]["loss"])
+
+
+def test_damaged_values_are_refused_and_nothing_is_unpickled(start):
+    _, run = start("train.steps=1")
+    path = per_sample_file(run, "valid")
+    content = path.read_bytes()
+    damages = [content[:100], b"", content.replace(b"<f8", b"<f9")]
+    for damage in damages:
+        path.write_bytes(damage)
+        assert codes(lambda: read_per_sample(run, "valid")) == {"damaged-file"}
+    arrays = dict(step=1, seed=1, batch_size=1, repeats=1, names=np.array([print]))
+    np.savez(path, allow_pickle=True, sums=np.zeros((1, 2, 3)), **arrays)
+    assert codes(lambda: read_per_sample(run, "valid")) == {"damaged-file"}
+    # A compressed file may expand to any size.
+    arrays["names"] = np.array(["loss"])
+    np.savez_compressed(path, sums=np.zeros((1, 2, 3)), **arrays)
+    assert zipfile.is_zipfile(path)
+    assert codes(lambda: read_per_sample(run, "valid")) == {"damaged-file"}
+    path.unlink()
+    assert read_per_sample(run, "valid") is None
+
+
+def test_a_measured_run_has_the_evaluation_of_its_weights(start, load, tmp_path):
+    _, run = start()
+    measured = measure_run(load(), run, tmp_path / "measured", ["test"], print)
+    first = read_per_sample(run, "valid")
+    second = read_per_sample(measured, "valid")
+    assert np.array_equal(first.sums, second.sums)
+    figures = [
+        json.loads((path / "summary.json").read_text())["figures"]
+        for path in (run, measured)
+    ]
+    assert figures[0] == figures[1]
+    fewer = load("sampler.steps=1")
+    other = measure_run(fewer, run, tmp_path / "measured", ["test"], print)
+    calls = json.loads((other / "summary.json").read_text())["figures"]["sample"]
+    assert calls["model_calls_per_sample"] == 2
+
+
+# finished runs
+
+
+@pytest.fixture
+def runs(start):
+    """Two arms with two seeds each."""
+    made = {}
+    for seed in (3, 4):
+        for lr in (0.02, 0.1):
+            made[lr, seed] = start(f"seed={seed}", f"{LR}={lr}", "train.steps=4")[1]
+    return made
+
+
+def test_finished_runs_are_grouped_by_options_and_paired_by_seed(runs):
+    table = dither.compare(list(runs.values()))
+    assert [row.name for row in table.rows] == ["lr=0.02", "lr=0.1"]
+    assert (table.metric, table.better) == ("valid/loss", "lower")
+    means = []
+    for lr in (0.02, 0.1):
+        losses = []
+        for seed in (3, 4):
+            summary = json.loads((runs[lr, seed] / "summary.json").read_text())
+            losses.append(summary["figures"]["valid"]["loss"])
+        means.append(np.mean(losses))
+    first, second = table.records()
+    assert (first["mean"], second["mean"]) == pytest.approx(tuple(means))
+    assert second["difference"] == pytest.approx(means[1] - means[0], abs=1e-6)
+    assert second["low"] < second["difference"] < second["high"]
+    assert second["verdict"] in ("better", "worse", "not distinguishable")
+    assert (second["seeds"], second["steps"]) == (2, 4)
+    assert "lr=0.1" in str(table)
+
+    turned = dither.compare(list(runs.values()), against="lr=0.1")
+    assert turned.rows[0].name == "lr=0.1"
+    assert turned.rows[1].effect.difference == pytest.approx(-second["difference"])
+    assert codes(lambda: dither.compare(list(runs.values()), against="x")) == {
+        "unknown-value"
+    }
+    other = dither.compare(list(runs.values()), metric="sample/in_order")
+    assert other.better is None
+    assert codes(lambda: dither.compare(list(runs.values()), metric="valid/x")) == {
+        "unknown-metric"
+    }
+
+
+def test_one_seed_gives_no_verdict(runs, capsys, tmp_path):
+    paths = [str(runs[lr, 3]) for lr in (0.02, 0.1)]
+    page = tmp_path / "page.html"
+    assert main(["compare", *paths, "--json", "--out", str(page)]) == 0
+    _, record = json.loads(capsys.readouterr().out)
+    assert record["verdict"] == "seeds unknown"
+    assert math.isfinite(record["low"])
+    assert "<svg" in page.read_text()
+
+
+def test_runs_of_equal_options_are_arms_of_one_seed(runs):
+    table = dither.compare([runs[0.02, 3], runs[0.02, 4]])
+    assert [row.effect and row.effect.verdict for row in table.rows] == [
+        None,
+        "seeds unknown",
+    ]
+
+
+def test_runs_that_cannot_be_compared_are_refused(runs, start, tmp_path):
+    first = runs[0.02, 3]
+    _, other = start("task.size=30", "train.steps=1")
+    assert codes(lambda: dither.compare([first, other])) == {"not-comparable"}
+    _, fewer = start("evaluate.samples=5", "train.steps=1")
+    assert codes(lambda: dither.compare([first, fewer])) == {"not-comparable"}
+    assert codes(lambda: dither.compare([first])) == {"usage"}
+    assert codes(lambda: dither.compare([first, tmp_path])) == {"not-a-run"}
+    (first / "summary.json").unlink()
+    assert codes(lambda: dither.compare([first, runs[0.1, 3]])) == {"not-comparable"}
+
+
+# the command
+
+
+def test_a_dry_run_lists_the_arms(experiment_file, tmp_path, capfd):
+    runs = tmp_path / "runs"
+    words = ["compare", str(experiment_file), "--over", f"{LR}=0.02,0.1", "--dry-run"]
+    assert main([*words, "--runs", str(runs)]) == 0
+    assert "lr=0.1" in capfd.readouterr().out
+    assert not runs.exists()
+    for wrong in (["--against", "x"], ["--json"], ["--resume", "x"]):
+        assert main([*words, *wrong]) == 2
+    assert main(["compare"]) == 2
+    assert main(["compare", str(tmp_path), "--seeds", "3"]) == 2
+
+
+def test_the_name_of_a_point_with_weights_is_not_a_path(tmp_path):
+    for name in ("../x", "..", "/x", ""):
+        (tmp_path / "weights.json").write_text(json.dumps({"point": name}))
+        assert codes(PointFolder(tmp_path, {}).weights_point) == {"damaged-file"}
+
+
+@pytest.mark.slow
+def test_a_comparison_is_stopped_resumed_and_complete(experiment_file, tmp_path, capfd):
+    runs = tmp_path / "runs"
+    words = ["--over", "sampler.steps=2,1,x", "--seeds", "2", "--runs", str(runs)]
+    program = "from dither.engine.cli import main; raise SystemExit(main())"
+    assert main(["compare", str(experiment_file), *words]) == 2, "a wrong value"
+    words[1] = "sampler.steps=2,1"
+    command = [sys.executable, "-c", program, "compare", str(experiment_file), *words]
+    command += ["--set", "train.steps=1500", "--set", "train.checkpoint_every=1000"]
+    environment = {**os.environ, "DITHER_PLUGINS": "engine"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
+    # In the middle of the training of the first point.
+    for _ in range(600):
+        if list(runs.glob("*/0-*/*/metrics.jsonl")):
+            break
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    output = process.communicate(timeout=60)[0].decode()
+    assert process.returncode == 75
+    assert "compare --resume" in " ".join(output.split())
+    (path,) = runs.glob("compare-*")
+
+    assert main(["compare", "--resume", str(path)]) == 0
+    states = [
+        point.status()["state"] for point in comparing.open_comparison(path).folders()
+    ]
+    assert states == ["done"] * 4
+    trained = [folder.parent.parent.name[0] for folder in path.glob("*/*/checkpoints")]
+    assert sorted(trained) == ["0", "1"], "the second arm has the weights of the first"
+    page = (path / "report.html").read_text()
+    assert "Learning curves" in page
+    capfd.readouterr()
+    assert main(["compare", str(path), "--json"]) == 0
+    first, second = json.loads(capfd.readouterr().out)
+    assert [first["seeds"], second["seeds"]] == [2, 2]
+    assert (first["calls"], second["calls"]) == (3, 2)
+    # The sampler does not change the evaluation.
+    assert main(["compare", str(path), "--metric", "valid/loss", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)[1]["difference"] == 0
+    assert main(["compare", "--resume", str(path)]) == 0, "nothing is left to do"
