@@ -49,6 +49,7 @@ def verdicts(seed, repetitions, seeds, effects=(0.0,), correlation=0.0, **option
         {"effects": (0.0, 0.0, 0.0)},
     ],
 )
+@pytest.mark.slow
 def test_false_verdicts_of_200_comparisons_of_equal_arms(options):
     # At 5 %, 98 of 100 such experiments have 16 false verdicts or fewer.
     assert verdicts(1, 200, 5, **options)[0] <= 16 / 200
@@ -62,6 +63,7 @@ def test_false_verdicts_of_any_number_of_seeds(seeds, of_arm):
     assert verdicts(2, 2000, seeds, of_arm=of_arm)[0] <= 0.06
 
 
+@pytest.mark.slow
 def test_power_for_one_standard_deviation_of_seeds():
     """Five seeds find it if they are shared and explain 90 % of the variance; independent ones rarely do."""
     one = {"effects": (1.0,), "noise": 0.1}
@@ -70,6 +72,7 @@ def test_power_for_one_standard_deviation_of_seeds():
     assert verdicts(3, 200, 20, **one)[1] >= 0.8
 
 
+@pytest.mark.slow
 def test_the_interval_covers_the_difference_on_new_samples():
     rng = np.random.default_rng(4)
     inside = 0

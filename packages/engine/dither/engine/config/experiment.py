@@ -36,9 +36,9 @@ from dither.registry.plugins.manager import default_catalog
 from dither.registry.spec.base import Options, Slot, Spec, named
 from dither.registry.spec.misfit import Misfit, below
 
+from .compare_options import Compare
 from .component_errors import attribute_errors
 from .options import (
-    Compare,
     Evaluate,
     Sample,
     Sweep,

@@ -20,8 +20,8 @@ from dither.registry.plugins.manager import Plugins
 from dither.registry.spec.base import Options
 from dither.registry.spec.misfit import Path
 
+from ..config.compare_options import Compare
 from ..config.load_experiment import Loaded, check_experiment
-from ..config.options import Compare
 from ..runs.run_directory import resolved
 from .points import Point, format_value, iter_keys, key_error, make_point, short_keys
 

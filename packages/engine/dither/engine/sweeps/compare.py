@@ -15,9 +15,9 @@ from dither.registry.config.document import Document, Layer, find_experiment
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.lookup import is_file, is_folder
 
+from ..config.compare_options import Compare
 from ..config.experiment import Experiment
 from ..config.load_experiment import Loaded, open_experiment, override_texts
-from ..config.options import Compare
 from ..runs.api import save_experiment
 from ..runs.progress import Screen, say
 from ..runs.run_directory import flat, resolved_file
