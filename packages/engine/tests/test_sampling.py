@@ -132,7 +132,7 @@ class First:
     def __init__(self, *letters):
         self.letters = torch.tensor(letters, dtype=torch.long)
 
-    def satisfied(self, x):
+    def satisfied(self, x, cond):
         return {
             "first": torch.isin(x[:, 0], self.letters),
             "always": torch.ones(len(x), dtype=torch.bool),

@@ -29,7 +29,7 @@ class Outcomes:
     def __init__(self, wanted):
         self.wanted = wanted
 
-    def satisfied(self, x):
+    def satisfied(self, x, cond=None):
         number = outcome_index(x)
         return {"wanted": (number >= 0) & self.wanted[number.clamp_min(0)]}
 

@@ -5,15 +5,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import shapely
 import torch
 from scipy.io import savemat
 
 from dither.registry.config.errors import Refused
+from dither.tasks.bubble_diagram.constraints.table import Constraints
 from dither.tasks.bubble_diagram.data.procedural import make_plans
 from dither.tasks.bubble_diagram.formats.entries import ReadOptions
 from dither.tasks.bubble_diagram.formats.graph2plan import read_graph2plan
 from dither.tasks.bubble_diagram.formats.jsonl import read_plans
 from dither.tasks.bubble_diagram.geometry.boundary import (
+    OUTER_WALL,
     boundaries_of_boxes,
     corners_of,
     mask_of,
@@ -25,9 +28,15 @@ from dither.tasks.bubble_diagram.geometry.floor_plan import floor_plan
 from dither.tasks.bubble_diagram.geometry.outline_files import read_outline
 from dither.tasks.bubble_diagram.geometry.outline_fit import (
     outline_iou,
+    outline_outside,
     place_in_outline,
 )
+from dither.tasks.bubble_diagram.geometry.outline_rectangles import (
+    floor_within,
+    rectangles_within,
+)
 from dither.tasks.bubble_diagram.geometry.placement import place_diagram
+from dither.tasks.bubble_diagram.geometry.wall_constraints import SMALLEST
 from dither.tasks.bubble_diagram.plans import (
     Diagram,
     Plans,
@@ -35,6 +44,7 @@ from dither.tasks.bubble_diagram.plans import (
     encode,
     outline_areas,
 )
+from dither.tasks.bubble_diagram.relations import METRES
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, ProceduralPlans
 from dither.tasks.bubble_diagram.vocabulary import LIVING, NO_EDGE, pair_index, pairs
 
@@ -160,6 +170,155 @@ def test_rooms_fill_outlines_and_keep_their_relations():
     assert np.mean(shares) > 0.85
 
 
+U_SHAPE = [(20, 20), (220, 20), (220, 200), (150, 200), (150, 90), (90, 90), (90, 200), (20, 200)]  # fmt: skip
+TRIANGLE = [(20, 20), (230, 20), (20, 230)]
+CORRIDOR = [(0, 0), (170, 0), (170, 31), (31, 31), (31, 170), (0, 170)]
+
+
+@pytest.mark.parametrize("outline", [L_SHAPE, U_SHAPE, TRIANGLE, CORRIDOR])
+def test_no_room_is_outside_its_outline(outline):
+    """Neither in plans that can be realised, nor where relations contradict each other."""
+    boundary = np.array(pack_boundary(outline))
+    inside = mask_of(boundary)
+    plans = make_plans(5, 0, 3)
+    for row in range(3):
+        diagram = replace(plans.diagram(row), boxes=None)
+        edges = [(i, j, (7 * relation) % 10) for i, j, relation in diagram.edges]
+        for some in (diagram, replace(diagram, edges=tuple(edges))):
+            placed = place_in_outline(place_diagram(some), boundary)
+            assert outline_outside(placed) == 0
+            # Walls are inside, too.
+            shift = np.subtract(corners_of(boundary)[0], placed.outline[0])
+            boxes = placed.boxes + np.tile(shift, 2)
+            for x0, y0, x1, y1 in boxes:
+                assert inside[
+                    y0 - OUTER_WALL : y1 + OUTER_WALL, x0 - OUTER_WALL : x1 + OUTER_WALL
+                ].all()
+                assert min(x1 - x0, y1 - y0) >= SMALLEST
+            if some is diagram and outline is not CORRIDOR:
+                assert placed.exact
+                assert not placed.unmet
+            else:
+                assert placed.unmet or not place_diagram(some).exact
+
+
+def test_rectangles_of_an_outline_hold_the_boxes_that_are_inside():
+    random = np.random.default_rng(0)
+    steps = [(20 + 25 * (k // 2 + k % 2), 20 + 25 * (k // 2)) for k in range(15)]
+    for outline in (
+        L_SHAPE,
+        U_SHAPE,
+        [*steps, (20, 195)],
+        [(40, 40), (90, 40), (90, 100), (40, 100)],
+    ):
+        boundary = np.array(pack_boundary(outline))
+        floor = floor_within(boundary)
+        rectangles = rectangles_within(boundary)
+        for x0, y0, x1, y1 in rectangles:
+            assert floor[y0:y1, x0:x1].all()
+        low = random.integers(20, 200, (2000, 2))
+        for (x0, y0), (x1, y1) in zip(
+            low, low + random.integers(12, 90, (2000, 2)), strict=True
+        ):
+            held = (
+                ((rectangles[:, :2] <= [x0, y0]) & (rectangles[:, 2:] >= [x1, y1]))
+                .all(1)
+                .any()
+            )
+            assert held == floor[y0:y1, x0:x1].all()
+
+
+def test_outlines_are_turned_so_that_walls_are_level(tmp_path):
+    path = tmp_path / "a.json"
+    for degrees in (12, 30, -40, 90):
+        angle = np.radians(degrees)
+        turn = np.array(
+            [[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]]
+        )
+        points, door = np.array(L_SHAPE) @ turn, np.array([[60, 40], [72, 40]]) @ turn
+        path.write_text(
+            json.dumps({"outline": points.tolist(), "front_door": door.tolist()})
+        )
+        boundary = read_boundary(path)
+        # Sides of 160 and 80 pixels, up to rounding: rectangles as if it were not turned.
+        corners = np.array(corners_of(boundary))
+        lengths = np.abs(np.roll(corners, -1, 0) - corners)
+        assert lengths.min(1).max() <= 1
+        assert np.abs(np.sort(lengths.max(1)) - [80, 80, 80, 80, 160, 160]).max() <= 1
+        assert len(rectangles_within(boundary)) == 2
+        assert np.abs(boundary[0] - boundary[1]).max() in (11, 12, 13)
+    path.write_text(json.dumps({"outline": TRIANGLE}))
+    assert np.ptp(corners_of(read_boundary(path)), axis=0).tolist() == [210, 210]
+
+
+def test_outlines_that_are_too_small_are_refused_by_name(tmp_path, refusal):
+    data = ProceduralPlans(train=300, valid=60, test=6)
+    constraints = Constraints(
+        counts={"LivingRoom": 1},
+        areas={"LivingRoom": "at least 40 m2", "0": "at least 9 m2"},
+    )
+    free = BubbleDiagram(data=data, boundary=True).build()
+    task = BubbleDiagram(
+        data=data, boundary=True, areas=True, constraints=constraints
+    ).build()
+    path = tmp_path / "outline.json"
+
+    def refused(task, outline, like=None):
+        path.write_text(json.dumps({"outline": outline, "unit": "m"}))
+        return [
+            (p.code, p.path) for p in refusal(task.within, path, 2, 0, like).problems
+        ]
+
+    tiny = [(0, 0), (2, 0), (2, 2), (0, 2)]
+    assert refused(free, tiny) == [("contradiction", ())]
+    assert refused(
+        free,
+        tiny,
+        free.edit(make_plans(0, 0, 1).diagram(0), keep=[0, 1], n=1, redraw=2),
+    ) == [("contradiction", ())]
+    # No living room of 40 m2, alone or with another room of 9 m2.
+    areas = ("task", "constraints", "areas")
+    assert refused(task, [(0, 0), (6, 0), (6, 6), (0, 6)]) == [
+        ("contradiction", (*areas, "LivingRoom"))
+    ]
+    path.write_text(
+        json.dumps({"outline": [(0, 0), (8, 0), (8, 8), (0, 8)], "unit": "m"})
+    )
+    assert len(task.within(path, 2, 0).valid) == 2
+    numbered = Constraints(
+        areas={"0": "at least 20 m2", "1": "at least 20 m2", "2": "at least 20 m2"}
+    )
+    task = BubbleDiagram(
+        data=data, boundary=True, areas=True, constraints=numbered
+    ).build()
+    assert refused(task, [(0, 0), (8, 0), (8, 8), (0, 8)]) == [("contradiction", areas)]
+
+
+def test_exports_are_inside_the_outline(task, tmp_path):
+    boundary = np.array(pack_boundary(L_SHAPE))
+    samples = task.batch("test", range(4))
+    # The last two have relations of others, which contradict each other.
+    x0 = samples.x0.clone()
+    x0[2:, 8:] = torch.where(
+        samples.valid[2:, 8:], samples.x0[2:, 8:].flip(1) % 10, x0[2:, 8:]
+    )
+    flat = torch.from_numpy(np.tile(boundary.reshape(1, -1), (4, 1))).long()
+    like = replace(samples, cond={"boundary": flat})
+    files, _ = task.export(x0, like, "geojson", tmp_path)
+    assert len(files) == 4
+    outline = shapely.Polygon(
+        [((x + 8) * METRES, -(y + 8) * METRES) for x, y in L_SHAPE]
+    )
+    for file in files:
+        features = json.loads(file.read_text())["features"]
+        rooms = [
+            shapely.geometry.shape(f["geometry"])
+            for f in features
+            if f["properties"]["layer"] == "rooms"
+        ]
+        assert shapely.union_all(rooms).difference(outline.buffer(0.01)).area == 0
+
+
 def test_graph2plan_files_hold_boundaries(tmp_path):
     boundary = np.array(
         [[60, 40, 0, 0], [72, 40, 0, 0], *([x, y, 0, 0] for x, y in L_SHAPE)], np.uint8
@@ -229,9 +388,12 @@ def test_task_gives_boundaries_as_a_condition(task, tmp_path):
     samples = task.batch("test", range(6))
     metrics = task.sample_metrics(samples.x0, samples)
     assert metrics["outline_iou"] > 0.8
-    assert 0 <= metrics["outline_outside"] < 0.1
-    half = replace(samples, cond={"boundary": samples.cond["boundary"] // 2})
-    assert task.sample_metrics(samples.x0, half)["outline_outside"] > 0.12
+    assert metrics["outline_outside"] == 0
+    assert metrics["layout_met"] == 1
+    # An outline of a fraction of the size: no sample fits, and none is outside.
+    small = replace(samples, cond={"boundary": samples.cond["boundary"] // 4})
+    metrics = task.sample_metrics(samples.x0, small)
+    assert metrics["outline_outside"] == metrics["layout_met"] == 0
     path = tmp_path / "outline.json"
     for side, rooms in ((100, 6.2), (175, 7.0)):
         path.write_text(

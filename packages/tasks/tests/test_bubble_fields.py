@@ -31,6 +31,7 @@ from dither.tasks.bubble_diagram.export import geojson_plan, housegan_plan
 from dither.tasks.bubble_diagram.formats.entries import ReadOptions
 from dither.tasks.bubble_diagram.formats.housegan import read_housegan
 from dither.tasks.bubble_diagram.formats.jsonl import plan_line, read_plans
+from dither.tasks.bubble_diagram.geometry.boundary import pack_boundary
 from dither.tasks.bubble_diagram.geometry.floor_plan import _paint, floor_plan
 from dither.tasks.bubble_diagram.geometry.placement import area_errors
 from dither.tasks.bubble_diagram.plans import (
@@ -328,6 +329,37 @@ def test_sampling_honours_allowed_ids_and_edits_keep_doors_and_areas():
     assert [AREAS[tokens[2 * first + room]] for room in range(3)] == [
         plan.areas[room][0] for room in (0, 2, 3)
     ]
+
+
+def test_drawn_areas_are_those_of_the_tokens():
+    """In every plan that is laid out from its own tokens; another sample is marked, and not satisfied."""
+    tokens = PLANS[:12].tokens(8, doors=True, areas=True)
+    for sample in decode_samples(tokens, 8):
+        placement = sample.placement
+        assert placement.exact
+        assert not placement.unmet
+        low, high = np.array(placement.diagram.areas).T
+        label = floor_plan(placement.diagram.types, placement.boxes).label
+        drawn = np.bincount(label[label >= 0]) * METRES**2
+        assert ((drawn >= low) | (low <= AREAS[0])).all()
+        assert ((drawn <= high) | (high >= AREAS[-1])).all()
+
+
+def test_areas_that_cannot_be_drawn_are_not_satisfied():
+    rule = Area(("areas", "LivingRoom"), None, frozenset({LIVING}), 20.0, 90.0)
+    goal = ConstraintGuidance([rule], 8, areas=True)
+    tokens = PLANS[:8].tokens(8, areas=True)
+    large = AREAS.index(20.0)
+    tokens[:, -8:] = np.where(tokens[:, :8] == LIVING, large, tokens[:, -8:])
+    x = torch.from_numpy(tokens).long()
+    assert goal.satisfied(x)["areas.LivingRoom"].all()
+    # A living room of 20 m2 in a flat of 4 x 4 m
+    boundary = np.array(pack_boundary([(0, 0), (57, 0), (57, 57), (0, 57)]))
+    cond = {"boundary": torch.from_numpy(np.tile(boundary.reshape(1, -1), (8, 1)))}
+    assert not goal.satisfied(x, cond)["areas.LivingRoom"].any()
+    boundaries = np.tile(boundary, (8, 1, 1))
+    for sample in decode_samples(tokens, 8, boundaries, goal.narrow):
+        assert sample.placement.unmet
 
 
 def test_samples_are_laid_out_and_exported_with_their_doors_and_areas(tmp_path):

@@ -230,7 +230,7 @@ def draw_accepted(
         if new is None:
             return None
         drawn += len(rows)
-        satisfied = goal.satisfied(new)
+        satisfied = goal.satisfied(new, batch.cond)
         met = torch.stack(
             [torch.ones(len(new), dtype=torch.bool), *satisfied.values()]
         ).all(0)

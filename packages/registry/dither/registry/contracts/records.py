@@ -123,8 +123,13 @@ class Clean(TensorRecord):
 class Goal(Protocol):
     """Constraints on samples: checked on finished samples, and used to guide sampling."""
 
-    def satisfied(self, x: Shaped[Tensor, "B L"]) -> dict[str, Bool[Tensor, " B"]]:
-        """Return for each constraint by name which finished samples satisfy it."""
+    def satisfied(
+        self, x: Shaped[Tensor, "B L"], cond: dict[str, Tensor]
+    ) -> dict[str, Bool[Tensor, " B"]]:
+        """Return for each constraint by name which finished samples satisfy it.
+
+        `cond` are the conditions of the samples, as in `Clean`.
+        """
 
     def log_prob(
         self, log_clean: Float[Tensor, "B L V"], at: Int[Tensor, " B"]

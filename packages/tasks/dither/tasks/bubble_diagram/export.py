@@ -32,7 +32,13 @@ from .geometry.floor_plan import (
     floor_plan,
     segment,
 )
-from .geometry.placement import place_diagram, place_rooms, room_names, whole_boxes
+from .geometry.placement import (
+    Placement,
+    place_diagram,
+    place_rooms,
+    room_names,
+    whole_boxes,
+)
 from .plans import Box, Diagram
 from .plots.diagram import draw_floorplan
 from .plots.svg import to_svg
@@ -82,32 +88,25 @@ def write_samples(
     boundaries: Boundaries | None = None,
     narrow: Callable[[Diagram], Diagram] | None = None,
 ) -> tuple[list[Path], list[str]]:
-    """Write samples of a model, with boxes wherever boxes realise the diagram.
+    """Write samples of a model with the boxes of their layout; JSON lines only with exact ones.
 
-    A file is named by its sample. Other samples are written without boxes, except in formats that
-    require them; see `housegan_plan`. Returns the files, and notes for the user: which samples do
-    not decode, and how many have no boxes.
+    A file is named by its sample. Returns the files, and notes for the user: which samples do not
+    decode, how many have no boxes that show their relations, and how many miss areas or outline.
     """
     diagrams: dict[int, Diagram] = {}
     notes = []
+    unmet = list[str]()
     bare = 0
     for sample in decode_samples(samples, rooms, boundaries, narrow):
         placement = sample.placement
         if placement is None:
             notes.append(f"sample {sample.number} skipped: {'; '.join(sample.errors)}")
             continue
-        diagram = replace(placement.diagram, name=f"sample {sample.number}")
-        # Boxes that violate relations would be read as other relations.
-        if placement.exact:
-            # Rooms that an edited plan keeps are where they were.
-            boxes = diagram.boxes or _centred(placement.boxes, placement.outline)
-            diagram = replace(
-                diagram, boxes=boxes, boundary=placement.boundary_at(boxes[0])
-            )
-        else:
-            diagram = replace(diagram, boxes=None, boundary=None)
-            bare += 1
-        diagrams[sample.number] = diagram
+        diagrams[sample.number] = replace(
+            _laid_out(placement), name=f"sample {sample.number}"
+        )
+        bare += not placement.exact
+        unmet += [f"sample {sample.number}: {reason}" for reason in placement.unmet[:1]]
     if bare:
         # Only JSON lines can do without boxes.
         done = "their boxes violate some relations"
@@ -115,6 +114,11 @@ def write_samples(
             done = "written without boxes"
         notes.append(
             f"{bare:,} of {len(diagrams):,} samples cannot be realised by boxes; {done}"
+        )
+    if unmet:
+        notes.append(
+            f"{len(unmet):,} of {len(diagrams):,} samples have layouts that miss an area or the "
+            f"outline, the first {unmet[0]}"
         )
     files = write_diagrams(diagrams, folder, form)
     if form == "housegan":
@@ -126,6 +130,19 @@ def write_samples(
                 "which HouseDiffusion's loader rejects"
             )
     return files, notes
+
+
+def _laid_out(placement: Placement) -> Diagram:
+    """Return the diagram with its boxes on the canvas, and the boundary in which they are.
+
+    A layout of relations that contradict each other may be larger than the canvas: without boxes.
+    """
+    diagram = placement.diagram
+    if not placement.exact and placement.boxes.max() > GRID:
+        return replace(diagram, boxes=None, boundary=None)
+    # Rooms that an edited plan keeps are where they were.
+    boxes = diagram.boxes or _centred(placement.boxes, placement.outline)
+    return replace(diagram, boxes=boxes, boundary=placement.boundary_at(boxes[0]))
 
 
 def _exceeds_loader(file: Path) -> bool:

@@ -57,6 +57,7 @@ class BubbleDiagram(TaskSpec):
     higher: ClassVar[tuple[str, ...]] = (
         "level_*",
         "outline_iou",
+        "layout_met",
         "unique",
         "valid_unique_novel",
         "*accuracy",

@@ -22,7 +22,7 @@ from dither.registry.contracts.records import Clean, Measured, Noised
 from dither.registry.contracts.spaces import TokenSpace
 
 from ..token_metrics import Accuracy
-from .arrays import Boundaries, Numbers
+from .arrays import Boundaries, Boundary, Numbers
 from .constraints.guidance import ConstraintGuidance
 from .constraints.table import Constraints
 from .decoded_samples import decode_samples, layout_area_error, read_samples
@@ -30,6 +30,8 @@ from .export import write_samples
 from .formats.jsonl import read_plan
 from .geometry.boundary import read_boundary
 from .geometry.outline_fit import outline_iou, outline_outside
+from .geometry.outline_rectangles import most_rooms
+from .geometry.wall_constraints import SMALLEST
 from .metrics import (
     MOST_HELD,
     Frequencies,
@@ -50,7 +52,15 @@ from .plans import (
 )
 from .plots.pictures import sample_pictures, trajectory_pictures
 from .relations import METRES, net_areas
-from .vocabulary import AREAS, LIVING, NODE_PAD, Export, Order, Orientation
+from .vocabulary import (
+    AREAS,
+    BOUNDARY_POINTS,
+    LIVING,
+    NODE_PAD,
+    Export,
+    Order,
+    Orientation,
+)
 
 _Samples = Int[Tensor, "N L"]
 
@@ -203,21 +213,40 @@ class BubbleDiagrams(Task):
         With `like`, these templates get the outline.
 
         Raises:
-            Refused: The file is invalid, or the task has no boundaries (`misfit`).
+            Refused: The file is invalid, the task has no boundaries (`misfit`), or the outline is
+                too small for the rooms or for the areas of the constraints (`contradiction`).
         """
         if not self.space.conditions:
             message = "an outline requires a model trained with task.boundary = true"
             raise Refused(message, code="misfit")
 
         boundary = read_boundary(outline)
-        if like is None:
-            areas = outline_areas(self._boundaries("train"))
-            distances = np.abs(areas - outline_areas(boundary[None]))
-            nearest = np.argsort(distances, kind="stable")[:NEAREST]
-            rooms = self._plans["train"].rooms[nearest]
-            counts = np.bincount(rooms, minlength=self.rooms + 1)
+        problems = [] if self._goal is None else self._goal.outline_problems(boundary)
+        if problems:
+            raise Refused(problems)
+        limit = most_rooms(boundary)
+        if like is not None:
+            required = int(like.valid[:, : self.rooms].sum(1).max())
+            if required > limit:
+                raise Refused(_too_small(outline, limit, required))
+        else:
+            counts = self._nearest_counts(boundary)
+            if self._goal is not None:
+                counts = self._goal.room_counts(counts)
+            possible = np.flatnonzero(counts)
+            if possible.min() > limit:
+                raise Refused(_too_small(outline, limit, int(possible.min())))
+            counts[limit + 1 :] = 0
             like = self._templates(n, seed, counts, self._goal)
         return _bounded(like, np.repeat(boundary[None], len(like.valid), 0))
+
+    def _nearest_counts(self, boundary: Boundary) -> Numbers:
+        """Return how many of the training plans that are nearest in area have each number of rooms."""
+        areas = outline_areas(self._boundaries("train"))
+        distances = np.abs(areas - outline_areas(boundary[None]))
+        nearest = np.argsort(distances, kind="stable")[:NEAREST]
+        rooms = self._plans["train"].rooms[nearest]
+        return np.bincount(rooms, minlength=self.rooms + 1)
 
     def edit(
         self,
@@ -405,6 +434,10 @@ class BubbleDiagrams(Task):
         if self.modelled["areas"]:
             metrics |= layout_area_error(placed)
         placements = [sample.placement for sample in placed if sample.placement]
+        buildable = [sample.placement for sample in placed if sample.level == 5]
+        if buildable:
+            met = [not placement.unmet for placement in buildable if placement]
+            metrics["layout_met"] = float(np.mean(met))
         bounded = [placement for placement in placements if placement.outline]
         if bounded:
             metrics["outline_iou"] = float(np.mean([*map(outline_iou, bounded)]))
@@ -442,6 +475,12 @@ class BubbleDiagrams(Task):
         yield from trajectory_pictures(path.cpu().numpy(), self.rooms, _narrow(like))
 
 
+def _too_small(outline: Path, limit: int, required: int) -> Problem:
+    holds = f"holds at most {limit} rooms of {SMALLEST * METRES:.2f} m"
+    message = f"{outline}: the outline {holds}, at least {required} are required"
+    return Problem(message, code="contradiction")
+
+
 def _narrow(like: Clean) -> Callable[[Diagram], Diagram] | None:
     """Return the function that narrows the areas of a diagram to the constraints on samples."""
     return like.goal.narrow if isinstance(like.goal, ConstraintGuidance) else None
@@ -456,7 +495,9 @@ def _bounded(clean: Clean, boundaries: Boundaries) -> Clean:
 def _boundaries_of(like: Clean) -> Boundaries | None:
     """Return the boundaries of templates, if they have any."""
     flat = like.cond.get("boundary")
-    return None if flat is None else flat.cpu().numpy().reshape(len(flat), -1, 2)
+    if flat is None:
+        return None
+    return flat.cpu().numpy().reshape(-1, BOUNDARY_POINTS, 2)
 
 
 class GraphMetrics(Metrics):

@@ -14,13 +14,27 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dither.registry.config.errors import dotted
+from dither.registry.config.errors import Problem, dotted
 from dither.registry.contracts.records import Clean
 
-from ..arrays import Numbers, Rows
+from ..arrays import Boundary, Numbers, Rows
+from ..decoded_samples import decode_samples
+from ..geometry.floor_plan import room_areas
+from ..geometry.outline_rectangles import floor_within, rectangles_within
+from ..geometry.placement import Placement
 from ..plans import Diagram, Edit, Plans, split_fields
+from ..relations import METRES, areas_of
 from ..validity import is_buildable, is_reachable, validity_levels
-from ..vocabulary import IDS, NODE_PAD, NODE_SIZE, door_ends, door_index, pair_index
+from ..vocabulary import (
+    AREAS,
+    BOUNDARY_POINTS,
+    IDS,
+    NODE_PAD,
+    NODE_SIZE,
+    door_ends,
+    door_index,
+    pair_index,
+)
 from .contradictions import feasible
 from .probabilities import (
     AdjacencyProbability,
@@ -160,6 +174,52 @@ class ConstraintGuidance:
                     areas[room] = low, high
         return replace(diagram, areas=tuple(areas))
 
+    def outline_problems(self, boundary: Boundary) -> list[Problem]:
+        """Return the areas that are too large for an outline, each or together."""
+        rectangles = rectangles_within(boundary)
+        floor = float(floor_within(boundary).sum()) * METRES**2
+        largest = float(areas_of(rectangles).max(initial=0)) * METRES**2
+        problems = []
+        least = 0.0
+        counted: set[int] = set()
+        areas = [rule for rule in self.rules if isinstance(rule, Area)]
+        # Numbered rooms first, which rules on types may include.
+        for rule in sorted(areas, key=lambda rule: rule.room is None):
+            path = ("task", "constraints", *rule.path)
+            if rule.low > largest:
+                limit = f"the largest room inside the outline has {largest:.1f} m2"
+                message = f"at least {rule.low:g} m2, but {limit}"
+                problems.append(Problem(message, path, code="contradiction"))
+            least += rule.low * self._least_rooms(rule, counted)
+        if not problems and least > floor:
+            limit = f"the rooms inside the outline have {floor:.1f} m2 together"
+            message = f"at least {least:g} m2, but {limit}"
+            path = ("task", "constraints", "areas")
+            problems.append(Problem(message, path, code="contradiction"))
+        return problems
+
+    def _least_rooms(self, rule: Area, counted: set[int]) -> int:
+        """Return how many rooms a rule on areas has at least, none of types that are `counted`.
+
+        Adds its types to `counted`.
+        """
+        if rule.room is not None:
+            # Its type may be one of another rule.
+            stated = [r for r in self.rules if isinstance(r, RoomType)]
+            types = [r.types for r in stated if r.room == rule.room]
+            counted |= frozenset.intersection(*types) if types else ALL
+            return 1
+        if counted & rule.types:
+            return 0
+        counted |= rule.types
+        numbers = [0]
+        for count in self.rules:
+            counts = [count] if isinstance(count, Count) else []
+            if isinstance(count, Buildable):
+                counts = list(count.counts())
+            numbers += [c.low for c in counts if c.types <= rule.types]
+        return max(numbers)
+
     def room_counts(self, counts: Numbers) -> Numbers:
         """Return the weights of 0, 1, 2, ... rooms: those in `counts`, 0 for infeasible numbers.
 
@@ -258,10 +318,40 @@ class ConstraintGuidance:
                 met[rows] = self._holds(rule, x[rows]).numpy()
         return met
 
-    def satisfied(self, x: _Samples) -> dict[str, _Met]:
-        """Return which constraints samples meet, by path; False where a token is not a data id."""
+    def satisfied(
+        self, x: _Samples, cond: dict[str, Tensor] | None = None
+    ) -> dict[str, _Met]:
+        """Return which constraints samples meet, by path; False where a token is not a data id.
+
+        Areas hold in the drawing, too, inside the boundary in `cond` if there is one.
+        """
         clean = ((x >= 0) & (x < NODE_SIZE)).all(1)
-        return {dotted(rule.path): self._holds(rule, x) & clean for rule in self.rules}
+        met = {dotted(rule.path): self._holds(rule, x) & clean for rule in self.rules}
+        areas = [rule for rule in self.rules if isinstance(rule, Area)]
+        if areas:
+            self._check_drawn(areas, x, cond or {}, met)
+        return met
+
+    def _check_drawn(
+        self,
+        rules: Sequence[Area],
+        x: _Samples,
+        cond: dict[str, Tensor],
+        met: dict[str, _Met],
+    ) -> None:
+        """Clear `met` for rules that samples meet as tokens but not as they are drawn."""
+        any_met = torch.stack([met[dotted(rule.path)] for rule in rules]).any(0)
+        rows = any_met.nonzero().flatten()
+        boundaries = None
+        if "boundary" in cond:
+            flat = cond["boundary"].to(rows.device)[rows]
+            boundaries = flat.cpu().numpy().reshape(-1, BOUNDARY_POINTS, 2)
+        tokens = x[rows].cpu().numpy()
+        samples = decode_samples(tokens, self.slots, boundaries, self.narrow)
+        for row, sample in zip(rows.tolist(), samples, strict=True):
+            for rule in rules:
+                if not _is_drawn(rule, sample.placement):
+                    met[dotted(rule.path)][row] = False
 
     def _holds(self, rule: Rule, x: _Samples) -> _Met:
         types, edges, doors, areas = split_fields(x, self.slots)
@@ -342,6 +432,21 @@ def _areas_hold(
     if rule.room is not None:
         return ~wrong[:, rule.room]
     return ~(_among(types, rule.types) & wrong).any(1)
+
+
+def _is_drawn(rule: Area, placement: Placement | None) -> bool:
+    """Whether the rooms of a rule have their areas in the drawing of a sample."""
+    if placement is None:
+        return False
+    types = placement.diagram.types
+    areas = room_areas(types, placement.boxes) * METRES**2
+    # Without an upper bound the rule has one that is only a proposal.
+    high = np.inf if rule.high >= AREAS[-1] else rule.high
+    for room, kind in enumerate(types):
+        applies = kind in rule.types if rule.room is None else room == rule.room
+        if applies and not rule.low <= areas[room] <= high:
+            return False
+    return True
 
 
 def _id_mask(ids: frozenset[int]) -> Bool[Tensor, " V"]:

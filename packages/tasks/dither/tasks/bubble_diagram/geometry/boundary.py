@@ -28,6 +28,9 @@ from .outline_files import read_outline, shape_problem
 _WALL = 2
 """Pixels between a room of a procedural plan and the outline."""
 
+OUTER_WALL = 5
+"""Pixels between a room that is laid out and the outline: the thickness of a wall as it is drawn."""
+
 _DOOR = 12
 """Width of a front door in pixels."""
 
@@ -36,6 +39,9 @@ _CORNERS = BOUNDARY_POINTS - 2
 
 _SHORTEST = 2 / METRES
 """Shortest side of the extent of an outline in pixels."""
+
+_PARALLEL = np.radians(1.0)
+"""Largest angle between sides that count as parallel."""
 
 _EXPECTED = (
     '{"outline": [[x, y], ...], "front_door": [[x, y], [x, y]], "unit": "m"}, '
@@ -96,18 +102,13 @@ def mask_of(boundary: Boundary) -> Mask:
 def boundary_iou(label: PixelLabels, boundary: Boundary) -> float:
     """Return the intersection over union of a drawn plan and an outline.
 
-    `label` is the room at each pixel, -1 outside. Walls between rooms belong to the plan: gaps of
-    up to twice the thickness of a wall are closed.
+    `label` is the room at each pixel, -1 outside. Walls around rooms belong to the plan.
     """
     from scipy import ndimage
 
-    size = 4 * _WALL + 1
-    # Dilation, then erosion by less, as outer walls have half the thickness of gaps.
-    padded = np.pad(label[:GRID, :GRID] >= 0, size)
-    closed = ndimage.minimum_filter(
-        ndimage.maximum_filter(padded, size), size - 2 * _WALL
-    )
-    drawn = closed[size:-size, size:-size]
+    padded = np.pad(label[:GRID, :GRID] >= 0, OUTER_WALL)
+    walled = ndimage.maximum_filter(padded, 2 * OUTER_WALL + 1)
+    drawn = walled[OUTER_WALL:-OUTER_WALL, OUTER_WALL:-OUTER_WALL]
     inside = mask_of(boundary)
     shared = (drawn & inside).sum()
     covered = (drawn | inside).sum()
@@ -210,7 +211,8 @@ def read_boundary(path: Path) -> Boundary:
 
     JSON is {"outline": [[x, y], ...], "front_door": [[x, y], [x, y]], "unit": "m"}; without unit,
     as in SVG without data-unit, pixels of the canvas. GeoJSON has a polygon and possibly a line
-    string, the front door; its y axis points up. The outline is centred on the canvas.
+    string, the front door; its y axis points up. The outline is turned so that most of its sides are
+    level or upright, and centred on the canvas.
 
     Raises:
         Refused: The file cannot be read, has no polygon or several, its outline intersects itself,
@@ -234,18 +236,47 @@ def read_boundary(path: Path) -> Boundary:
         help_text = f"expected {_EXPECTED}"
         raise Refused(message, help=help_text, code="unreadable-file") from None
 
+    problem = shape_problem(outline, ends_of_front) if len(outline) > 2 else None
+    turn = _alignment(points)
+    points = points @ turn
+    door = door @ turn
     low = points.min(0) if len(points) else np.zeros(2)
     high = points.max(0) if len(points) else np.zeros(2)
     problems = list(
         _outline_problems(path, len(points), high - low, np.append(points, door))
     )
-    if not problems and (wrong := shape_problem(outline, ends_of_front)):
-        problems = [Problem(f"{path}: {wrong}", code="unreadable-file")]
+    if not problems and problem is not None:
+        problems = [Problem(f"{path}: {problem}", code="unreadable-file")]
     if problems:
         raise Refused(problems)
     shift = np.floor((GRID - low - high) / 2)
     ends = (door + shift).clip(0, GRID)
     return np.array(pack_boundary((points + shift).tolist(), ends.tolist()), np.int16)
+
+
+def _alignment(points: Float[ndarray, "P 2"]) -> Float[ndarray, "2 2"]:
+    """Return the rotation that makes most of the length of an outline level or upright.
+
+    The identity if that is less than half of it, or if there are no finite points.
+    """
+    sides = np.roll(points, -1, 0) - points
+    lengths = np.hypot(*sides.T)
+    whole = lengths.sum()
+    if not len(points) or not np.isfinite(whole):
+        return np.eye(2)
+    # Angles from -45 to 45 degrees, as a quarter turn changes nothing.
+    angles = np.arctan2(sides[:, 1], sides[:, 0])
+    angles = (angles + np.pi / 4) % (np.pi / 2) - np.pi / 4
+    apart = np.abs(angles[:, None] - angles)
+    parallel = np.minimum(apart, np.pi / 2 - apart) < _PARALLEL
+    aligned = np.where(parallel, lengths, 0.0).sum(1)
+    best = int(aligned.argmax())
+    angle = angles[best]
+    if aligned[best] < whole / 2 or abs(angle) < _PARALLEL / 10:
+        return np.eye(2)
+    cosine = np.cos(angle)
+    sine = np.sin(angle)
+    return np.array([[cosine, -sine], [sine, cosine]])
 
 
 def _outline_problems(

@@ -14,7 +14,7 @@ from math import hypot
 
 import numpy as np
 
-from ..arrays import Boxes, Mask, PixelLabels
+from ..arrays import Boxes, Mask, Numbers, PixelLabels
 from ..relations import GRID, NEAR, areas_of
 from ..vocabulary import BEDROOMS, ENTRANCE, LIVING, ROOM_IDS, pairs
 
@@ -233,10 +233,21 @@ def regions_of(types: Sequence[int], boxes: Boxes) -> PixelLabels:
         x0, y0, x1, y1 = boxes[room]
         within = label[y0:y1, x0:x1]
         region = within == room
-        if not region.all():
+        if not region.any():
+            # Hidden by a hidden room, as where an outline leaves several rooms one place.
+            row, column = divmod(room, max(region.shape[1] // 2, 1))
+            row = min(2 * row, max(region.shape[0] - 2, 0))
+            within[row : row + 2, 2 * column : 2 * column + 2] = room
+        elif not region.all():
             within[region] = -1
             within[_simple_region(region)] = room
     return label
+
+
+def room_areas(types: Sequence[int], boxes: Boxes) -> Numbers:
+    """Return the area of each room as it is drawn, in square pixels."""
+    label = regions_of(types, boxes)
+    return np.bincount(label[label >= 0], minlength=len(boxes))
 
 
 def _paint(boxes: Boxes, order: Sequence[int]) -> PixelLabels:

@@ -6,22 +6,29 @@ Letters: R rooms, P points, H x W pixels.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from ..arrays import Boundary, Boxes, Mask
 from ..plans import Diagram
-from ..relations import GRID
-from .boundary import boundary_iou, corners_of, mask_of, pack_boundary
-from .floor_plan import floor_plan
+from ..relations import GRID, METRES, corners
+from ..vocabulary import NO_EDGE
+from .boundary import OUTER_WALL, boundary_iou, mask_of, pack_boundary
+from .floor_plan import floor_plan, regions_of
+from .outline_rectangles import floor_within, rectangles_within
 from .placement import (
     Placement,
+    area_bounds,
+    area_errors,
     constraints_of,
     improve_boxes,
+    keep_areas,
     preferred_sides,
     whole_boxes,
 )
-from .realisability import realises
+from .realisability import realise
+from .wall_constraints import SMALLEST, wall_constraints_of
 
 _ROUNDS = 4
 """Linear programs."""
@@ -29,53 +36,104 @@ _ROUNDS = 4
 _FILL = 0.2
 """Penalty per pixel between an outer wall of a room and the outline."""
 
-_WALL = 2
-"""Gap between the two."""
-
 _OVERLAP = 4
 """Pixels along a side from which on a room hides another one from the outline."""
 
+_SEARCH = 120
+"""Linear programs of the search for boxes inside an outline, for each start."""
+
+NOT_INSIDE = "no boxes inside the outline with these relations were found"
+
 
 def place_in_outline(placement: Placement, boundary: Boundary) -> Placement:
-    """Move the walls of placed rooms so that they fill an outline; relations that hold are kept.
+    """Place the rooms of a placed diagram inside an outline, and let them fill it.
 
-    Each round finds the rooms that face the outline, and solves a linear program that pulls their
-    walls to it, with every relation as a hard constraint. Boxes that violate relations are scaled
-    to the extent of the outline.
+    No room is outside. Boxes that realise the diagram are searched near those of the placement,
+    scaled to the outline, and wherever else they fit. Each round then finds the rooms that face the
+    outline, and solves a linear program that pulls their walls to it, with every relation as a hard
+    constraint. Diagrams without such boxes violate relations instead.
     """
     diagram = placement.diagram
-    points = np.array(corners_of(boundary))
-    low = points.min(0) + _WALL
-    high = points.max(0) - _WALL
-    extent = np.maximum(placement.boxes[:, 2:].max(0), 1)
-    scaled = np.rint(
-        np.tile(low, 2) + placement.boxes * np.tile((high - low) / extent, 2)
-    )
-    boxes = whole_boxes(scaled)
-    # Relations survive a shift by whole pixels, and often the scaling.
-    candidates = [boxes]
+    rectangles = rectangles_within(boundary)
+    if not len(rectangles):
+        # No room fits: see `boundary.read_boundary`, which refuses such outlines.
+        return Placement.of(diagram, placement.boxes, boundary, (NOT_INSIDE,))
+
+    unmet = list(_excess_areas(diagram, boundary))
+    starts = _starts(placement, rectangles)
+    candidates: list[Boxes] = []
     if placement.exact:
-        shift = ((low + high - extent) // 2).clip(0, GRID - extent)
-        for start in (boxes, placement.boxes + np.tile(shift, 2)):
-            if realises(start, diagram.relations):
-                candidates = _filling(diagram, start, mask_of(boundary))
-                break
+        for start in starts:
+            found = _realise_inside(diagram, placement.boxes, rectangles, start)
+            if found is not None:
+                candidates += _filling(diagram, found, mask_of(boundary), rectangles)
+    if candidates:
 
-    def overlap(boxes: Boxes) -> float:
-        return boundary_iou(floor_plan(diagram.types, boxes).label, boundary)
+        def quality(boxes: Boxes) -> tuple[float, float]:
+            error = 0.0
+            if diagram.areas is not None:
+                error = float(area_errors(diagram, boxes).sum())
+            label = regions_of(diagram.types, boxes)
+            return -error, boundary_iou(label, boundary)
 
-    return Placement.of(diagram, max(candidates, key=overlap), boundary)
+        boxes = max(candidates, key=quality)
+    else:
+        boxes = _squeezed(diagram, starts[0], rectangles)
+        if placement.exact:
+            unmet.append(NOT_INSIDE)
+    return Placement.of(diagram, boxes, boundary, tuple(unmet))
+
+
+def _excess_areas(diagram: Diagram, boundary: Boundary) -> Iterator[str]:
+    """Yield that the areas of a diagram are larger than the floor inside an outline."""
+    if diagram.areas is None:
+        return
+    least = float(area_bounds(diagram)[0].sum()) * METRES**2
+    floor = float(floor_within(boundary).sum()) * METRES**2
+    if least > floor:
+        yield f"areas of at least {least:g} m2 for {floor:.1f} m2 inside the outline"
+
+
+def _starts(placement: Placement, rectangles: Boxes) -> list[Boxes]:
+    """Return boxes scaled to the extent of the outline, then as they are in its middle."""
+    low = rectangles[:, :2].min(0)
+    high = rectangles[:, 2:].max(0)
+    extent = np.maximum(placement.boxes[:, 2:].max(0), 1)
+    scaled = np.tile(low, 2) + placement.boxes * np.tile((high - low) / extent, 2)
+    shift = ((low + high - extent) // 2).clip(0, GRID - extent)
+    return [whole_boxes(np.rint(scaled)), placement.boxes + np.tile(shift, 2)]
+
+
+def _realise_inside(
+    diagram: Diagram,
+    realisation: Boxes,
+    rectangles: Boxes,
+    start: Boxes,
+) -> Boxes | None:
+    """Return boxes near a start that realise a diagram, each inside one of the rectangles."""
+    constraints = constraints_of(diagram, realisation)
+    search = realise(
+        diagram.relations,
+        len(diagram.types),
+        disjoint=constraints.disjoint,
+        limit=_SEARCH,
+        rectangles=rectangles,
+        near=start,
+    )
+    return search.boxes
 
 
 def _filling(
     diagram: Diagram,
     start: Boxes,
     inside: Mask,
+    rectangles: Boxes,
 ) -> list[Boxes]:
     """Return boxes that realise a diagram and fill the outline more and more."""
-    constraints = constraints_of(diagram, start)
+    constraints = constraints_of(diagram, start).inside(rectangles)
     sides = preferred_sides(diagram)
-    sides = sides * np.sqrt(inside.sum() / sides.prod(1).sum())
+    if diagram.areas is None:
+        sides = sides * np.sqrt(inside.sum() / sides.prod(1).sum())
     candidates = [start]
     for _ in range(_ROUNDS):
         boxes = candidates[-1]
@@ -85,6 +143,33 @@ def _filling(
             break
         candidates.append(moved)
     return candidates
+
+
+def _squeezed(diagram: Diagram, start: Boxes, rectangles: Boxes) -> Boxes:
+    """Return boxes inside the rectangles that show many relations, as none that show all are known."""
+    clamped = _clamped(start, rectangles)
+    nothing = wall_constraints_of(np.full(len(diagram.relations), NO_EDGE), len(start))
+    free = replace(
+        nothing,
+        constrained=np.zeros_like(nothing.constrained),
+        fixed=nothing.fixed[:0],
+        choices=nothing.choices[:0],
+        available=nothing.available[:0],
+    ).inside(rectangles)
+    return keep_areas(diagram, clamped, free)
+
+
+def _clamped(boxes: Boxes, rectangles: Boxes) -> Boxes:
+    """Return each box moved and cut into the rectangle of which it covers most."""
+    inner, outer = corners(rectangles)
+    low, high = corners(boxes[:, None])
+    shared = np.minimum(high, outer) - np.maximum(low, inner)
+    # Positive where they overlap; else the nearest rectangle is the one with the smallest gaps.
+    score = np.where((shared > 0).all(-1), shared.prod(-1), shared.clip(max=0).sum(-1))
+    chosen = score.argmax(1)
+    first = boxes[:, :2].clip(inner[chosen], outer[chosen] - SMALLEST)
+    last = boxes[:, 2:].clip(first + SMALLEST, outer[chosen])
+    return np.concatenate([first, last], 1)
 
 
 def outline_iou(placement: Placement) -> float:
@@ -134,7 +219,7 @@ def _is_hidden(
     box = boxes[room]
     shared = np.minimum(boxes[:, along + 2], box[along + 2])
     shared = shared - np.maximum(boxes[:, along], box[along])
-    beyond = sign * boxes[:, side] < sign * box[side] - _WALL
+    beyond = sign * boxes[:, side] < sign * box[side] - OUTER_WALL
     return bool(((shared > _OVERLAP) & beyond).any())
 
 
@@ -156,13 +241,13 @@ def _outline_place(
         lengths = np.where(beyond.all(1), beyond.shape[1], beyond.argmin(1))
         reach = int(lengths.min())
         if before:
-            return middle + 1 - reach + _WALL
-        return middle + reach - _WALL
+            return middle + 1 - reach + OUTER_WALL
+        return middle + reach - OUTER_WALL
 
     # A room that is partly outside goes towards the middle of the outline.
     places = np.flatnonzero(lines.all(0)).tolist()
     if not places:
         return None
     if before:
-        return int(places[0]) + _WALL
-    return int(places[-1]) + 1 - _WALL
+        return int(places[0]) + OUTER_WALL
+    return int(places[-1]) + 1 - OUTER_WALL

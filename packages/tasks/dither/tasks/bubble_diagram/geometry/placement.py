@@ -7,8 +7,9 @@ Letters: R rooms, B bounds, E pairs of rooms.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,6 @@ from ..relations import (
     NEAR,
     edges_of,
     exclusive,
-    net_areas,
     overlapping,
     sides_of,
 )
@@ -34,11 +34,12 @@ from ..vocabulary import (
     RELATIONS,
     SHORT,
     SURROUNDING,
+    area_text,
     pair_index,
     pairs,
 )
 from .boundary import corners_of, pack_boundary
-from .floor_plan import DOOR_WIDTH, doors_between, regions_of
+from .floor_plan import DOOR_WIDTH, doors_between, regions_of, room_areas
 from .realisability import realise, realises, wall_rows
 from .wall_constraints import Canvas, WallConstraints, mark_values, wall_constraints_of
 
@@ -49,6 +50,9 @@ _SPREAD_ROUNDS = 3
 _AREA_ROUNDS = 5
 _LIVING_SCALES = (1.0, 0.6, 1.6)
 """Factors of the preferred sides of the living room, in order."""
+
+_SOFT_ROUNDS = (0, 3)
+"""Rounds in which areas are preferred only, before those in which they are demanded, in order."""
 
 _NO_WALL = 0.5
 """Penalty of a door without a wall."""
@@ -67,6 +71,17 @@ _AREA_SLIMMEST = 2.5
 
 _AREA_SIZE = 40.0
 """Factor of the penalty of the size of such rooms."""
+
+_AREA = 5.0
+"""Penalty per pixel of an area outside its bounds, above all others of rooms that may have it."""
+
+_SLIMMEST_AREA = 6.0
+"""Largest ratio of the sides of a room whose area is bounded."""
+
+_CHORDS = _SLIMMEST_AREA ** np.linspace(-0.5, 0.5, 11)
+"""Widths of rooms of area 1, between which areas are bounded by a chord; 0.8 % too large at most."""
+
+_HALF_PIXEL = 0.5
 
 _SMALLEST = 18
 """Smallest side in pixels."""
@@ -120,6 +135,7 @@ class Placement:
         extra: Pairs of rooms that are related in the boxes only.
         outline: Corners of the outline that the rooms are to fill; empty if there is none.
         front_door: Middle of its front door, if known.
+        unmet: Why the boxes do not show the diagram as required.
     """
 
     diagram: Diagram
@@ -128,6 +144,7 @@ class Placement:
     extra: tuple[tuple[int, int], ...]
     outline: tuple[tuple[int, int], ...] = ()
     front_door: tuple[float, float] | None = None
+    unmet: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -135,6 +152,7 @@ class Placement:
         diagram: Diagram,
         boxes: Boxes,
         boundary: Boundary | None = None,
+        unmet: tuple[str, ...] = (),
     ) -> Placement:
         """Compare boxes with the diagram, and move them so that the smallest x and y are 0."""
         boxes = boxes.astype(np.int64)
@@ -154,6 +172,7 @@ class Placement:
             extra=tuple(pair for pair in related if pair not in edges),
             outline=tuple((x - left, y - top) for x, y in outline),
             front_door=front_door,
+            unmet=unmet,
         )
 
     def boundary_at(self, first: Box) -> tuple[tuple[int, int], ...] | None:
@@ -220,16 +239,34 @@ def place_diagram(
     rooms = len(diagram.types)
     disjoint = exclusive(np.array(diagram.types))
     boxes = place_rooms(diagram)
+    starts: list[Boxes] = []
     if realises(boxes, target, disjoint=disjoint):
-        realisation = boxes
-    elif realisation is None and search:
-        # Without forbidden overlap first: such boxes make a better picture.
-        realisation = realise(target, rooms, disjoint=disjoint).boxes
-        if realisation is None:
-            realisation = realise(target, rooms).boxes
+        starts.append(boxes)
     if realisation is not None:
-        boxes = spread_boxes(diagram, realisation)
+        starts.append(realisation)
+    elif search and not starts:
+        # Without forbidden overlap first: such boxes make a better picture.
+        found = realise(target, rooms, disjoint=disjoint).boxes
+        if found is None:
+            found = realise(target, rooms).boxes
+        starts += [] if found is None else [found]
+    if starts:
+        boxes = _best_spread(diagram, starts)
+    elif diagram.areas is not None:
+        boxes = keep_areas(diagram, boxes)
     return Placement.of(diagram, boxes)
+
+
+def _best_spread(diagram: Diagram, starts: Sequence[Boxes]) -> Boxes:
+    """Return the boxes with the smallest `layout_error`, from the first start that has none."""
+    layouts: list[tuple[float, Boxes]] = []
+    for start in starts:
+        boxes = spread_boxes(diagram, start)
+        error = layout_error(diagram, boxes)
+        layouts.append((error, boxes))
+        if not error:
+            break
+    return min(layouts, key=lambda layout: layout[0])[1]
 
 
 def place_edited(diagram: Diagram) -> Placement | None:
@@ -292,7 +329,7 @@ def spread_boxes(diagram: Diagram, realisation: Boxes) -> Boxes:
     preferred sizes, and rooms with a door share a wall for it. Repeatedly fixes every choice, such
     as the side on which two rooms are separated, as in the current boxes, and solves a linear
     program with all of that as hard constraints; with other sizes of the living room while the
-    smallest `layout_error`, that of the returned boxes, is `_NO_WALL` or more.
+    smallest `layout_error`, that of the returned boxes, is not 0.
 
     Raises:
         ValueError: The given boxes do not realise the diagram.
@@ -302,12 +339,12 @@ def spread_boxes(diagram: Diagram, realisation: Boxes) -> Boxes:
         raise ValueError(f"boxes do not realise the diagram: {realisation.tolist()}")
     living = (np.array(diagram.types) == LIVING)[:, None]
     layouts: list[tuple[float, Boxes]] = []
-    for scale in _LIVING_SCALES:
+    for soft, scale in product(_SOFT_ROUNDS, _LIVING_SCALES):
         sides = preferred_sides(diagram) * np.where(living, scale, 1.0)
-        rounds = _spread_rounds(diagram, constraints, realisation, sides)
+        rounds = _spread_rounds(diagram, constraints, realisation, sides, soft)
         layouts += [(layout_error(diagram, boxes), boxes) for boxes in reversed(rounds)]
         error, best = min(layouts, key=lambda layout: layout[0])
-        if error < _NO_WALL:
+        if not error:
             break
     return best
 
@@ -317,26 +354,30 @@ def _spread_rounds(
     constraints: WallConstraints,
     start: Boxes,
     preferred: _Sides,
+    soft: int,
 ) -> list[Boxes]:
-    """Return the boxes of each round, from the given ones on."""
+    """Return the boxes of each round, from the given ones on; areas are preferred in `soft` ones."""
     rounds = _SPREAD_ROUNDS
     slimmest = _SLIMMEST
     if diagram.areas is not None:
-        rounds = _AREA_ROUNDS
+        rounds = _AREA_ROUNDS + soft
         slimmest = _AREA_SLIMMEST
 
     found = [start.astype(np.int64)]
     sides = preferred
-    for _ in range(rounds):
-        boxes = improve_boxes(diagram, constraints, found[-1], sides)
-        if (boxes == found[-1]).all():
+    for number in range(rounds):
+        demand = number >= soft
+        boxes = improve_boxes(
+            diagram, constraints, found[-1], sides, demand_areas=demand
+        )
+        if (boxes == found[-1]).all() and demand:
             break
         found.append(boxes)
         actual = sides_of(boxes).astype(float)
         areas = preferred.prod(1)
         if diagram.areas is not None:
             # The part of a room that others cover does not count.
-            areas = areas + actual.prod(1) - net_areas(np.array(diagram.types), boxes)
+            areas = areas + actual.prod(1) - room_areas(diagram.types, boxes)
         # Rooms that must be slim still get their area.
         root = np.sqrt(areas)[:, None]
         # Each side that, with the other one as it is, gives the area.
@@ -359,6 +400,8 @@ def improve_boxes(
     boxes: Boxes,
     sides: _Sides,
     pulls: Iterable[tuple[int, float, float]] = (),
+    *,
+    demand_areas: bool = True,
 ) -> Boxes:
     """Solve a linear program with the constraints as in the boxes.
 
@@ -366,12 +409,14 @@ def improve_boxes(
     side), their preferred place, and the penalty per pixel.
     """
     target = constraints.edges
-    program = soft_program(
-        diagram, target, choose_separations(boxes, target, {}), sides
-    )
+    separations = choose_separations(boxes, target, {})
+    # Relations are hard here, so that doors and areas outweigh everything else.
+    program = soft_program(diagram, target, separations, sides, door_penalty=_AREA)
     for wall, place, penalty in pulls:
         program.add_soft({wall: 1.0}, place, penalty)
         program.add_soft({wall: -1.0}, -place, penalty)
+    if diagram.areas is not None and demand_areas:
+        _demand_areas(program, diagram, boxes)
     if diagram.edit is not None:
         program.pinned = diagram.edit.pinned
     hard = active_bounds(constraints, boxes)
@@ -379,9 +424,46 @@ def improve_boxes(
         walls = program.solve(hard, margin)
         if walls is not None:
             rounded: Boxes = np.rint(walls).astype(np.int64)
-            if realises(rounded, target, disjoint=constraints.disjoint):
+            exact = realises(rounded, target, disjoint=constraints.disjoint)
+            if exact and constraints.contains(rounded):
                 return rounded
     return boxes
+
+
+def keep_areas(
+    diagram: Diagram,
+    boxes: Boxes,
+    inside: WallConstraints | None = None,
+) -> Boxes:
+    """Return boxes with the areas of a diagram, if it has any, and with as many relations as possible.
+
+    For diagrams without realisation, whose relations cannot all be kept. The boxes are `inside` the
+    rectangles in which the given ones are.
+    """
+    target = diagram.relations
+    candidates = [boxes]
+    for _ in range(_AREA_ROUNDS):
+        boxes = candidates[-1]
+        separations = choose_separations(boxes, target, {})
+        sides = preferred_sides(diagram)
+        program = soft_program(diagram, target, separations, sides)
+        if diagram.areas is not None:
+            _demand_areas(program, diagram, boxes)
+        hard = None if inside is None else active_bounds(inside, boxes)
+        walls = program.solve(hard)
+        if walls is None:
+            break
+        if inside is None:
+            walls = walls - np.tile(walls[:, :2].min(0), 2)
+        candidates.append(whole_boxes(walls))
+
+    def violations(boxes: Boxes) -> tuple[float, int]:
+        error = 0.0
+        if diagram.areas is not None:
+            error = float(area_errors(diagram, boxes).sum())
+        return error, int((edges_of(boxes) != target).sum())
+
+    return min(candidates, key=violations)
 
 
 def layout_error(diagram: Diagram, boxes: Boxes) -> float:
@@ -400,16 +482,81 @@ def layout_error(diagram: Diagram, boxes: Boxes) -> float:
 
 
 def area_errors(diagram: Diagram, boxes: Boxes) -> Float[ndarray, " R"]:
-    """Return how far the area of each box is outside its bounds, relative to the nearest bound."""
-    low, high = np.array(diagram.areas).T
-    areas = net_areas(np.array(diagram.types), boxes) * METRES**2
-    # The first and the last bin also hold smaller and larger rooms.
-    low = np.where(low <= AREAS[0], 0.0, low)
-    high = np.where(high >= AREAS[-1], np.inf, high)
+    """Return how far the drawn area of each room is outside its bounds, relative to the nearest one."""
+    low, high = area_bounds(diagram)
+    areas = room_areas(diagram.types, boxes)
     # Never read where `low` is 0.
     too_small = 1 - areas / np.maximum(low, 1e-9)
     too_large = np.maximum(areas / high - 1, 0.0)
     return np.where(areas < low, too_small, too_large)
+
+
+def area_problems(placement: Placement) -> Iterator[str]:
+    """Yield the rooms whose drawn areas are outside their bounds, in words."""
+    diagram = placement.diagram
+    if diagram.areas is None:
+        return
+    missed = area_errors(diagram, placement.boxes) > 0
+    areas = room_areas(diagram.types, placement.boxes) * METRES**2
+    names = room_names(diagram)
+    for room in np.flatnonzero(missed).tolist():
+        bounds = area_text(diagram.areas[room])
+        yield f"{names[room]} has {areas[room]:.1f} m2, not {bounds}"
+
+
+def area_bounds(diagram: Diagram) -> Float[ndarray, "2 R"]:
+    """Return the smallest and the largest area of each room in square pixels."""
+    low, high = np.array(diagram.areas, float).T
+    # The first and the last bin also hold smaller and larger rooms.
+    low = np.where(low <= AREAS[0], 0.0, low)
+    high = np.where(high >= AREAS[-1], np.inf, high)
+    return np.stack([low, high]) / METRES**2
+
+
+def _demand_areas(program: _WallProgram, diagram: Diagram, boxes: Boxes) -> None:
+    """Add bounds of the areas of rooms, linear at their current shape.
+
+    Width times height is at least `low` above the chords of a hyperbola, whose points all have that
+    area, and at most `high` below a tangent of another one, so that neither bound is relaxed. The
+    area that a room loses to others and to walls is that of the given boxes.
+    """
+    sides = sides_of(boxes).astype(float)
+    lost = sides.prod(1) - room_areas(diagram.types, boxes)
+    low, high = area_bounds(diagram) + lost
+    demanded = area_bounds(diagram)[0] > 0
+    for room, (width, height) in enumerate(sides.tolist()):
+        if demanded[room]:
+            widths = np.sqrt(low[room]) * _CHORDS
+            points = np.stack([widths, low[room] / widths], 1)
+            # Whole pixels may round both sides down.
+            points += _HALF_PIXEL
+            for (w0, h0), (w1, h1) in pairwise(points.tolist()):
+                normal = np.array([h0 - h1, w1 - w0])
+                normal /= np.hypot(*normal)
+                _bound_sides(program, room, -normal, -float(normal @ [w0, h0]))
+            narrowest, lowest = points.min(0).tolist()
+            _bound_sides(program, room, np.array([-1.0, 0.0]), -narrowest)
+            _bound_sides(program, room, np.array([0.0, -1.0]), -lowest)
+        if np.isfinite(high[room]):
+            aspect = min(max(width / height, 1 / _SLIMMEST_AREA), _SLIMMEST_AREA)
+            w0 = np.sqrt(high[room] * aspect) - _HALF_PIXEL
+            h0 = np.sqrt(high[room] / aspect) - _HALF_PIXEL
+            normal = np.array([h0, w0]) / np.hypot(w0, h0)
+            _bound_sides(program, room, normal, float(normal @ [w0, h0]))
+
+
+def _bound_sides(
+    program: _WallProgram,
+    room: int,
+    normal: Float[ndarray, " 2"],
+    most: float,
+) -> None:
+    """Require a combination of the width and the height of a room to be at most `most`."""
+    factors: dict[int, float] = {}
+    for axis, factor in enumerate(normal.tolist()):
+        factors[4 * room + axis] = -factor
+        factors[4 * room + axis + 2] = factor
+    program.add_soft(factors, most, _AREA)
 
 
 def preferred_sides(diagram: Diagram) -> _Sides:
@@ -444,6 +591,7 @@ def soft_program(
     target: RelationRow,
     separations: _Separations,
     sides: _Sides,
+    door_penalty: float = _MUST,
 ) -> _WallProgram:
     """Return a linear program with soft constraints.
 
@@ -480,7 +628,9 @@ def soft_program(
         else:
             near = target[pair_index(u, v, len(types))] != NO_EDGE
             door = (u, v) in (diagram.doors or ())
-            _separate(program, u, v, side, near=near, door=door)
+            _separate(program, u, v, side, near=near)
+            if door:
+                _share_wall(program, u, v, side, door_penalty)
     return program
 
 
@@ -520,21 +670,28 @@ def _separate(
     side: int,
     *,
     near: bool,
-    door: bool,
 ) -> None:
-    """Keep room u apart from room v on one of its sides, and room for a door in their wall."""
+    """Keep room u apart from room v on one of its sides."""
     axis = side % 2
     first, second = (u, v) if side < 2 else (v, u)
     gap = _GAP if near else NEAR + 1 + _ROUNDING_PIXELS
     penalty = _SHOULD if near else _MUST
     program.add_order(4 * first + axis + 2, 4 * second + axis, gap, penalty)
-    if door:
-        # Along the wall, both rooms are as long as a door.
-        along = 1 - axis
-        for room, other in ((u, v), (v, u)):
-            start = 4 * room + along
-            end = 4 * other + along + 2
-            program.add_order(start, end, DOOR_WIDTH + _ROUNDING_PIXELS, _MUST)
+
+
+def _share_wall(
+    program: _WallProgram,
+    u: int,
+    v: int,
+    side: int,
+    penalty: float,
+) -> None:
+    """Require that rooms u and v are as long as a door along the wall between them."""
+    along = 1 - side % 2
+    for room, other in ((u, v), (v, u)):
+        start = 4 * room + along
+        end = 4 * other + along + 2
+        program.add_order(start, end, DOOR_WIDTH + _ROUNDING_PIXELS, penalty)
 
 
 def choose_separations(
@@ -628,7 +785,8 @@ class _WallProgram:
             # Its last column, the rounding margin, is replaced by a fixed one.
             strict = hstack([bounded[:, :walls], csr_array((len(limits), soft))])
             matrix = vstack([matrix, strict])
-            most = np.concatenate([most, limits - margin])
+            rounding = bounded[:, [walls]].toarray().ravel() > 0
+            most = np.concatenate([most, limits - np.where(rounding, margin, 0.0)])
         penalties = [penalty for _, _, penalty in self.rows]
         objective = np.concatenate([np.zeros(walls), penalties])
         lower = np.zeros(walls + soft)

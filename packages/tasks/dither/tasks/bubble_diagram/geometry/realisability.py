@@ -65,6 +65,8 @@ def realise(
     canvas: Canvas = _CANVAS,
     limit: int = LIMIT,
     pinned: Mapping[int, int] | None = None,
+    rectangles: Boxes | None = None,
+    near: Boxes | None = None,
 ) -> Realisation:
     """Find boxes that realise a diagram, or prove that there are none.
 
@@ -78,11 +80,16 @@ def realise(
         canvas: Size limits.
         limit: Maximum number of linear programs.
         pinned: Place of each wall (4 room + side) that must not move.
+        rectangles: Rectangles of which every room is inside one; see `outline_rectangles`.
+        near: Boxes that are proposed where they satisfy the constraints, or else near ones; without
+            them the smallest boxes.
     """
     constraints = wall_constraints_of(edges, rooms, apart=apart, disjoint=disjoint)
     constraints = replace(constraints, pinned=pinned or {})
+    if rectangles is not None:
+        constraints = constraints.inside(rectangles)
     try:
-        boxes = _Search(constraints, canvas, limit).run()
+        boxes = _Search(constraints, canvas, limit, near).run()
     except _UndecidedError:
         return Realisation("unknown", None)
     return Realisation("impossible" if boxes is None else "realisable", boxes)
@@ -141,10 +148,12 @@ class _Search:
         constraints: WallConstraints,
         canvas: Canvas,
         limit: int,
+        near: Boxes | None = None,
     ) -> None:
         self.constraints = constraints
         self.canvas = canvas
         self.limit = limit
+        self.near = near
         self.programs = 0
         self.axis, self.first, self.second, self.bound = np.moveaxis(
             constraints.choices, -1, 0
@@ -266,8 +275,8 @@ class _Search:
     def boxes(self, node: _Node, *, whole: bool = False) -> Boxes | None:
         """Return boxes that satisfy the bounds of a node up to rounding, or `whole` exactly.
 
-        Maximises a margin that protects the bounds from rounding, and minimises room sizes. None if
-        there are no such boxes.
+        Maximises a margin that protects the bounds from rounding, and minimises room sizes, or the
+        distances to the boxes `near`. None if there are no such boxes.
         """
         # 0.3 s, which runs without a search save
         from scipy.optimize import Bounds, LinearConstraint, milp
@@ -277,10 +286,21 @@ class _Search:
         self.programs += 1
         rooms = self.constraints.rooms
         matrix, most = wall_rows(node.bounds, rooms, self.canvas)
+        objective = np.array([-1.0, -1.0, 1.0, 1.0] * rooms + [-_MARGIN_WEIGHT * rooms])
+        low, high = self.limits()
+        if self.near is not None:
+            matrix, most = _with_distances(matrix, most, self.near)
+            distances = 4 * rooms
+            objective[:-1] = 0.0
+            objective = np.append(objective, np.ones(distances))
+            low = np.append(low, np.zeros(distances))
+            high = np.append(high, np.full(distances, np.inf))
+        integrality = np.zeros(len(objective))
+        integrality[: 4 * rooms] = int(whole)
         result = milp(
-            np.array([-1.0, -1.0, 1.0, 1.0] * rooms + [-_MARGIN_WEIGHT * rooms]),
-            integrality=[*[int(whole)] * 4 * rooms, 0],
-            bounds=Bounds(*self.limits()),
+            objective,
+            integrality=integrality,
+            bounds=Bounds(low, high),
             constraints=LinearConstraint(matrix, -np.inf, most),
             # Presolve costs more than it saves on programs this small.
             options={"presolve": whole},
@@ -289,7 +309,8 @@ class _Search:
             return None
         if result.x is None:
             raise _UndecidedError
-        return np.round(result.x[:-1]).astype(np.int64).reshape(rooms, 4)
+        walls = result.x[: 4 * rooms]
+        return np.round(walls).astype(np.int64).reshape(rooms, 4)
 
     def limits(self) -> tuple[Float[ndarray, " V"], Float[ndarray, " V"]]:
         """Return the bounds of the walls and of the margin."""
@@ -317,6 +338,8 @@ class _Search:
         walls = boxes.ravel()
         if any(walls[wall] != place for wall, place in constraints.pinned.items()):
             return False
+        if not constraints.contains(boxes):
+            return False
         return realises(
             boxes,
             constraints.edges,
@@ -324,6 +347,26 @@ class _Search:
             self.canvas,
             disjoint=constraints.disjoint,
         )
+
+
+def _with_distances(
+    matrix: Any,
+    most: Float[ndarray, " F"],
+    near: Boxes,
+) -> tuple[Any, Float[ndarray, " F"]]:
+    """Add a variable for the distance of each wall to its place, behind the others."""
+    from scipy.sparse import csc_array, eye_array, hstack, vstack
+
+    places = near.ravel().astype(float)
+    count = len(places)
+    identity = eye_array(count)
+    margin = csc_array((count, 1))
+    rows = [
+        hstack([matrix, csc_array((matrix.shape[0], count))]),
+        hstack([identity, margin, -identity]),
+        hstack([-identity, margin, -identity]),
+    ]
+    return vstack(rows).tocsc(), np.concatenate([most, places, -places])
 
 
 def wall_rows(
@@ -345,17 +388,22 @@ def wall_rows(
         columns_of = [np.full(rooms, axis), first + START, first + END, smallest]
         sides.append(np.stack(columns_of, 1))
     axis, p, q, most = np.concatenate([bounds, *sides]).T
+    origin = 3 * rooms
     # 2 start, start + end or 2 end: each row has two walls for each of its two marks.
     columns = []
     factors = []
     # A mark is a mean of the two walls of its room, in half pixels.
     for mark, sign in ((p, 1), (q, -1)):
         room, part = np.divmod(mark, 3)
-        wall = 4 * room + axis
+        # The origin is no variable, but 0.
+        sign_of = np.where(mark == origin, 0, sign)
+        wall = 4 * np.minimum(room, rooms - 1) + axis
         columns += [wall, wall + 2]
-        factors += [sign * (2 - part), sign * part]
+        factors += [sign_of * (2 - part), sign_of * part]
     columns.append(np.full(len(axis), 4 * rooms))
-    factors.append(np.full(len(axis), _ROUNDING))
+    # Rounding a wall keeps it before or after a whole pixel.
+    fixed = (p == origin) | (q == origin)
+    factors.append(np.where(fixed, 0.0, _ROUNDING))
     count = len(most)
     rows = np.tile(np.arange(count), len(columns))
     places = (rows, np.concatenate(columns))

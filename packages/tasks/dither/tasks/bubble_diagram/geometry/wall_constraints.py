@@ -13,7 +13,7 @@ alternative; M = 3 R + 1 marks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import combinations_with_replacement, product
 from typing import NamedTuple
@@ -64,12 +64,16 @@ _BOUNDS = 4
 _Matrices = Int[ndarray, "*n M M"]
 
 
+SMALLEST = 12
+"""Minimum side of a room in pixels, about 0.8 m."""
+
+
 @dataclass(frozen=True)
 class Canvas:
-    """Side of the square canvas, and minimum side of a room in pixels; 12 are about 0.8 m."""
+    """Side of the square canvas, and minimum side of a room in pixels."""
 
     side: int = GRID
-    smallest: int = 12
+    smallest: int = SMALLEST
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,7 @@ class WallConstraints:
         choices: Bounds of each alternative of each choice, padded with trivial bounds.
         available: True for alternatives that are not padding.
         pinned: Place of each wall (4 room + side) that must not move.
+        rectangles: Each room is inside one of them; None if rooms may be anywhere.
     """
 
     rooms: int
@@ -93,6 +98,54 @@ class WallConstraints:
     choices: Int[ndarray, "C A B 4"]
     available: Bool[ndarray, "C A"]
     pinned: Mapping[int, int] = field(default_factory=dict)
+    rectangles: Boxes | None = None
+
+    def inside(self, rectangles: Boxes) -> WallConstraints:
+        """Return the constraints with every room inside one of some rectangles."""
+        origin = 3 * self.rooms
+        bounds = np.zeros((self.rooms, len(rectangles), 4, 4), np.int64)
+        for room in range(self.rooms):
+            for side in range(4):
+                axis = side % 2
+                row = bounds[room, :, side]
+                row[:, 0] = axis
+                # A rectangle bounds the start of a room from below, and its end from above.
+                if side < 2:
+                    row[:, 1:3] = [origin, 3 * room + START]
+                    row[:, 3] = -2 * rectangles[:, side]
+                else:
+                    row[:, 1:3] = [3 * room + END, origin]
+                    row[:, 3] = 2 * rectangles[:, side]
+        if len(rectangles) == 1:
+            fixed = np.concatenate([self.fixed, bounds.reshape(-1, 4)])
+            return replace(self, fixed=fixed, rectangles=rectangles)
+
+        # Choices have as many alternatives as the largest one.
+        count = max(len(rectangles), self.choices.shape[1])
+        choices = []
+        available = []
+        for alternatives, exist in (
+            (self.choices, self.available),
+            (bounds, np.ones(bounds.shape[:2], bool)),
+        ):
+            missing = count - alternatives.shape[1]
+            choices.append(np.pad(alternatives, ((0, 0), (0, missing), (0, 0), (0, 0))))
+            available.append(np.pad(exist, ((0, 0), (0, missing))))
+        return replace(
+            self,
+            choices=np.concatenate(choices),
+            available=np.concatenate(available),
+            rectangles=rectangles,
+        )
+
+    def contains(self, boxes: Boxes) -> bool:
+        """Whether each box is inside one of the rectangles."""
+        if self.rectangles is None:
+            return True
+        low, high = corners(boxes[:, None])
+        inner, outer = corners(self.rectangles)
+        inside = (low >= inner).all(-1) & (high <= outer).all(-1)
+        return bool(inside.any(1).all())
 
     def closed_bounds(self, canvas: Canvas) -> Int[ndarray, "2 M M"] | None:
         """Return the fixed bounds on a canvas, closed; None if they contradict each other."""

@@ -448,6 +448,8 @@ def draw_floorplan(
         summary = f"{placement.broken} relations violated"
     if impossible := sum(door.depth < 0 for door in plan.doors):
         summary += f", no wall for {impossible} {'doors' if impossible > 1 else 'door'}"
+    if placement.unmet:
+        summary += f", {len(placement.unmet)} unmet"
     caption = " · ".join(filter(None, (summary, verdict)))
     shapes += _foot_shapes(scene, caption, 0.04 * size, width, height - _FOOT / 2)
     return svg.Page(width, height, tuple(shapes))

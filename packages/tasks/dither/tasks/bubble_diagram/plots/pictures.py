@@ -403,6 +403,7 @@ def _card(sample: DecodedSample) -> str:
         errors += [
             f"close without a relation: {names}" for names in placement.extra_names()
         ]
+        errors += placement.unmet
     if errors:
         body += f'<p class="errors">{escape("; ".join(errors))}</p>'
     return f'<article class="{classes}"><h2>{title}{chip}</h2>{body}</article>'
