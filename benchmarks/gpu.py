@@ -1,10 +1,13 @@
 """Everything that a machine with one GPU can tell: whether results are right, and how fast they come.
 
-    python benchmarks/gpu.py [--only steps,syncs] [--minutes 25] [--out gpu.json]
-    python benchmarks/gpu.py --device cpu --quick
+    python benchmarks/gpu.py [--only steps,syncs] [--minutes 25]
+    python benchmarks/gpu.py --write
+    python benchmarks/gpu.py --device cpu --quick --out FILE
 
-Sections run in order of importance until the time is up. Each writes its results into one JSON
-file as soon as it ends; an exception becomes the result of its section, and the next one runs.
+Sections run in order of importance until the time is up. Each adds its rows to docs/gpu.json as
+soon as it has them, so that a machine that is lent for minutes can be used in pieces; `--write`
+makes the table of docs/results.md of them. An exception ends its section only, and the exit code
+is 1 at the end.
 """
 
 from __future__ import annotations
@@ -51,6 +54,11 @@ QUICK = {
     "LM": ("language_model/quick", 2),
 }
 """Small experiments in place of them for `--quick`."""
+FILE = ROOT / "docs" / "gpu.json"
+START = "<!-- gpu: python benchmarks/gpu.py --write -->"
+END = "<!-- end of gpu -->"
+TOLERANCE = 1e-5
+"""Largest relative difference of a loss in float32 from that on the CPU."""
 PRECISIONS = ("bfloat16", "float16", "tf32", "float32")
 STEPS = 20
 """Steps between two synchronisations."""
@@ -414,27 +422,70 @@ SECTIONS: dict[str, Callable[[Options], Any]] = {
 
 def measure(
     section: Callable[[Options], Any], options: Options, end: float
-) -> Iterator[Any]:
-    """Yield the results of a section so far, each time that there is a new one; its exception at the last."""
-    found: dict[str, Any] = {}
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a section so far, each time that there is a new one; its exception at the last."""
+    rows: dict[str, Any] = {}
     try:
-        result = section(options)
-        if isinstance(result, dict):
-            yield result
-            return
-        for name, value in result:
-            found[name] = value
-            yield found
+        found = section(options)
+        for name, value in found.items() if isinstance(found, dict) else found:
+            rows[name] = value
+            yield rows
             if time.monotonic() > end:
-                found["stopped"] = "time is up"
+                rows["stopped"] = "time is up"
                 break
     except Exception as error:
-        found["error"] = "".join(traceback.format_exception(error))[-1500:]
-    yield found
+        rows["error"] = "".join(traceback.format_exception(error))[-3000:]
+    yield rows
 
 
-def main() -> None:
-    """Run the sections and write their results."""
+def failures(results: dict[str, Any]) -> Iterator[str]:
+    """Yield what is wrong: exceptions, runs that failed, and losses that differ from those of the CPU."""
+    for section, rows in results.items():
+        if "error" in rows:
+            yield f"{section}: {rows['error']}"
+    for name, row in results.get("correctness", {}).items():
+        if name != "error" and not row["relative difference"] < TOLERANCE:
+            yield f"{name}: the loss differs from that of the CPU: {row}"
+    for name, row in results.get("runs", {}).items():
+        if name != "error" and row["exit code"] != 0:
+            yield f"{name}: {row['errors']}"
+
+
+def table(results: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of the table of training steps."""
+    facts = results["machine"]
+    yield (
+        f"{facts['device']}, torch {facts['torch']}; a bfloat16 product of 8192 x 8192 matrices reaches "
+        f"{facts['bfloat16 FLOP/s'] / 1e12:.0f} TFLOP/s, a copy {facts['copied bytes/s'] / 1e12:.1f} TB/s."
+    )
+    yield ""
+    yield "| training step | batch | ms | samples/s | MFU | peak memory, GB |"
+    yield "|---|---|---|---|---|---|"
+    for name, row in results["steps"].items():
+        if isinstance(row, dict):
+            memory = row["memory"].get("peak_cuda", row["memory"]["peak_rss"])
+            cells = (
+                name,
+                str(row["batch_size"]),
+                f"{1e3 * row['step_seconds']:.1f}",
+                f"{row['samples_per_second']:,.0f}",
+                f"{row['mfu']:.1%}",
+                f"{memory / 1e9:.1f}",
+            )
+            yield f"| {' | '.join(cells)} |"
+
+
+def write(results: dict[str, Any]) -> None:
+    """Replace the table in docs/results.md."""
+    path = ROOT / "docs" / "results.md"
+    before, _, rest = path.read_text().partition(START)
+    after = rest.partition(END)[2]
+    lines = "\n".join(table(results))
+    path.write_text(f"{before}{START}\n\n{lines}\n\n{END}{after}")
+
+
+def arguments() -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -450,32 +501,48 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(MODELS), help="with commas")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--minutes", type=float, default=25.0)
-    parser.add_argument("--out", type=Path, default=Path("gpu.json"))
-    arguments = parser.parse_args()
-    on_gpu = arguments.device.startswith("cuda")
-    precisions = arguments.precisions or (",".join(PRECISIONS) if on_gpu else "float32")
+    parser.add_argument("--out", type=Path, default=FILE)
+    parser.add_argument("--write", action="store_true", help="the table, without runs")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Run the sections, and add their rows to the file."""
+    given = arguments()
+    results: dict[str, Any] = {}
+    if given.out.exists():
+        results = json.loads(given.out.read_text())
+    if given.write:
+        write(results)
+        return
+
+    on_gpu = given.device.startswith("cuda")
+    precisions = given.precisions or (",".join(PRECISIONS) if on_gpu else "float32")
     options = Options(
-        torch.device(arguments.device),
-        arguments.quick,
+        torch.device(given.device),
+        given.quick,
         Path(mkdtemp(prefix="dither-gpu-")),
         tuple(precisions.split(",")),
-        tuple(word == "true" for word in arguments.compile.split(",")),
-        tuple(arguments.models.split(",")),
-        tuple(arguments.set),
+        tuple(word == "true" for word in given.compile.split(",")),
+        tuple(given.models.split(",")),
+        tuple(given.set),
     )
-    end = time.monotonic() + 60 * arguments.minutes
-    results: dict[str, Any] = {}
-    for name in arguments.only.split(","):
-        if time.monotonic() > end:
-            results[name] = {"stopped": "time is up"}
-            continue
+    end = time.monotonic() + 60 * given.minutes
+    new: dict[str, Any] = {}
+    for name in given.only.split(","):
         began = time.monotonic()
-        for result in measure(SECTIONS[name], options, end):
-            results[name] = result
-            arguments.out.write_text(json.dumps(results, indent=1) + "\n")
+        new[name] = {"stopped": "time is up"}
+        if began < end:
+            for rows in measure(SECTIONS[name], options, end):
+                new[name] = rows
+                merged = results | {name: results.get(name, {}) | rows}
+                given.out.write_text(json.dumps(merged, indent=1) + "\n")
+            results = merged
         free()
         print(f"== {name} ({time.monotonic() - began:.0f} s)")
-        print(json.dumps(results[name], indent=1), flush=True)
+        print(json.dumps(new[name], indent=1), flush=True)
+    if problems := list(failures(new)):
+        sys.exit("\n".join(problems))
 
 
 if __name__ == "__main__":

@@ -179,6 +179,33 @@ def test_two_ranks_equal_one(train, single, strategy):
     assert json.loads((both / "counts.json").read_text())[0] == expected
 
 
+LANGUAGE = f"""
+extends = "{ROOT / "experiments" / "language_model" / "quick.toml"}"
+model.width = 16
+model.depth = 2
+[train]
+steps = 4
+batch_size = 4
+log_every = 1
+checkpoint_every = 4
+device = "cpu"
+[evaluate]
+samples = 8
+[sample]
+count = 2
+"""
+
+
+def test_a_sharded_language_model_is_sampled(train, tmp_path):
+    """Samplers apply the head to single positions, whose weights FSDP gathers inside the model only."""
+    (tmp_path / "exp.toml").write_text(LANGUAGE)
+    alone, _ = train(ranks=1)
+    both, done = train("--set", "train.strategy=fsdp", ranks=2)
+    assert (both / "summary.json").is_file(), done.stderr[-3000:]
+    assert lines(both, "valid") == pytest.approx(lines(alone, "valid"), rel=1e-4)
+    assert (both / "samples" / "step-00000004" / "samples.safetensors").is_file()
+
+
 def test_compiled_ranks_with_accumulation_equal_one(train):
     """In bfloat16, with compiled blocks and activation checkpointing, against one eager process."""
     half = ("--set", "train.precision=bfloat16", "--set", "train.steps=4")

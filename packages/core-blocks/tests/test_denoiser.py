@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file, load_model, save_model
+from torch import nn
 
+from dither.core_blocks import denoiser
 from dither.registry import default_catalog
 from dither.registry.contracts.records import Context, State
 
@@ -385,3 +387,31 @@ def test_incompatible_tied_embeddings(options, related, graph, text, regions):
     ]
     assert [misfit.related for misfit in misfits] == [("model", key) for key in related]
     assert not list(spec_of(**options).check(space))
+
+
+@pytest.mark.parametrize("unpadded", [False, True])
+def test_attention_without_a_mask_where_the_host_knows_of_no_padding(
+    unpadded, monkeypatch
+):
+    """As on a GPU, where reading whether a mask hides anything would wait."""
+    monkeypatch.setattr(denoiser, "_reads_are_free", lambda mask: False)
+    masks = []
+
+    class Spy(nn.Module):
+        def forward(self, x, c, mask=None, **options):
+            masks.append(mask)
+            return x
+
+    model = denoiser.Denoiser(
+        lambda state, cond, start: (torch.zeros(2, 3, 4), 0),
+        lambda level, cond: torch.zeros(2, 4),
+        [Spy()],
+        lambda x, c: x,
+        nn.Identity(),
+    )
+    state = State(
+        torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 3, dtype=torch.bool),
+        unpadded=unpadded,
+    )  # fmt: skip
+    model(state, torch.zeros(2), torch.ones(2, 3, dtype=torch.bool), {})
+    assert (masks[0] is None) is unpadded

@@ -13,6 +13,7 @@ from dither.engine.training.diffusion import Diffusion, choose_precision, fused_
 from dither.engine.training.evaluation import evaluate
 from dither.engine.training.randomness import Stream, seed_generators
 from dither.engine.training.trainer import Trainer
+from dither.registry.contracts.records import Clean
 
 CPU = torch.device("cpu")
 
@@ -186,6 +187,28 @@ def test_automatic_precision_on_a_cpu(supported, width, half, monkeypatch):
     model = torch.nn.Linear(width, 512)
     assert choose_precision("auto", model, "cpu") == ("bfloat16" if half else "float32")
     assert choose_precision("tf32", model, "cpu") == "tf32"
+
+
+@pytest.mark.parametrize(
+    ("native", "width", "precision"),
+    [(True, 1024, "bfloat16"), (False, 1024, "float16"), (True, 512, "tf32")],
+)
+def test_automatic_precision_on_a_gpu(native, width, precision, monkeypatch):
+    monkeypatch.setattr(device, "choose_device", torch.device)
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation: native
+    )
+    assert choose_precision("auto", torch.nn.Linear(width, 512), "cuda") == precision
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_padding_is_read_before_the_copy(padded):
+    valid = torch.ones(2, 3, dtype=torch.bool)
+    valid[1, 2] = not padded
+    clean = Clean.of(torch.zeros(2, 3, dtype=torch.int64), valid)
+    copy = device.to_device(clean, torch.device("meta"))
+    assert copy.unpadded is not padded
+    assert copy.slice_positions(0, 2).unpadded is not padded
 
 
 QUICK = FILE.parents[1] / "bubble_diagram" / "quick.toml"

@@ -18,6 +18,7 @@ from dither.engine.files.metrics_file import read_metrics
 from dither.engine.optimizers.components import AdamW
 from dither.engine.optimizers.optimizer_state import flatten
 from dither.engine.runs.run import DONE, NON_FINITE, run
+from dither.engine.training import loss_scale
 from dither.engine.training.data_order import (
     BucketOrder,
     Prefetcher,
@@ -184,16 +185,17 @@ def test_a_cancelled_step_changes_nothing_of_any_optimizer(build, bad):
 
 def test_the_guard_counts_steps_in_a_row_on_the_device():
     guard = FiniteGuard(CPU, limit=2)
+    no = torch.tensor(False)
     bad, good = torch.tensor(torch.nan), torch.tensor(1.0)
     losses = [good, bad, bad, good, bad, bad, bad, good]
-    applied = [bool(guard.record(loss, good, good)) for loss in losses]
+    applied = [bool(guard.record(loss, good, good, no)) for loss in losses]
     assert applied == [True, False, False, True, False, False, False, False]
     assert [bool(outcome.stopped) for outcome in guard.read()] == [False] * 6 + [
         True
     ] * 2
     assert guard.read() == []
     guard.start(in_row=2)
-    assert not guard.record(bad, good, good)
+    assert not guard.record(bad, good, good, no)
     assert guard.read()[0].stopped
 
 
@@ -555,3 +557,65 @@ def test_a_skipped_step_says_whose_weights_found_the_samples(make_trainer, later
     found = "with the weights of a later step" in lines[0]
     skipped = int(lines[0].split()[1].rstrip(":"))
     assert found == (later and skipped < trainer.step)
+
+
+HALF = ("train.precision=float16", "train.batch_size=8")
+
+
+def test_an_overflow_of_float16_halves_the_scale_and_changes_nothing(make_trainer):
+    trainer = make_trainer(*HALF)
+    trainer.loss_scale.scale.fill_(2.0**40)
+    before = [parameter.detach().clone() for parameter in trainer.parameters]
+    trainer.advance()
+    assert all(map(torch.equal, trainer.parameters, before))
+    assert trainer.loss_scale.scale == 2.0**39
+
+    trainer.loss_scale.scale.fill_(64.0)
+    trainer.advance()
+    assert not all(map(torch.equal, trainer.parameters, before))
+    metrics = trainer.pop_metrics()
+    assert metrics["loss_scale"] == 64.0
+    assert math.isfinite(metrics["loss"])
+
+
+def test_the_scale_does_not_change_the_step(make_trainer):
+    norms = []
+    for scale in (1.0, 64.0):
+        trainer = make_trainer(*HALF)
+        trainer.loss_scale.scale.fill_(scale)
+        norms.append(float(trainer.advance()["grad_norm"]))
+    assert norms[0] == pytest.approx(norms[1], rel=1e-2)
+
+
+def test_the_scale_doubles_after_steps_without_overflow(monkeypatch):
+    monkeypatch.setattr(loss_scale, "INTERVAL", 3)
+    scale = loss_scale.LossScale(torch.device("cpu"))
+    values = []
+    for overflow in (0, 0, 0, 0, 1, 0):
+        scale.update(torch.tensor(bool(overflow)))
+        values.append(float(scale.scale) / loss_scale.FIRST)
+    assert values == [1, 1, 2, 2, 1, 1]
+
+
+def test_gradients_that_no_scale_makes_finite_stop_the_run(make_trainer):
+    trainer = make_trainer(*HALF)
+    trainer.loss_scale.scale.fill_(2.0)
+    next(iter(trainer.parameters)).register_hook(lambda grad: grad * math.inf)
+    trainer.advance()
+    trainer.advance()
+    with pytest.raises(NonFinite):
+        trainer.check()
+
+
+def test_resumed_run_in_float16_equals_an_uninterrupted_one(start):
+    small = (*HALF, "train.checkpoint_every=4", "evaluate.every=99", "sample.count=0",
+             "train.lr_schedule=constant")  # fmt: skip
+    code, whole, _ = start(*small, "train.steps=8")
+    assert code == DONE
+    code, half, _ = start(*small, "train.steps=4")
+    assert code == DONE
+    code, *_ = start("train.steps=8", resume=half)
+    assert code == DONE
+    for name in ("model", "ema", "optimizer"):
+        file = f"checkpoints/step-00000008/{name}.safetensors"
+        assert (half / file).read_bytes() == (whole / file).read_bytes(), name

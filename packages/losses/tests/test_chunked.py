@@ -286,3 +286,55 @@ def test_no_tensor_grows_with_batch_times_ids(name, predict, loss, monkeypatch):
             process.read(linear(h), noised.state, process.schedule(t)), noised
         ).total().backward()
     assert seen.numel >= 8 * length * size
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch
+@pytest.mark.parametrize(
+    ("name", "predict", "loss"),
+    [
+        ("uniform", "score", ChunkedScoreEntropy()),
+        ("absorbing", "score", ChunkedScoreEntropy()),
+        ("absorbing", "posterior", ChunkedMaskedCE()),
+        ("uniform", "posterior", ChunkedCrossEntropy()),
+    ],
+)
+def test_compiled_loss_is_the_eager_one(name, predict, loss, monkeypatch):
+    monkeypatch.setattr(chunked, "CPU_CHUNK", 4 * V)
+    process = make_process(name, predict, 0.7)
+    linear, h, noised, t = situation(process)
+    inputs = (h, *linear.parameters())
+    eager = loss.fused(h, linear, process, noised, t)
+    compiled = loss.fused(h, linear, process, noised, t, compiled=True)
+    torch.testing.assert_close(compiled.values, eager.values, rtol=1e-12, atol=1e-12)
+    for one, other in zip(
+        *(
+            torch.autograd.grad(measured.total(), inputs)
+            for measured in (compiled, eager)
+        ),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_padded_vocabulary_changes_nothing(monkeypatch):
+    """As on a GPU, where matrix products have a multiple of 64 columns."""
+    process = make_process("uniform", "score", 0.7)
+    linear, h, noised, t = situation(process)
+    inputs = (h, *linear.parameters())
+    plain = ChunkedScoreEntropy().fused(h, linear, process, noised, t)
+    expected = torch.autograd.grad(plain.total(), inputs)
+
+    build = chunked._ChunkedHead.__init__
+
+    def padded(self, *arguments, **options):
+        build(self, *arguments, **options)
+        self.factor = nn.functional.pad(self.factor, (0, 0, 0, -V % 64))
+
+    monkeypatch.setattr(chunked._ChunkedHead, "__init__", padded)
+    measured = ChunkedScoreEntropy().fused(h, linear, process, noised, t)
+    torch.testing.assert_close(measured.values, plain.values)
+    for one, other in zip(
+        torch.autograd.grad(measured.total(), inputs), expected, strict=True
+    ):
+        torch.testing.assert_close(one, other)

@@ -166,12 +166,9 @@ class Train(Options):
     precision: Literal["auto", "float32", "tf32", "bfloat16", "float16"] = "float32"
     """Mixed precision: bfloat16 and float16 run the model under autocast; weights, losses and
     optimizer stay in float32. float16 scales the loss, and skips a step whose gradients overflow.
-    tf32 enables TensorFloat-32 matrix products on a GPU. auto is bfloat16, or on older GPUs float16, where it
-    pays: on a GPU, and on a CPU with AVX512-BF16 or AMX if a linear layer has 2^18 weights or more;
-    else float32."""
-    deterministic: bool = False
-    """On a GPU, only kernels whose results are equal in every run, so that a resumed run is bit-equal
-    to an uninterrupted one there, too. On a CPU all are."""
+    tf32 enables TensorFloat-32 matrix products on a GPU. auto is bfloat16 for a model with a large
+    linear layer (2^18 weights on a CPU with AVX512-BF16 or AMX, 2^19 on a GPU; float16 on GPUs
+    without bfloat16); else tf32 on a GPU, and float32 on a CPU."""
     compile: bool | Literal["blocks"] | None = None
     """Compile the model for training with torch.compile; by default on a GPU with Triton. "blocks"
     compiles each block separately, which starts sooner. Evaluation and sampling are not

@@ -26,7 +26,6 @@ from ..config.options import Train
 from ..config.provenance import changed_plugin_files
 from ..files.checksums import MANIFEST, verify
 from ..training.device import (
-    choose_deterministic,
     choose_device,
     choose_threads,
     keep_freed_memory,
@@ -63,15 +62,14 @@ def build(
     on a CPU keeps freed memory in the process. `task` replaces that of the experiment.
     """
     train = loaded.experiment.train
-    torch.set_float32_matmul_precision(
-        "high" if train.precision == "tf32" else "highest"
-    )
     device = choose_device(train.device)
-    choose_deterministic(train.deterministic, device)
     if training and train.keep_memory and device.type == "cpu":
         keep_freed_memory()
     with located(loaded.document):
         system = System.build(loaded.experiment, loaded.plugins.catalog, task)
+    torch.set_float32_matmul_precision(
+        "high" if system.precision == "tf32" else "highest"
+    )
     # Other code of a process that loads a model may need all threads.
     threads = train.threads
     if training:
