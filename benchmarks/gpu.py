@@ -494,7 +494,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--precisions", help="with commas; the first is that of profiles"
     )
-    parser.add_argument("--compile", default="true,false", help="true, false or both")
+    parser.add_argument("--compile", help="true, false or both; on a GPU both")
     parser.add_argument(
         "--only", default=",".join(SECTIONS), help="sections, with commas"
     )
@@ -518,12 +518,13 @@ def main() -> None:
 
     on_gpu = given.device.startswith("cuda")
     precisions = given.precisions or (",".join(PRECISIONS) if on_gpu else "float32")
+    compiled = given.compile or ("true,false" if on_gpu else "false")
     options = Options(
         torch.device(given.device),
         given.quick,
         Path(mkdtemp(prefix="dither-gpu-")),
         tuple(precisions.split(",")),
-        tuple(word == "true" for word in given.compile.split(",")),
+        tuple(word == "true" for word in compiled.split(",")),
         tuple(given.models.split(",")),
         tuple(given.set),
     )

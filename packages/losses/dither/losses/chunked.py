@@ -114,7 +114,7 @@ class ChunkedLoss:
         head = _ChunkedHead(h.flatten(0, 1)[rows], linear, half=half)
 
         # Compiled, the losses of a chunk read its logits twice, and write only their gradient.
-        between = _between(self, process, compiled=compiled)
+        between = _between(self, cast(Any, process), compiled=compiled)
 
         losses = [head.h.new_zeros(0)]
         for chunk in head.chunks():
