@@ -19,6 +19,7 @@ SLOW_CASES = {
     "sampler:analytic-samples_exact_distribution",
     "sampler:blocks-samples_exact_distribution_with_any_options",
     "sampler:euler-samples_exact_distribution",
+    "sampler:particle-gibbs-ends_clean",
     "sampler:particle-gibbs-samples_exact_distribution",
     "sampler:particle-gibbs-seeded",
     "sampler:particle-gibbs-truth_unseen",

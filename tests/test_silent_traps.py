@@ -182,14 +182,24 @@ def register_components():
     return [Focal]
 '''
 UNITS = ("nats", "bits", "perplexity")
+NARROW = {"model.width": 16, "model.depth": 1}
+FEW_PLANS = {
+    **NARROW,
+    "task.data": {"use": "procedural-plans", "train": 64, "valid": 16, "test": 16},
+}
+FEW_SEQUENCES = {
+    **NARROW,
+    "task.data.train": 64,
+    "task.data.held": 32,
+}
 
 
 @pytest.mark.parametrize(
     ("name", "overrides"),
     [
         ("language_model/quick", TEXT),
-        ("bubble_diagram/quick", {"model.width": 16, "model.depth": 1}),
-        ("dna_sequence/quick", {"model.width": 16, "model.depth": 1}),
+        ("bubble_diagram/quick", FEW_PLANS),
+        ("dna_sequence/quick", FEW_SEQUENCES),
     ],
 )
 def test_a_loss_that_is_no_bound_has_no_likelihoods(name, overrides, tmp_path, capsys):

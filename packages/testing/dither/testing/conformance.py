@@ -139,8 +139,9 @@ class Case:
         Return False if it fails, or there are none.
         """
         done = 0
-        # Few checks reject many situations, so the longer list is drawn for these only.
-        for count in (EXAMPLES, MAX_NOT_APPLICABLE):
+        # Most failures show in the first situation, and few checks reject many situations, so that
+        # the longer lists are drawn only when they are needed.
+        for count in (1, EXAMPLES, MAX_NOT_APPLICABLE):
             drawn = _situations(self.part, self.catalog, self.check.place, count)
             for situation in drawn[done:]:
                 try:

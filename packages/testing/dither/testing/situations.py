@@ -157,11 +157,19 @@ def checks_of(
 
 def default_spec(part: Component, catalog: Catalog) -> Spec:
     """Parse the snippet that `describe` shows: defaults, and an example value of each required option."""
+    table = _example_table(part, catalog)
+    return catalog.parse(part.spec.kind, table | {"use": part.pinned})
+
+
+# A description reads the source of the component, which takes longer than most checks.
+@lru_cache(maxsize=512)
+def _example_table(part: Component, catalog: Catalog) -> dict[str, Any]:
     table: Any = tomllib.loads(describe(part, catalog)["snippet"])
     # It is nested in the tables and lists of an experiment file.
     while "use" not in table:
         (table,) = table if isinstance(table, list) else table.values()
-    return catalog.parse(part.spec.kind, table | {"use": part.pinned})
+    example: dict[str, Any] = table
+    return example
 
 
 def fitting_process(catalog: Catalog, space: Space) -> Any:
