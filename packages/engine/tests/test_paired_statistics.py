@@ -110,6 +110,8 @@ def test_equal_runs_and_deterministic_ones():
     assert (same.difference, same.p) == (0.0, 1.0)
     shifted = compare_scores(Scores(values.values + 1), values)
     assert shifted.p < 1e-9
+    rounded = compare_scores(Scores(values.values * (1 + 1e-8)), values)
+    assert (rounded.difference, rounded.p) == (0.0, 1.0)
     (judged,) = judge([shifted], "higher")
     assert (judged.verdict, judged.more_seeds) == ("better", 0)
     assert judge([shifted], None)[0].verdict == "higher"
