@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .app import Json, Overrides, PluginNames, Removals, Runs, Words, app
 from .output import echo, echo_json
+
+if TYPE_CHECKING:
+    from ..sweeps.launch import Settings
 
 __all__: list[str] = []
 
@@ -80,22 +83,11 @@ def compare(
     The difference of an arm to the reference is better or worse if its p-value over seeds and
     samples, after Holm's correction, is at most 5 %.
     """
-    from dither.registry.config.document import find_experiment
     from dither.registry.config.errors import Refused
     from dither.registry.files.lookup import is_folder
 
-    from ..reports.comparison_page import write_comparison_page, write_page_of
-    from ..runs.progress import Screen
-    from ..sweeps.arms import arm_layers
-    from ..sweeps.compare import (
-        compare_runs,
-        is_comparison,
-        open_comparison,
-        prepare_comparison,
-        read_comparison,
-        start_comparison,
-    )
-    from ..sweeps.comparison import show_comparison
+    from ..reports.comparison_page import write_comparison_page
+    from ..sweeps.compare import open_comparison, start_comparison
     from ..sweeps.launch import Settings
 
     settings = Settings(
@@ -104,43 +96,82 @@ def compare(
         dry_run=dry_run,
         write_page=write_comparison_page,
     )
+    given = {"seeds": seeds, "against": against, "metric": metric}
+    options = {key: value for key, value in given.items() if value is not None}
     if (resume is None) == (not targets):
         raise Refused("give an experiment file, runs, or --resume DIR", code="usage")
-    # Options of new runs have no effect on finished ones.
-    of_runs = [*(over or ()), *(arms or ()), *(overrides or ()), *(removals or ())]
-    if resume is not None:
-        if of_runs or seeds:
-            raise Refused("--resume takes only --jobs and -p", code="usage")
-        return start_comparison(open_comparison(resume), settings)
-
-    assert targets
-    first = targets[0]
-    if len(targets) == 1 and not is_folder(first):
-        if as_json:
-            message = "--json requires finished runs or the directory of a comparison"
+    if targets and len(targets) == 1 and not is_folder(targets[0]):
+        if as_json or out is not None:
+            message = "--json and --out require finished runs or a comparison"
             raise Refused(message, code="usage")
-        options = {"seeds": seeds, "against": against, "metric": metric}
-        sweep = prepare_comparison(
-            find_experiment(first),
-            overrides or (),
-            removals or (),
-            arm_layers(over or (), arms or ()),
-            {key: value for key, value in options.items() if value is not None},
-            runs=runs,
-            argv=["dither", *sys.argv[1:]],
-            settings=settings,
-            console=Screen(),
+        return _start(
+            targets[0], over, arms, overrides, removals, options, runs, settings
         )
-        return 0 if sweep is None else start_comparison(sweep, settings)
-    if of_runs or seeds:
-        message = "--over, --arm, --set and --seeds require one experiment file"
+
+    # Options of new runs have no effect on finished ones.
+    if any((over, arms, overrides, removals, seeds)):
+        message = "--over, --arm, --seeds, --set and --unset require an experiment file"
         raise Refused(message, code="usage")
-    if len(targets) == 1 and is_comparison(first):
-        comparison = read_comparison(open_comparison(first), metric, against)
+    if resume is not None:
+        return start_comparison(open_comparison(resume), settings)
+    assert targets
+    _show(targets, metric, against, out, as_json)
+    return 0
+
+
+def _start(
+    experiment: Path,
+    over: Words,
+    arms: Words,
+    overrides: Words,
+    removals: Words,
+    options: dict[str, Any],
+    runs: Path,
+    settings: Settings,
+) -> int:
+    from dither.registry.config.document import find_experiment
+
+    from ..runs.progress import Screen
+    from ..sweeps.arms import arm_layers
+    from ..sweeps.compare import prepare_comparison, start_comparison
+
+    sweep = prepare_comparison(
+        find_experiment(experiment),
+        overrides or (),
+        removals or (),
+        arm_layers(over or (), arms or ()),
+        options,
+        runs=runs,
+        argv=["dither", *sys.argv[1:]],
+        settings=settings,
+        console=Screen(),
+    )
+    return 0 if sweep is None else start_comparison(sweep, settings)
+
+
+def _show(
+    targets: list[Path],
+    metric: str | None,
+    against: str | None,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Print the table of finished runs, or of the directory of a comparison."""
+    from ..reports.comparison_page import write_page_of
+    from ..runs.progress import Screen
+    from ..sweeps.compare import (
+        compare_runs,
+        is_comparison,
+        open_comparison,
+        read_comparison,
+    )
+    from ..sweeps.comparison import show_comparison
+
+    if len(targets) == 1 and is_comparison(targets[0]):
+        comparison = read_comparison(open_comparison(targets[0]), metric, against)
     else:
         comparison = compare_runs(targets, metric, against)
     if not echo_json(as_json, comparison.records()):
         show_comparison(Screen(), comparison)
     if out is not None:
         echo(write_page_of(comparison, out), err=True)
-    return 0

@@ -225,9 +225,7 @@ def compare_arms(
     if not finished:
         raise Refused("no run of any arm is finished", code="not-comparable")
     metric = choose_metric(finished, metric, same_weights)
-    summary = finished[0].summary
-    higher = summary.get("higher", ())
-    better = better_of(metric.partition("/")[2], higher, summary.get("lower", ()))
+    better = _direction(metric, finished[0].summary)
     comparison = Comparison(metric, better, [])
     measured = [arm for arm in arms if _finite_seeds(arm, metric)]
     if not measured:
@@ -276,35 +274,47 @@ def compare_arms(
 def choose_metric(
     runs: Sequence[FinishedRun], requested: str | None, same_weights: bool
 ) -> str:
-    """Return the metric to compare; Refused if the requested one is unknown, or none is in common."""
-    measured = [run.metrics for run in runs]
+    """Return the metric to compare; Refused if the requested one is unknown, or none is in common.
+
+    By default it is the first headline of the task that all runs have, or else a likelihood, a
+    metric of known direction, or any.
+    """
     if requested is not None:
-        require_metric(requested, measured, "--metric")
+        require_metric(requested, [run.metrics for run in runs], "--metric")
         return requested
-    common = [
-        name
-        for name in measured[0]
-        if all(name in metrics for metrics in measured)
-        and not is_companion_metric(name, measured[0])
-        and name.partition("/")[2] not in COUNTS
-    ]
+    common = _common_metrics(runs)
     if same_weights:
         # Evaluations of the same weights are equal.
         common = [name for name in common if name.startswith("sample/")] or common
+    if not _same_objective(runs):
+        common = [name for name in common if name != LOSS] or common
+    if not common:
+        raise Refused("the arms have no metric in common", code="unknown-metric")
+
     summary = runs[0].summary
     headline = [str(name) for name in summary.get("headline", ()) if name in common]
     likelihoods = [name for name in common if is_likelihood(name.partition("/")[2])]
-    directed = []
-    for name in common:
-        plain = name.partition("/")[2]
-        if better_of(plain, summary.get("higher", ()), summary.get("lower", ())):
-            directed.append(name)
-    chosen = [*headline, *likelihoods, *directed, *common]
-    if not _same_objective(runs):
-        chosen = [name for name in chosen if name != LOSS] or chosen
-    if not chosen:
-        raise Refused("the arms have no metric in common", code="unknown-metric")
-    return chosen[0]
+    directed = [name for name in common if _direction(name, summary)]
+    return [*headline, *likelihoods, *directed, *common][0]
+
+
+def _common_metrics(runs: Sequence[FinishedRun]) -> list[str]:
+    """Return the metrics of all runs, in order, without intervals, floors and costs."""
+    first, *others = [run.metrics for run in runs]
+    common = []
+    for name in first:
+        is_cost = name.partition("/")[2] in COUNTS
+        if is_cost or is_companion_metric(name, first):
+            continue
+        if all(name in metrics for metrics in others):
+            common.append(name)
+    return common
+
+
+def _direction(metric: str, summary: Mapping[str, Any]) -> str | None:
+    """Return which values of a metric are better: "lower", "higher", or None if that is unknown."""
+    name = metric.partition("/")[2]
+    return better_of(name, summary.get("higher", ()), summary.get("lower", ()))
 
 
 def _same_objective(runs: Sequence[FinishedRun]) -> bool:
