@@ -16,6 +16,7 @@ import dither
 from dither.engine.cli import main
 from dither.engine.config.load_experiment import open_experiment
 from dither.engine.files.per_sample import per_sample_file, read_per_sample
+from dither.engine.reports.svg import forest
 from dither.engine.runs.measure_run import measure_run
 from dither.engine.sweeps import compare as comparing
 from dither.engine.sweeps.arms import arm_layers, compare_of, read_arms, training_key
@@ -260,6 +261,13 @@ def test_runs_that_cannot_be_compared_are_refused(runs, start, tmp_path):
     assert codes(lambda: dither.compare([first, runs[0.1, 3]])) == {"not-comparable"}
 
 
+def test_a_forest_plot_has_an_interval_for_each_arm():
+    plot = forest([("a<b", 0.1, -0.1, 0.3), ("c", 2.0, math.nan, 3.0)], "metric")
+    assert "a&lt;b" in plot
+    assert plot.count("<circle") == 1, "an unknown interval is not drawn"
+    assert forest([], "metric") == ""
+
+
 # the command
 
 
@@ -310,8 +318,10 @@ def test_a_comparison_is_stopped_resumed_and_complete(experiment_file, tmp_path,
     assert states == ["done"] * 4
     trained = [folder.parent.parent.name[0] for folder in path.glob("*/*/checkpoints")]
     assert sorted(trained) == ["0", "1"], "the second arm has the weights of the first"
-    page = (path / "report.html").read_text()
-    assert "Learning curves" in page
+    assert "Learning curves" in (path / "report.html").read_text()
+    (path / "report.html").unlink()
+    assert main(["report", str(path)]) == 0
+    assert "Learning curves" in (path / "report.html").read_text()
     capfd.readouterr()
     assert main(["compare", str(path), "--json"]) == 0
     first, second = json.loads(capfd.readouterr().out)

@@ -178,8 +178,14 @@ def report(
     ] = None,
 ) -> None:
     """Write a self-contained HTML page about a run or sweep, or comparing several runs."""
+    from ..reports.comparison_page import write_page_of
     from ..reports.pages import write_report
+    from ..sweeps.compare import is_comparison, open_comparison, read_comparison
 
+    if len(runs) == 1 and is_comparison(runs[0]):
+        comparison = read_comparison(open_comparison(runs[0]))
+        echo(write_page_of(comparison, out or runs[0] / "report.html"))
+        return
     echo(write_report(runs, out))
 
 

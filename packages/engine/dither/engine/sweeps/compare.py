@@ -240,7 +240,7 @@ def read_comparison(
                 if run is not None:
                     runs[run.seed] = run
             planned = len(fact["points"])
-            arms.append(ArmRuns(fact["name"], fact["values"], planned, runs))
+            arms.append(ArmRuns(str(fact["name"]), dict(fact["values"]), planned, runs))
         against = against or facts["against"]
         metric = metric or facts["metric"]
         rejected = dict(facts["rejected"])

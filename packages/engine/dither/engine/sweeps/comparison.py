@@ -59,6 +59,7 @@ class FinishedRun:
     Attributes:
         objective: Options of loss and process, of which `valid/loss` is a function.
         data: Checksums of the data by option.
+        metrics: The last ones by kind/name.
     """
 
     path: Path
@@ -67,6 +68,7 @@ class FinishedRun:
     task: dict[str, Any]
     objective: dict[str, Any]
     data: dict[str, str]
+    metrics: dict[str, float]
     parameters: int | None
     per_sample: PerSample | None
 
@@ -88,6 +90,7 @@ class FinishedRun:
                 task=flat(tree["task"]),
                 objective=flat({"loss": tree["loss"], "process": tree["process"]}),
                 data={key: str(record["sha256"]) for key, record in data.items()},
+                metrics=_metrics_of(summary),
                 parameters=parameters if isinstance(parameters, int) else None,
                 per_sample=read_per_sample(path, "valid"),
             )
@@ -97,16 +100,6 @@ class FinishedRun:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             message = f"{path} is damaged: {error}"
             raise Refused(message, code="damaged-file") from None
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """The last metrics by kind/name."""
-        metrics = {}
-        for kind, values in self.summary["figures"].items():
-            for name, value in values.items():
-                if as_number(value) is not None:
-                    metrics[f"{kind}/{name}"] = float(value)
-        return metrics
 
     def sums(self, metric: str) -> Any:
         """Return numerator and denominator of each sample, 2 x n, or None."""
@@ -130,6 +123,15 @@ class FinishedRun:
             costs["seconds"] = step / rate
         numbers = {name: as_number(value) for name, value in costs.items()}
         return {name: value for name, value in numbers.items() if value is not None}
+
+
+def _metrics_of(summary: Mapping[str, Any]) -> dict[str, float]:
+    metrics = {}
+    for kind, values in summary["figures"].items():
+        for name, value in values.items():
+            if as_number(value) is not None:
+                metrics[f"{kind}/{name}"] = float(value)
+    return metrics
 
 
 @dataclass(frozen=True)
@@ -292,10 +294,15 @@ def choose_metric(
         raise Refused("the arms have no metric in common", code="unknown-metric")
 
     summary = runs[0].summary
-    headline = [str(name) for name in summary.get("headline", ()) if name in common]
-    likelihoods = [name for name in common if is_likelihood(name.partition("/")[2])]
-    directed = [name for name in common if _direction(name, summary)]
-    return [*headline, *likelihoods, *directed, *common][0]
+    for name in summary.get("headline", ()):
+        if name in common:
+            return str(name)
+
+    def rank(name: str) -> tuple[bool, bool]:
+        likelihood = is_likelihood(name.partition("/")[2])
+        return not likelihood, _direction(name, summary) is None
+
+    return min(common, key=rank)
 
 
 def _common_metrics(runs: Sequence[FinishedRun]) -> list[str]:
