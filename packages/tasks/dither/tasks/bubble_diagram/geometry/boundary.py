@@ -28,8 +28,8 @@ from .outline_files import read_outline, shape_problem
 _WALL = 2
 """Pixels between a room of a procedural plan and the outline."""
 
-OUTER_WALL = 5
-"""Pixels between a room that is laid out and the outline: the thickness of a wall as it is drawn."""
+OUTER_WALL = 3
+"""Pixels between a room that is laid out and the outline, a wall of 21 cm."""
 
 _DOOR = 12
 """Width of a front door in pixels."""

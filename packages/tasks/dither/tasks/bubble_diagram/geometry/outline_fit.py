@@ -33,6 +33,9 @@ from .wall_constraints import SMALLEST, wall_constraints_of
 _ROUNDS = 4
 """Linear programs."""
 
+_AREA_ROUNDS = 10
+"""The same for rooms of given areas, which an outline leaves little choice."""
+
 _FILL = 0.2
 """Penalty per pixel between an outer wall of a room and the outline."""
 
@@ -132,10 +135,12 @@ def _filling(
     """Return boxes that realise a diagram and fill the outline more and more."""
     constraints = constraints_of(diagram, start).inside(rectangles)
     sides = preferred_sides(diagram)
+    rounds = _AREA_ROUNDS
     if diagram.areas is None:
+        rounds = _ROUNDS
         sides = sides * np.sqrt(inside.sum() / sides.prod(1).sum())
     candidates = [start]
-    for _ in range(_ROUNDS):
+    for _ in range(rounds):
         boxes = candidates[-1]
         pulls = [(wall, place, _FILL) for wall, place in _outer_walls(boxes, inside)]
         moved = improve_boxes(diagram, constraints, boxes, sides, pulls)

@@ -144,8 +144,10 @@ class WallConstraints:
             return True
         low, high = corners(boxes[:, None])
         inner, outer = corners(self.rectangles)
-        inside = (low >= inner).all(-1) & (high <= outer).all(-1)
-        return bool(inside.any(1).all())
+        inside: PairRow = np.logical_and(
+            (low >= inner).all(-1), (high <= outer).all(-1)
+        )
+        return bool(inside.any(axis=1).all())
 
     def closed_bounds(self, canvas: Canvas) -> Int[ndarray, "2 M M"] | None:
         """Return the fixed bounds on a canvas, closed; None if they contradict each other."""

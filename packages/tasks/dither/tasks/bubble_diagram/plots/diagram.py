@@ -436,6 +436,7 @@ def draw_floorplan(
     shapes = _wall_shapes(scene, plan)
     for window in plan.windows:
         shapes += _window_shapes(scene, window, plan.label)
+    shapes += _outline_shapes(scene, width, height)
     swept: list[Square] = []
     for door in plan.doors:
         if door.depth >= 0:
@@ -467,7 +468,7 @@ def _clear_of_doors(plan: FloorPlan) -> PixelLabels:
 
 
 def _wall_shapes(scene: Scene, plan: FloorPlan) -> list[str]:
-    """Return walls, which fill the gaps between rooms, then floors, then a required outline."""
+    """Return walls, which fill the gaps between rooms, then floors."""
     paths = [scene.outline(corners) for corners in plan.outlines]
     shapes = [svg.path(path, _WALL, _WALL, 2 * _OUTER * scene.scale) for path in paths]
     for room, path in enumerate(paths):
@@ -479,10 +480,21 @@ def _wall_shapes(scene: Scene, plan: FloorPlan) -> list[str]:
         shapes.append(
             svg.path(path, floor, floor, 2 * _REVEAL * scene.scale, scene.names[room])
         )
-    outline = scene.placement.outline
-    if outline:
-        shapes.append(svg.path(scene.outline(outline), "none", BROKEN, 1.0))
     return shapes
+
+
+def _outline_shapes(scene: Scene, width: float, height: float) -> list[str]:
+    """Return the required outline, if there is one, and a cover of the page outside, where walls end."""
+    outline = scene.placement.outline
+    if not outline:
+        return []
+    # The outline is clockwise and the page is not, so that their windings cancel inside.
+    path = scene.outline(outline)
+    page = f"M0,0V{height:.1f}H{width:.1f}V0Z"
+    return [
+        svg.path(page + path, "#ffffff", "none", 0.0),
+        svg.path(path, "none", BROKEN, 1.0),
+    ]
 
 
 def _foot_shapes(
