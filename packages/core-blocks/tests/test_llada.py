@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 
@@ -261,11 +262,8 @@ def test_shards_stay_inside_their_folder(folder: Path) -> None:
         {"hidden_act": "gelu"},
         {"activation_type": "gelu"},
         {"model_type": "gemma2"},
-        {"model_type": "Dream"},
-        {"model_type": "qwen3"},
         {"embedding_multiplier": 12.0},
         {"final_logit_softcapping": 30.0},
-        {"head_dim": 16},
         {"rope_scaling": {"factor": 2.0}},
         {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}},
         {"use_sliding_window": True},
@@ -288,30 +286,96 @@ def test_ids_of_mask_that_are_none(folder: Path, tmp_path: Path, mask, refusal) 
     assert refusal(convert_folder, folder, tmp_path / "out").codes == ["invalid-value"]
 
 
-def test_biases_of_qwen2_are_read_by_the_file(folder: Path, tmp_path: Path) -> None:
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+def family(name: str):
+    """A tiny model of transformers, and the changes of its config.json."""
+    from transformers import (
+        Qwen2Config,
+        Qwen2ForCausalLM,
+        Qwen3Config,
+        Qwen3ForCausalLM,
+    )
 
+    eager = {**SIZES, "num_key_value_heads": 2, "attn_implementation": "eager"}
+    if name in {"Qwen2", "Dream"}:
+        return Qwen2ForCausalLM(Qwen2Config(**eager))
+    if name == "Qwen3":
+        return Qwen3ForCausalLM(Qwen3Config(**eager, head_dim=10))
+    return LlamaForCausalLM(LlamaConfig(**eager, head_dim=16))
+
+
+@pytest.mark.parametrize("name", ["Qwen2", "Dream", "Qwen3", "Llama"])
+def test_families_with_the_names_of_llama(
+    name: str, folder: Path, tmp_path: Path
+) -> None:
+    """Biases of queries, keys and values; the shift of Dream; norms of queries and keys; wide heads."""
     torch.manual_seed(0)
-    reference = Qwen2ForCausalLM(
-        Qwen2Config(**SIZES, num_key_value_heads=2, attn_implementation="eager")
-    ).eval()
+    reference = family(name).eval()
     with torch.no_grad():
         for weight in reference.parameters():
             weight.add_(0.2 * torch.randn_like(weight))
-    qwen = folder.rename(tmp_path / "My Qwen 2")
-    for file in qwen.glob("model*"):
+    source = folder.rename(tmp_path / f"My {name}")
+    for file in source.glob("model*"):
         file.unlink()
     weights = {n: w.contiguous() for n, w in reference.state_dict().items()}
-    save_file(weights, qwen / "model.safetensors")
+    save_file(weights, source / "model.safetensors")
     options = reference.config.to_dict() | {"mask_token_id": MASK}
-    (qwen / "config.json").write_text(json.dumps(options))
-    experiment = load_experiment(convert_folder(qwen, tmp_path / "out")).experiment
-    assert experiment.name == "my-qwen-2"
-    system = Diffusion.build(experiment)
+    if name == "Dream":
+        options["model_type"] = "Dream"
+    (source / "config.json").write_text(json.dumps(options))
+    experiment = load_experiment(convert_folder(source, tmp_path / "out")).experiment
+    assert experiment.name == f"my-{name.lower()}"
+
+    system = Diffusion.build(experiment).eval()
     start_from(system.model, tmp_path / "out" / "start.safetensors")
     ids = torch.randint(0, 30, (2, LENGTH))
-    ours = system.model.eval()(
-        State.of(ids), torch.ones(2), torch.ones_like(ids, dtype=torch.bool), {}
-    )
+    valid = torch.ones_like(ids, dtype=torch.bool)
+    ours = system.model(State.of(ids), torch.ones(2), valid, {})
     theirs = their_logits(reference, ids)[..., :30]
+    if name == "Dream":
+        theirs = torch.cat([theirs[:, :1], theirs[:, :-1]], 1)
     torch.testing.assert_close(ours[..., :30], theirs, rtol=1e-5, atol=1e-5)
+
+    # The positions that are asked for, as samplers ask, are those of the whole output.
+    requested = torch.zeros_like(valid)
+    requested[:, 3] = True
+    part = system.model(
+        replace(State.of(ids), requested=requested), torch.ones(2), valid, {}
+    )
+    torch.testing.assert_close(part[:, 3], ours[:, 3])
+
+
+def test_a_model_of_qwen3_without_its_norms_does_not_start(
+    folder: Path, tmp_path: Path, refusal
+) -> None:
+    (folder / "config.json").write_text(
+        json.dumps(config() | {"model_type": "qwen3", "n_heads": 4})
+    )
+    experiment = load_experiment(convert_folder(folder, tmp_path / "out")).experiment
+    system = Diffusion.build(experiment)
+    file = tmp_path / "out" / "start.safetensors"
+    assert refusal(start_from, system.model, file).codes == ["shape-mismatch"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"block.head_width": 5, "block.rope": True}, ("block", "head_width")),
+        ({"block.head_width": 6, "block.qkv_bias": "qv"}, ("block", "head_width")),
+        ({"reads": "previous", "block_size": 3}, ("reads",)),
+    ],
+)
+def test_options_that_exclude_each_other(changes: dict, path: tuple) -> None:
+    options: dict = {"use": "denoiser", "width": 32, "block": {"use": "adaln-zero"}}
+    for key, value in changes.items():
+        table = options["block"] if "." in key else options
+        table[key.rpartition(".")[2]] = value
+    spec = default_catalog().parse("model", options)
+    space = TokenSpace((Field("text", LENGTH, IDS, mask=MASK),))
+    assert path in [misfit.path for misfit in spec.check(space)]
+
+
+def test_a_model_that_reads_the_previous_position_has_no_cache() -> None:
+    spec = default_catalog().parse("model", {"use": "denoiser", "reads": "previous"})
+    assert not spec.facts().cache
+    conv = default_catalog().parse("model", {"use": "denoiser", "block": "conv"})
+    assert not conv.facts().cache

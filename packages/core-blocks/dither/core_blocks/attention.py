@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .kv_cache import KVCache
+from .norms import RMSNorm
 from .options import AttentionKernel, TransformerBlock
 from .rope import Rotary
 from .tiled_attention import prefers_tiles, tiled_attention
@@ -27,7 +28,7 @@ class Attention(nn.Module):
     """Multi-head self-attention (Vaswani et al., 2017).
 
     Args:
-        width: Width of input and output, divisible by the number of heads.
+        width: Width of input and output.
         options: Options of the block.
     """
 
@@ -43,16 +44,22 @@ class Attention(nn.Module):
         )
         self.dropout = nn.Dropout(options.dropout)
 
-        head_width = width // options.heads
+        head_width = options.head_width or width // options.heads
+        joined = options.heads * head_width
         qkv_bias = options.bias if options.qkv_bias is None else options.qkv_bias
         out_bias = options.bias if options.out_bias is None else options.out_bias
         if qkv_bias == "qv":
             self.qkv: nn.Linear = QVBiasedLinear(width)
         else:
             self.qkv = nn.Linear(
-                width, width + 2 * self.kv_heads * head_width, qkv_bias
+                width, joined + 2 * self.kv_heads * head_width, qkv_bias
             )
-        self.out = nn.Linear(width, width, out_bias)
+        self.out = nn.Linear(joined, width, out_bias)
+        self.q_norm: nn.Module = nn.Identity()
+        self.k_norm: nn.Module = nn.Identity()
+        if options.qk_norm:
+            self.q_norm = RMSNorm(head_width, options.eps)
+            self.k_norm = RMSNorm(head_width, options.eps)
         self.rotary = None
         if options.rope:
             self.rotary = Rotary(head_width, options.rope_unit, options.rope_theta)
@@ -83,6 +90,8 @@ class Attention(nn.Module):
             .transpose(1, 2)
         )
         q, k, v = qkv.split_with_sizes([self.heads, self.kv_heads, self.kv_heads], 1)
+        q = self.q_norm(q)
+        k = self.k_norm(k)
 
         # Keys are cached after RoPE, so that a cached key is never rotated again.
         if self.rotary is not None:

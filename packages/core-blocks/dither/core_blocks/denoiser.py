@@ -74,6 +74,7 @@ class Denoiser(nn.Module):
             the blocks are permutation-equivariant.
         positions: Whether each block takes the coordinates of the condition "centre", as
             `positions`; none by default.
+        reads_previous: Return at each position but the first the output of the one before it.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Denoiser(nn.Module):
         merge_masked: bool = False,
         drop_padding: bool = False,
         positions: Sequence[bool] = (),
+        reads_previous: bool = False,
     ) -> None:
         super().__init__()
         self.embedding = embedding
@@ -103,6 +105,7 @@ class Denoiser(nn.Module):
         self.merge_masked = merge_masked
         self.drop_padding = drop_padding
         self.positions = positions
+        self.reads_previous = reads_previous
 
     def forward(
         self,
@@ -178,6 +181,8 @@ class Denoiser(nn.Module):
 
         # Extra tokens have no output: B T D -> B L D
         out: Tensor = self.final(h[:, extra:], c)
+        if self.reads_previous:
+            out = torch.cat([out[:, :1], out[:, :-1]], 1)
         return out
 
     def drop_conditions(self, cond: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

@@ -75,12 +75,16 @@ class TransformerBlock(ResidualBlock):
     """Options of a block of self-attention and an MLP, each after a norm."""
 
     heads: int = Field(4, ge=1)
-    """Attention heads; must divide the width of the model."""
+    """Attention heads; must divide the width of the model, unless `head_width` is given."""
+    head_width: int | None = Field(None, ge=1, le=4096)
+    """Width of a head. Defaults to the width of the model / `heads`."""
     kv_heads: int | None = Field(None, ge=1)
     """Heads of keys and values, each shared by `heads` / `kv_heads` heads of queries (grouped-query
     attention, GQA). Defaults to `heads`."""
     qkv_bias: QKVBias | None = None
     """Bias of queries, keys and values; "qv" has none for keys (BEiT). Defaults to `bias`."""
+    qk_norm: bool = False
+    """RMSNorm with a learned scale on the queries and keys of each head, before RoPE (Qwen3)."""
     out_bias: bool | None = None
     """Bias of the output projection of attention. Defaults to `bias`."""
     rope: Rope = False
@@ -121,17 +125,27 @@ class TransformerBlock(ResidualBlock):
         if self.qkv_bias is not None:
             qkv_bias = self.qkv_bias
         # The three projections of "qv" are equally wide.
-        if self.kv_heads not in (None, self.heads) and qkv_bias == "qv":
-            yield Misfit(
-                'kv_heads excludes qkv_bias = "qv"',
-                ("kv_heads",),
-                ("model", "block", "qkv_bias"),
-            )
+        excluded = {
+            "kv_heads": self.kv_heads not in (None, self.heads),
+            "head_width": self.head_width is not None,
+        }
+        for option in [name for name, set_ in excluded.items() if set_]:
+            if qkv_bias == "qv":
+                yield Misfit(
+                    f'{option} excludes qkv_bias = "qv"',
+                    (option,),
+                    ("model", "block", "qkv_bias"),
+                )
         yield from super().check(width, cond)
 
     def _check_heads(self, width: int) -> Iterator[Misfit]:
         heads = self.heads
         rope = bool(self.rope)
+        if self.head_width is not None:
+            if rope and self.head_width % 2:
+                message = f"RoPE rotates pairs of features, but head_width {self.head_width} is odd"
+                yield Misfit(message, ("head_width",))
+            return
         if width % heads == 0 and not (rope and width // heads % 2):
             return
         if rope and width % 2:

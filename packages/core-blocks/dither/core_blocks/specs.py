@@ -134,6 +134,9 @@ class DenoiserModel(ModelSpec):
     """Whether the final norm has a learned scale and shift; "scale" has no shift."""
     eps: float = Field(1e-6, ge=1e-12, le=0.1)
     """Added to the variance in the final norm."""
+    reads: Literal["same", "previous"] = "same"
+    """Where the prediction of a position is read: at the position, or at the one before it, as in
+    models that continue from autoregressive weights (Dream); the first is always read in place."""
     block_size: int | None = Field(None, ge=1)
     """Positions per block with block-causal attention, where a position attends to its own and
     earlier blocks; full attention by default. For tokens of a single field this is block diffusion
@@ -211,6 +214,10 @@ class DenoiserModel(ModelSpec):
                 f"block_size = {size} exceeds the {space.length} positions of a sample"
             )
             yield Misfit(message, ("block_size",), ("task",), code="out-of-range")
+        if size is not None and self.reads == "previous":
+            message = 'reads = "previous" requires full attention: a block is read in the one before'
+            fix = "remove block_size, or reads"
+            yield Misfit(message, ("reads",), ("model", "block_size"), fix)
         if self.blocks and self.block != type(self)().block:
             message = f'block "{self.block.name}" has no effect next to blocks'
             fix = "set model.blocks = [], or remove block"
@@ -251,10 +258,14 @@ class DenoiserModel(ModelSpec):
         )
         return ModelFacts(
             self.block_size,
+            cache=self._has_cache,
             dropped_conditions=self.condition.dropped(),
             reads_known="known" in embedding,
             # Blocks of one position are causal, and causal attention tells positions apart.
-            position_free=position_free and self.block_size != 1,
+            # So does the position at which an output is read.
+            position_free=position_free
+            and self.block_size != 1
+            and self.reads == "same",
         )
 
     def rename(self, layout: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -312,10 +323,12 @@ class DenoiserModel(ModelSpec):
             head=self.head.build(space, self.width),
             block_size=self.block_size,
             checkpointing=self.checkpointing,
-            skip_unrequested="requested" in layers[-1].traits(),
+            skip_unrequested="requested" in layers[-1].traits()
+            and self.reads == "same",
             merge_masked=full and identical and weighted,
             drop_padding=full and "equivariant" in block,
             positions=["positions" in layer.traits() for layer in layers],
+            reads_previous=self.reads == "previous",
         )
         if self.init == "trunc-normal":
             init_trunc_normal(model.condition, model.blocks)
@@ -330,6 +343,11 @@ class DenoiserModel(ModelSpec):
     @property
     def _shared_traits(self) -> frozenset[str]:
         return frozenset.intersection(*(block.traits() for block in self._pattern))
+
+    @property
+    def _has_cache(self) -> bool:
+        # A piece of a sample lacks the position before it.
+        return "cache" in self._shared_traits and self.reads == "same"
 
     @property
     def _cond(self) -> int:

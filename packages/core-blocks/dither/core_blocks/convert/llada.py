@@ -22,7 +22,11 @@ __all__ = ["LLADA", "LLAMA", "options_of_llada", "resize_vocabulary"]
 OURS = {
     "attention.qkv.weight": "attention.qkv.weight",
     "attention.qkv.bias": "attention.qkv.bias",
+    "self_attn.q_norm.weight": "attention.q_norm.weight",
+    "self_attn.k_norm.weight": "attention.k_norm.weight",
 }
+OPTIONAL = frozenset(OURS) - {"attention.qkv.weight"}
+"""Biases of queries, keys and values (Qwen2, Dream), and norms of queries and keys (Qwen3)."""
 PROJECTION = re.compile(r"(.*\.)q_proj\.(weight|bias)$")
 BUFFERS = re.compile(r"(.*\.)?rotary_emb\.(inv_freq|cos_cached|sin_cached)$")
 
@@ -65,7 +69,7 @@ LLADA = Layout(
         "ff_out.weight": "mlp.down.weight",
     },
     blocks="transformer.blocks",
-    optional=frozenset({"attention.qkv.bias", "transformer.ff_out.weight"}),
+    optional=OPTIONAL | {"transformer.ff_out.weight"},
     normalize=_join_projections,
 )
 """GSAI-ML/LLaDA-8B, without the prefix "model.", which `read_weights` drops."""
@@ -87,17 +91,17 @@ LLAMA = Layout(
         "mlp.down_proj.weight": "mlp.down.weight",
     },
     blocks="layers",
-    optional=frozenset({"attention.qkv.bias", "lm_head.weight"}),
+    optional=OPTIONAL | {"lm_head.weight"},
     normalize=_join_projections,
 )
-"""Llama of transformers, and diffusion language models with its names (Qwen2 with a bias of
-queries, keys, values)."""
+"""Llama of transformers, and diffusion language models with its names (Qwen2, Qwen3, Dream)."""
 
 KEYS = {
     "width": ("d_model", "hidden_size"),
     "depth": ("n_layers", "num_hidden_layers"),
     "heads": ("n_heads", "num_attention_heads"),
     "kv_heads": ("n_kv_heads", "num_key_value_heads"),
+    "head_width": ("head_dim",),
     "hidden": ("mlp_hidden_size", "intermediate_size"),
     "eps": ("rms_norm_eps",),
     "rope_theta": ("rope_theta",),
@@ -106,7 +110,7 @@ KEYS = {
 
 
 REQUIRED: dict[str, tuple[Any, ...]] = {
-    "model_type": ("llada", "llama", "mistral", "qwen2"),
+    "model_type": ("llada", "llama", "mistral", "qwen2", "qwen3", "Dream"),
     "hidden_act": ("silu", "swish"),
     "activation_type": ("silu", "swiglu"),
     "block_type": ("llama",),
@@ -123,7 +127,7 @@ HARMLESS = re.compile(
     r"|dtype|torch_dtype|precision|.*_version|use_cache|.*vocab_size|embedding_size"
     r"|max_position_embeddings|max_sequence_length|max_window_layers|(use_)?sliding_window|layer_types"
     r"|mlp_ratio|alibi_bias_max|attention_layer_norm_with_affine|attention_bias|include_qkv_bias"
-    r"|rope_full_precision|rope_parameters|flash_attention|head_dim|return_dict|problem_type"
+    r"|rope_full_precision|rope_parameters|flash_attention|return_dict|problem_type"
     r"|output_.*|name_or_path|chunk_size_feed_forward|tokenizer_class|task_specific_params"
 )
 """Keys without effect on the logits, and those that are compared with others."""
@@ -158,11 +162,6 @@ def _unsupported_attention(config: Mapping[str, Any]) -> Iterator[str]:
         yield "sliding windows are not supported"
     elif config.get("model_type") == "mistral" and config.get("sliding_window"):
         yield "sliding_window is not supported"
-    width = config.get("hidden_size") or config.get("d_model")
-    heads = config.get("num_attention_heads") or config.get("n_heads")
-    head_width = config.get("head_dim")
-    if head_width and width and heads and head_width * heads != width:
-        yield f"head_dim = {head_width} differs from {width} / {heads}"
 
 
 def options_of_llada(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,6 +186,12 @@ def options_of_llada(config: Mapping[str, Any]) -> dict[str, Any]:
 
     eps = options["eps"] or 1e-5
     bias = bool(nested.get("include_qkv_bias") or nested.get("attention_bias"))
+    head_width = options["head_width"]
+    shape = {}
+    if head_width is not None and head_width * options["heads"] != options["width"]:
+        shape = {"head_width": head_width}
+    # Dream continues from an autoregressive model, which predicts the next token.
+    reads = "previous" if config.get("model_type") == "Dream" else "same"
     return {
         "use": "denoiser",
         "width": options["width"],
@@ -195,6 +200,7 @@ def options_of_llada(config: Mapping[str, Any]) -> dict[str, Any]:
         "norm": "rms",
         "affine": True,
         "eps": eps,
+        "reads": reads,
         "tie_embeddings": bool(options["tied"]),
         "embedding": {"use": "tokens", "init": "kaiming"},
         "condition": "none",
@@ -202,6 +208,7 @@ def options_of_llada(config: Mapping[str, Any]) -> dict[str, Any]:
         "block": {
             "use": "pre-norm",
             "heads": options["heads"],
+            **shape,
             "kv_heads": options["kv_heads"] or options["heads"],
             # Half a unit more, so that rounding down gives the hidden width.
             "ratio": (options["hidden"] + 0.5) / options["width"],
@@ -210,6 +217,7 @@ def options_of_llada(config: Mapping[str, Any]) -> dict[str, Any]:
             "mlp": "swiglu",
             "bias": False,
             "qkv_bias": bias,
+            "qk_norm": config.get("model_type") == "qwen3",
             "rope": True,
             "rope_theta": options["rope_theta"] or 10_000.0,
         },

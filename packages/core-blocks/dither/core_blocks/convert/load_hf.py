@@ -107,6 +107,9 @@ def convert_folder(
 
     # Configurations of Qwen2 do not mention its biases, nor all of them a shared head.
     model["block"]["qkv_bias"] = any(n.endswith("attention.qkv.bias") for n in ours)
+    model["block"]["qk_norm"] |= any(
+        n.endswith("attention.q_norm.weight") for n in ours
+    )
     model["tie_embeddings"] |= "head.maps.0.weight" not in ours
 
     # Embeddings are often padded beyond the tokenizer, to a multiple of 64 rows.
