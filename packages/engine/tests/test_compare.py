@@ -14,7 +14,7 @@ import pytest
 
 import dither
 from dither.engine.cli import main
-from dither.engine.config.load_experiment import open_experiment
+from dither.engine.config.load_experiment import load_experiment, open_experiment
 from dither.engine.files.per_sample import per_sample_file, read_per_sample
 from dither.engine.reports.svg import forest
 from dither.engine.runs.measure_run import measure_run
@@ -226,6 +226,7 @@ def test_finished_runs_are_grouped_by_options_and_paired_by_seed(runs):
     }
     other = dither.compare(list(runs.values()), metric="sample/in_order")
     assert other.better is None
+    assert any("sample.seed" in note for note in other.notes)
     assert codes(lambda: dither.compare(list(runs.values()), metric="valid/x")) == {
         "unknown-metric"
     }
@@ -327,6 +328,11 @@ def test_a_comparison_is_stopped_resumed_and_complete(experiment_file, tmp_path,
     first, second = json.loads(capfd.readouterr().out)
     assert [first["seeds"], second["seeds"]] == [2, 2]
     assert (first["calls"], second["calls"]) == (3, 2)
+    seeds = [
+        load_experiment(point.path / "experiment.toml").experiment.sample.seed
+        for point in comparing.open_comparison(path).folders()
+    ]
+    assert seeds == [0, 1, 0, 1], "noise of sampling is counted as part of the seed"
     # The sampler does not change the evaluation.
     assert main(["compare", str(path), "--metric", "valid/loss", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)[1]["difference"] == 0

@@ -23,15 +23,9 @@ from ..runs.progress import Screen, say
 from ..runs.run_directory import flat, resolved_file
 from ..runs.signals import STOPPED
 from .arms import Arm, Rejected, compare_of, read_arms, require_arm, training_key
-from .comparison import (
-    ArmRuns,
-    Comparison,
-    FinishedRun,
-    compare_arms,
-    held_out_difference,
-    show_comparison,
-)
+from .comparison import ArmRuns, Comparison, compare_arms, show_comparison
 from .directory import MARK, WEIGHTS_OF, PointFolder, SweepDirectory, write_json
+from .finished_runs import FinishedRun, held_out_difference
 from .launch import Settings, run_sweep
 from .points import format_value, short_keys
 
@@ -181,8 +175,14 @@ def _add_points(
     for arm, loaded in arms:
         key = training_key(loaded)
         points = []
-        for seed in range(first_seed, first_seed + compare.seeds):
-            experiment = loaded.experiment.model_copy(update={"seed": seed})
+        sample = loaded.experiment.sample
+        for index in range(compare.seeds):
+            seed = first_seed + index
+            # The variance over seeds counts the randomness of sampling only if it differs.
+            drawn = sample.model_copy(update={"seed": sample.seed + index})
+            experiment = loaded.experiment.model_copy(
+                update={"seed": seed, "sample": drawn}
+            )
             point = arm.point(f"{len(folders):0{digits}}", seed)
             folder = sweep.add(
                 point.name, point.by_key, replace(loaded, experiment=experiment)

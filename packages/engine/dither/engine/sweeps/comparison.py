@@ -13,125 +13,33 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from dither.registry.config.document import Document
 from dither.registry.config.errors import Refused
-from dither.registry.contracts.units import is_likelihood
-from dither.registry.files.limits import read_text
 from dither.registry.plugins.install_command import optional_import
 
-from ..config.provenance import recorded
-from ..files.checksums import checksum_differs
-from ..files.metrics_file import (
-    as_number,
-    better_of,
-    from_json,
-    is_companion_metric,
-)
-from ..files.per_sample import PerSample, read_per_sample
 from ..runs.progress import cell, say, table
-from ..runs.run_directory import flat, read_manifest, resolved_file
-from .directory import require_metric
+from .finished_runs import (
+    LOSS,
+    FinishedRun,
+    choose_metric,
+    direction_of,
+    held_out_difference,
+    same_objective,
+)
 from .paired_statistics import Effect, Scores, compare_scores, judge
 
 __all__ = [
     "ArmRuns",
     "Comparison",
-    "FinishedRun",
     "Row",
     "compare_arms",
-    "held_out_difference",
+    "row_texts",
     "show_comparison",
 ]
 
-LOSS = "valid/loss"
-COUNTS = frozenset({"model_calls_per_sample", "drawings_per_sample", "undelivered"})
-"""Metrics of samples that are costs."""
 HEAD = ("arm", "mean ± sd", "difference [95 %]", "p", "verdict")
 UNKNOWN_SEEDS = (
     "one seed: the variance of seeds is unknown, so there is no verdict; use --seeds 5"
 )
-
-
-@dataclass(frozen=True)
-class FinishedRun:
-    """The results of a run that a comparison reads.
-
-    Attributes:
-        objective: Options of loss and process, of which `valid/loss` is a function.
-        data: Checksums of the data by option.
-        metrics: The last ones by kind/name.
-    """
-
-    path: Path
-    seed: int
-    summary: dict[str, Any]
-    task: dict[str, Any]
-    objective: dict[str, Any]
-    data: dict[str, str]
-    metrics: dict[str, float]
-    parameters: int | None
-    per_sample: PerSample | None
-
-    @classmethod
-    def read(cls, path: Path) -> FinishedRun:
-        """Read a run directory; Refused if it is damaged, unfinished, or something else."""
-        tree = Document.read(resolved_file(path)).tree
-        manifest = read_manifest(path)
-        try:
-            summary = from_json(read_text(path / "summary.json"))
-            if checksum_differs(summary):
-                raise ValueError("it does not match its checksum")
-            data = recorded(manifest, "data")
-            parameters = (manifest.get("parameters") or {}).get("total")
-            return cls(
-                path=path,
-                seed=int(tree.get("seed", 0)),
-                summary=summary,
-                task=flat(tree["task"]),
-                objective=flat({"loss": tree["loss"], "process": tree["process"]}),
-                data={key: str(record["sha256"]) for key, record in data.items()},
-                metrics=_metrics_of(summary),
-                parameters=parameters if isinstance(parameters, int) else None,
-                per_sample=read_per_sample(path, "valid"),
-            )
-        except FileNotFoundError:
-            message = f"{path} is not finished: there is no summary.json"
-            raise Refused(message, code="not-comparable") from None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            message = f"{path} is damaged: {error}"
-            raise Refused(message, code="damaged-file") from None
-
-    def sums(self, metric: str) -> Any:
-        """Return numerator and denominator of each sample, 2 x n, or None."""
-        kind, _, name = metric.partition("/")
-        stored = self.per_sample
-        if kind != "valid" or stored is None or name not in stored.names:
-            return None
-        # An evaluation after the run, or of other steps, is not that of the summary.
-        return stored.of(name) if stored.step == self.summary.get("step") else None
-
-    def cost(self) -> dict[str, float]:
-        """Return parameters, training steps and seconds, and model calls of a sample."""
-        costs: dict[str, Any] = {
-            "parameters": self.parameters,
-            "steps": self.summary.get("step"),
-            "calls": self.metrics.get("sample/model_calls_per_sample"),
-        }
-        rate = as_number(self.summary.get("steps_per_second"))
-        step = as_number(self.summary.get("step"))
-        if rate and step:
-            costs["seconds"] = step / rate
-        numbers = {name: as_number(value) for name, value in costs.items()}
-        return {name: value for name, value in numbers.items() if value is not None}
-
-
-def _metrics_of(summary: Mapping[str, Any]) -> dict[str, float]:
-    metrics = {}
-    for kind, values in summary["figures"].items():
-        for name, value in values.items():
-            if as_number(value) is not None:
-                metrics[f"{kind}/{name}"] = float(value)
-    return metrics
 
 
 @dataclass(frozen=True)
@@ -175,7 +83,7 @@ class Comparison:
     rejected: dict[str, list[str]] = field(default_factory=dict)
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a dictionary of plain values for each arm."""
+        """Return a dictionary of plain values for each arm, with None for unknown ones."""
         records = []
         for row in self.rows:
             record: dict[str, Any] = {
@@ -189,7 +97,10 @@ class Comparison:
             effect = {} if row.effect is None else asdict(row.effect)
             for name in ("difference", "low", "high", "p", "verdict", "more_seeds"):
                 record[name] = effect.get(name)
-            records.append({**record, **row.costs})
+            for name, value in {**record, **row.costs}.items():
+                is_nan = isinstance(value, float) and math.isnan(value)
+                record[name] = None if is_nan else value
+            records.append(record)
         return records
 
     def __str__(self) -> str:
@@ -227,8 +138,6 @@ def compare_arms(
     if not finished:
         raise Refused("no run of any arm is finished", code="not-comparable")
     metric = choose_metric(finished, metric, same_weights)
-    better = _direction(metric, finished[0].summary)
-    comparison = Comparison(metric, better, [])
     measured = [arm for arm in arms if _finite_seeds(arm, metric)]
     if not measured:
         message = f"no run of any arm has a finite {metric}"
@@ -236,114 +145,41 @@ def compare_arms(
     reference = next((arm for arm in arms if arm.name == against), measured[0])
     others = [arm for arm in arms if arm is not reference]
 
-    paired = True
-    for run in finished[1:]:
-        reason = held_out_difference(finished[0], run)
-        if reason and paired:
-            paired = False
-            note = f"the interval counts seeds only: {reason}"
-            comparison.notes.append(note)
-    effects = []
-    compared = []
-    for arm in others:
-        seeds = paired_seeds(arm, reference, metric)
-        if seeds:
-            scores = scores_of(arm, [seed for seed, _ in seeds], metric, paired)
-            of_reference = [seed for _, seed in seeds]
-            base = scores_of(reference, of_reference, metric, paired)
-            effects.append(compare_scores(scores, base))
-            compared.append(arm.name)
-    judged = dict(zip(compared, judge(effects, better), strict=True))
+    reasons = [held_out_difference(finished[0], run) for run in finished[1:]]
+    differ = next(filter(None, reasons), "")
+    better = direction_of(metric, finished[0].summary)
+    effects = _effects(others, reference, metric, paired=not differ)
+    judged = dict(zip(effects, judge(list(effects.values()), better), strict=True))
+    rows = []
     for arm in (reference, *others):
-        comparison.rows.append(
-            Row(
-                name=arm.name,
-                values=arm.values,
-                planned=arm.planned,
-                scores=scores_of(arm, _finite_seeds(arm, metric), metric, paired),
-                costs=_mean_costs(arm.runs.values()),
-                runs=tuple(run.path for run in arm.runs.values()),
-                effect=judged.get(arm.name),
-            )
+        row = Row(
+            name=arm.name,
+            values=arm.values,
+            planned=arm.planned,
+            scores=scores_of(arm, _finite_seeds(arm, metric), metric, not differ),
+            costs=_mean_costs(arm.runs.values()),
+            runs=tuple(run.path for run in arm.runs.values()),
+            effect=judged.get(arm.name),
         )
-    comparison.notes += _notes(comparison, metric, paired)
-    if metric == LOSS and not _same_objective(finished):
-        note = "the losses are different functions: they do not measure which is better"
-        comparison.notes.append(note)
-    return comparison
+        rows.append(row)
+    notes = [*_notes(rows, metric, differ), *_notes_of_metric(arms, metric)]
+    return Comparison(metric, better, rows, notes)
 
 
-def choose_metric(
-    runs: Sequence[FinishedRun], requested: str | None, same_weights: bool
-) -> str:
-    """Return the metric to compare; Refused if the requested one is unknown, or none is in common.
-
-    By default it is the first headline of the task that all runs have, or else a likelihood, a
-    metric of known direction, or any.
-    """
-    if requested is not None:
-        require_metric(requested, [run.metrics for run in runs], "--metric")
-        return requested
-    common = _common_metrics(runs)
-    if same_weights:
-        # Evaluations of the same weights are equal.
-        common = [name for name in common if name.startswith("sample/")] or common
-    if not _same_objective(runs):
-        common = [name for name in common if name != LOSS] or common
-    if not common:
-        raise Refused("the arms have no metric in common", code="unknown-metric")
-
-    summary = runs[0].summary
-    for name in summary.get("headline", ()):
-        if name in common:
-            return str(name)
-
-    def rank(name: str) -> tuple[bool, bool]:
-        likelihood = is_likelihood(name.partition("/")[2])
-        return not likelihood, _direction(name, summary) is None
-
-    return min(common, key=rank)
-
-
-def _common_metrics(runs: Sequence[FinishedRun]) -> list[str]:
-    """Return the metrics of all runs, in order, without intervals, floors and costs."""
-    first, *others = [run.metrics for run in runs]
-    common = []
-    for name in first:
-        is_cost = name.partition("/")[2] in COUNTS
-        if is_cost or is_companion_metric(name, first):
-            continue
-        if all(name in metrics for metrics in others):
-            common.append(name)
-    return common
-
-
-def _direction(metric: str, summary: Mapping[str, Any]) -> str | None:
-    """Return which values of a metric are better: "lower", "higher", or None if that is unknown."""
-    name = metric.partition("/")[2]
-    return better_of(name, summary.get("higher", ()), summary.get("lower", ()))
-
-
-def _same_objective(runs: Sequence[FinishedRun]) -> bool:
-    return all(run.objective == runs[0].objective for run in runs)
-
-
-def held_out_difference(first: FinishedRun, second: FinishedRun) -> str:
-    """Return why two runs may have been evaluated on different samples, or an empty text."""
-    places = first.data.keys() | second.data.keys()
-    for place in sorted(places):
-        if first.data.get(place) != second.data.get(place):
-            return f"the data of {place} differ"
-    # The path of data with a checksum may differ.
-    for key in first.task.keys() | second.task.keys():
-        if f"task.{key}" in places:
-            continue
-        if first.task.get(key) != second.task.get(key):
-            return f"task.{key} differs"
-    samples = [run.per_sample.samples for run in (first, second) if run.per_sample]
-    if len(set(samples)) > 1:
-        return f"{samples[0]:,} and {samples[1]:,} samples"
-    return ""
+def _effects(
+    arms: Sequence[ArmRuns], reference: ArmRuns, metric: str, paired: bool
+) -> dict[str, Effect]:
+    """Return the difference to the reference of each arm that has finished runs, by name."""
+    effects = {}
+    for arm in arms:
+        pairs = paired_seeds(arm, reference, metric)
+        if pairs:
+            seeds, of_reference = zip(*pairs, strict=True)
+            effects[arm.name] = compare_scores(
+                scores_of(arm, seeds, metric, paired),
+                scores_of(reference, of_reference, metric, paired),
+            )
+    return effects
 
 
 def paired_seeds(
@@ -362,6 +198,12 @@ def paired_seeds(
     return list(zip(seeds, others, strict=False))
 
 
+def _same_samples(arm: ArmRuns) -> bool:
+    """Return whether two runs of an arm were sampled with the same noise."""
+    seeds = [run.sample_seed for run in arm.runs.values()]
+    return len(set(seeds)) < len(seeds)
+
+
 def _finite_seeds(arm: ArmRuns, metric: str) -> list[int]:
     return [
         seed
@@ -373,8 +215,8 @@ def _finite_seeds(arm: ArmRuns, metric: str) -> list[int]:
 def scores_of(arm: ArmRuns, seeds: Sequence[int], metric: str, paired: bool) -> Scores:
     """Return the metric of the runs of some seeds, per sample if all have such values."""
     runs = [arm.runs[seed] for seed in seeds]
-    sums = [run.sums(metric) for run in runs]
-    if runs and paired and all(values is not None for values in sums):
+    sums = [values for run in runs if (values := run.sums(metric)) is not None]
+    if runs and paired and len(sums) == len(runs):
         return Scores.of_sums(np.stack(sums))
     return Scores(np.array([run.metrics[metric] for run in runs], dtype=np.float64))
 
@@ -388,20 +230,41 @@ def _mean_costs(runs: Iterable[FinishedRun]) -> dict[str, float]:
     return means
 
 
-def _notes(comparison: Comparison, metric: str, paired: bool) -> Iterator[str]:
-    rows = comparison.rows
+def _notes(rows: Sequence[Row], metric: str, differ: str) -> Iterator[str]:
+    """Yield what limits the table; `differ` is why held-out samples may differ, if they do."""
     effects = [row.effect for row in rows if row.effect is not None]
     if any(effect.seeds == 1 for effect in effects):
         yield UNKNOWN_SEEDS
-    if paired and any(row.scores.residuals is None for row in rows):
+    measured = [row for row in rows if len(row.scores.values)]
+    if differ:
+        yield (
+            f"the interval counts seeds only: held-out samples may differ, as {differ}"
+        )
+    elif any(row.scores.residuals is None for row in measured):
         yield f"the interval counts seeds only: {metric} has no values per sample"
-    for row in rows:
+    unfinished = [row.name for row in rows if not len(row.scores.values)]
+    if unfinished:
+        yield f"no run is finished and has a finite {metric}: {'; '.join(unfinished)}"
+    for row in measured:
         more = None if row.effect is None else row.effect.more_seeds
         if more:
             yield f"{row.name}: about {more:,} more seeds would do for a verdict"
-        if len(row.scores.values) < row.planned:
-            ended = f"{len(row.scores.values)} of {row.planned} runs"
-            yield f"{row.name}: {ended} are finished and have a finite {metric}"
+        seeds = len(row.scores.values)
+        if seeds < row.planned:
+            counted = f"{seeds} of {row.planned} runs count"
+            yield f"{row.name}: only {counted}: finished ones with a finite {metric}"
+
+
+def _notes_of_metric(arms: Sequence[ArmRuns], metric: str) -> Iterator[str]:
+    """Yield what the metric does not measure."""
+    if metric.startswith("sample/") and any(map(_same_samples, arms)):
+        yield (
+            "runs of an arm have the same sample.seed: "
+            "the interval does not count the randomness of sampling"
+        )
+    runs = list(chain.from_iterable(arm.runs.values() for arm in arms))
+    if metric == LOSS and not same_objective(runs):
+        yield "the losses are different functions: they do not measure which is better"
 
 
 def show_comparison(console: Console, comparison: Comparison) -> None:

@@ -66,12 +66,13 @@ class Scores:
 
     @property
     def mean(self) -> float:
-        return float(self.values.mean())
+        """The mean over seeds; NaN without any."""
+        return float(self.values.mean()) if self.values.size else math.nan
 
     @property
     def sd(self) -> float:
-        """The standard deviation of seeds; NaN for one."""
-        return float(self.values.std(ddof=1)) if len(self.values) > 1 else math.nan
+        """The standard deviation of seeds; NaN for fewer than two."""
+        return float(self.values.std(ddof=1)) if self.values.size > 1 else math.nan
 
 
 @dataclass(frozen=True)
