@@ -159,6 +159,30 @@ def test_validate_says_when_a_prompt_would_bias_samples(
     assert bool(warned) == (code == "warned")
 
 
+@pytest.mark.parametrize("process", ["uniform", "marginal", "hybrid"])
+def test_a_prompt_takes_an_exact_sampler_and_says_its_cost(
+    process, trained, tmp_path, cli
+) -> None:
+    changes = [
+        f"process={process}", "process.predict=posterior", "loss=score-entropy", "train.steps=2",
+        "sampler={use='ancestral',steps=3}", "evaluate.samples=2", "sample.count=0", "tracking.use=[]",
+    ]  # fmt: skip
+    cli("run", str(trained[0]), *changes, "--runs", str(tmp_path / "runs"))
+    (run,) = (tmp_path / "runs").glob("*-*")
+    prompt = ["sample", str(run), "--prompt", "the c", "-n", "1"]
+    said = cli(*prompt).out
+    assert 'sampler "particle-gibbs" instead of "ancestral"' in said.replace("\n", " ")
+    assert "16 times the model calls" in said.replace("\n", " ")
+    assert "the c" in said
+
+    # A sampler that is named stays, with a warning.
+    kept = cli(*prompt, "sampler.steps=4", "--out", str(tmp_path / "kept")).out
+    assert "instead of" not in kept
+    assert "biased" in kept
+    # Without a prompt nothing is said.
+    assert "particle-gibbs" not in cli("sample", str(run), "-n", "1").out
+
+
 PAIRS = [
     {
         "prompt": f"{n} times two? ",

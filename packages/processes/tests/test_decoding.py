@@ -246,32 +246,44 @@ CHAIN = torch.tensor(
 CHAIN_JOINT = torch.einsum("ab,bc->abc", CHAIN, CHAIN) / 3
 
 
-def test_the_conditional_law(part, text_process, oracle) -> None:
-    """Total variation over the free token; ancestral sampling, which clamps known tokens, is far off."""
-    process = text_process("marginal", 3, 3, predict="posterior", schedule="log-linear")
-    rows, free, values = 1000, 1, [0, 0, 2]
-    like = Clean.of(
-        torch.tensor(values).expand(rows, 3),
-        known=(torch.arange(3) != free).expand(rows, 3),
-    )
-    law = CHAIN_JOINT[tuple(slice(None) if i == free else values[i] for i in range(3))]
+# The known first token is rare, and so taken for noise.
+RARE_JOINT = torch.tensor(
+    [[0.5, 0.01, 0.01], [0.02, 0.02, 0.2], [0.02, 0.2, 0.02]], dtype=torch.float64
+)
 
-    def distance(name: str, **options: int) -> float:
-        *_, x = part("sampler", name, **options).build()(
-            process, oracle(process, CHAIN_JOINT), like
+
+@pytest.mark.parametrize(
+    ("name", "joint", "values", "free"),
+    [
+        ("marginal", CHAIN_JOINT, [0, 0, 2], 1),
+        ("uniform", RARE_JOINT, [1, 0], 1),
+        ("hybrid", RARE_JOINT, [1, 0], 1),
+    ],
+)
+def test_the_conditional_law(
+    name, joint, values, free, part, text_process, oracle
+) -> None:
+    """Total variation over the free token; ancestral sampling, which clamps known tokens, is far off."""
+    length = joint.ndim
+    process = text_process(name, length, 3, predict="posterior", schedule="log-linear")
+    rows = 1000
+    like = Clean.of(
+        torch.tensor(values).expand(rows, length),
+        known=(torch.arange(length) != free).expand(rows, length),
+    )
+    law = joint[tuple(slice(None) if i == free else values[i] for i in range(length))]
+
+    def distance(sampler: str, **options: int) -> float:
+        *_, x = part("sampler", sampler, **options).build()(
+            process, oracle(process, joint), like
         )
         assert torch.equal(x[like.known], like.x0[like.known])
-        return float(
-            (torch.bincount(x[:, free], minlength=3) / rows - law / law.sum())
-            .abs()
-            .sum()
-            / 2
-        )
+        found = torch.bincount(x[:, free], minlength=3) / rows
+        return float((found - law / law.sum()).abs().sum() / 2)
 
     assert distance("ancestral", steps=16) > 0.08
-    assert (
-        distance("particle-gibbs", steps=16, particles=4, sweeps=3) < 0.05
-    )  # the noise of the rows is 0.03
+    # The noise of the rows is 0.03.
+    assert distance("particle-gibbs", steps=16, particles=4, sweeps=3) < 0.05
 
 
 def test_the_probability_of_a_step_is_that_of_its_draws(

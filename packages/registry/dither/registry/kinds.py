@@ -307,6 +307,10 @@ class SamplerSpec(Spec):
     corrects_known: ClassVar[bool] = False
     """Whether samples given known tokens are right for a model that takes these for noised ones."""
 
+    def known_cost(self) -> int:
+        """Return the model calls given known tokens, as a multiple of those without."""
+        return 1
+
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
         """Yield reasons why the sampler cannot be used with this process and model."""
         return ()

@@ -210,7 +210,7 @@ class Experiment(Options):
         learned = self.train.known > 0 or self.task.trains_known()
         if model.reads_known and learned:
             return
-        if process.prior in ("uniform", "frequencies"):
+        if process.prior in ("uniform", "frequencies", "mixture"):
             reason = "the model takes known tokens for noised ones: samples are biased"
             message = f'under process "{process.name}" {reason}'
             hint = (

@@ -153,8 +153,11 @@ def sample_run(
     like = None
     if templates is not None:
         like = templates(system.task, request.count, request.seed)
-        for misfit in loaded.experiment.warn_known():
-            say(screen, f"{misfit.message}; {misfit.help}", "yellow")
+    if templates is not None or loaded.experiment.task.starts_known():
+        kept = any(change.startswith("sampler") for change in options.changes)
+        system, lines = system.for_known_tokens(keep_sampler=kept)
+        for line in lines:
+            say(screen, line, "yellow")
 
     name = f"step-{step:08d}-seed-{request.seed}-count-{request.count}"
     with new_folder(run, ("samples", name), request.out) as folder:

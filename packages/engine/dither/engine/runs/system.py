@@ -111,7 +111,41 @@ class System(Diffusion):
         # A sampler that is a module is kept in this table, which the copy shares.
         system._modules = dict(self._modules)
         system.sampler = experiment.sampler.build()
+        system.experiment = experiment
         return system
+
+    def for_known_tokens(self, *, keep_sampler: bool) -> tuple[System, list[str]]:
+        """Return this system with a sampler that is right given known tokens, and what to tell the user.
+
+        It is this system itself if its samples are right, if `keep_sampler`, or if no sampler fits.
+        """
+        experiment = self._experiment()
+        misfits = list(experiment.warn_known())
+        if not misfits:
+            return self, []
+        biased = [f"{misfit.message}; {misfit.help}" for misfit in misfits]
+        catalog = self.catalog or default_catalog()
+        specs: list[Any] = [
+            catalog.find("sampler", name).spec for name in catalog.names("sampler")
+        ]
+        exact = [spec.name for spec in specs if spec.corrects_known]
+        if keep_sampler or not exact:
+            return self, biased
+
+        # With as many steps, if the sampler has them.
+        before = experiment.sampler
+        steps = before.model_dump().get("steps")
+        try:
+            system = self._with_sampler(exact[0], steps)
+        except Refused:
+            return self, biased
+        sampler = system._experiment().sampler
+        line = (
+            f'sampler "{sampler.name}" instead of "{before.name}", which is biased given known tokens '
+            f'under process "{experiment.process.name}": {sampler.known_cost()} times the model calls; '
+            f"--set sampler.use={before.name} keeps it"
+        )
+        return system, [line]
 
     def label_ids(self, labels: Labels, n: int) -> dict[str, Int[Tensor, " N"]]:
         """Return labels of n samples as integers by condition; Refused for unknown ones."""

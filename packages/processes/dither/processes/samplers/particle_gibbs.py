@@ -56,6 +56,10 @@ class ParticleGibbs(TokenSteps):
     """Repetitions that start from the last sample; each brings samples closer to the conditional
     distribution."""
 
+    def known_cost(self) -> int:
+        """Return the calls of all particles in all sweeps."""
+        return self.particles * (1 + self.sweeps)
+
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
         """Reject a temperature, which weights do not account for, and a model that marks known tokens."""
         yield from super().check(process, model)
