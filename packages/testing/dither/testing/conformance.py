@@ -258,7 +258,14 @@ def cases(
         for check in CHECKS:
             applies = check.kind in ("any", part.kind)
             if applies and may_declare(part.spec, check.needs):
-                case = Case(part, check, trusted, options, strict, everything=catalog)
+                case = Case(
+                    part=part,
+                    check=check,
+                    catalog=trusted,
+                    options=options,
+                    strict=strict,
+                    everything=catalog,
+                )
                 found.append(case)
     names = {case.name for case in found}
     unknown = [

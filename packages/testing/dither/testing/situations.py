@@ -150,7 +150,15 @@ def checks_of(
 ) -> tuple[Check, ...]:
     """Return checks of one kind, named like their functions; `needs` is a space-separated list of traits."""
     return tuple(
-        Check(f.__name__, kind, f, level, frozenset(needs.split()), place, examples)
+        Check(
+            name=f.__name__,
+            kind=kind,
+            run=f,
+            level=level,
+            needs=frozenset(needs.split()),
+            place=place,
+            examples=examples,
+        )
         for f in functions
     )
 

@@ -91,7 +91,12 @@ def feature_spaces(draw: st.DrawFn) -> FeatureSpace:
     width = draw(st.integers(2, 5))
     cut = draw(st.integers(0, width - 1))
     groups = (Group("left", 0, cut), Group("right", cut, width)) if cut else ()
-    return FeatureSpace(length, width, groups, (*CONDITIONS, Condition("tss")))
+    return FeatureSpace(
+        length=length,
+        width=width,
+        groups=groups,
+        conditions=(*CONDITIONS, Condition("tss")),
+    )
 
 
 def spaces() -> st.SearchStrategy[Space]:

@@ -91,7 +91,13 @@ def decode_samples(
     reached = np.sum(levels.reached(), 0) - 1
     for number, (diagram, errors) in enumerate(read_samples(tokens, rooms)):
         if diagram is None:
-            yield DecodedSample(number, -1, False, None, errors)
+            yield DecodedSample(
+                number=number,
+                level=-1,
+                unknown=False,
+                placement=None,
+                errors=errors,
+            )
             continue
         narrowed = diagram if narrow is None else narrow(diagram)
         boundary = b""
@@ -101,7 +107,12 @@ def decode_samples(
         with _PLACEMENT_LOCK:
             placement = _place_checked(narrowed, proof, boundary)
         unknown = bool(levels.unknown[number])
-        yield DecodedSample(number, int(reached[number]), unknown, placement)
+        yield DecodedSample(
+            number=number,
+            level=int(reached[number]),
+            unknown=unknown,
+            placement=placement,
+        )
 
 
 # Samples are checked, drawn, compared with their tokens, and exported.

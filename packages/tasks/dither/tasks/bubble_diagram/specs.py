@@ -165,7 +165,11 @@ class BubbleDiagram(TaskSpec):
                 plans, rectangular=isinstance(self.data, ProceduralPlans)
             )
         return BubbleDiagrams(
-            plans, self.space(), self.constraints, self.order, self.orientation
+            plans=plans,
+            space=self.space(),
+            constraints=self.constraints,
+            order=self.order,
+            orientation=self.orientation,
         )
 
 
@@ -301,10 +305,10 @@ class PlanFiles(_HoldOut, PrepareSpec):
         source = Path(self.source).expanduser()
         options = ReadOptions(self.most, self.adjacency, self.bedrooms)
         return prepare_files(
-            self,
-            source,
-            self.format,
-            options,
-            (self.valid, self.test),
+            spec=self,
+            source=source,
+            form=self.format,
+            options=options,
+            shares=(self.valid, self.test),
             force=self.force,
         )

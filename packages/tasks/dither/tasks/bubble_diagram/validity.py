@@ -129,7 +129,14 @@ def validity_levels(
         if found is not None:
             proof[row, : len(found)] = found
     edges, realisable, buildable = reached
-    return Levels(structure, edges, realisable, buildable, unknown, proof)
+    return Levels(
+        structure=structure,
+        edges=edges,
+        realisable=realisable,
+        buildable=buildable,
+        unknown=unknown,
+        boxes=proof,
+    )
 
 
 @dataclass(frozen=True)
@@ -242,7 +249,13 @@ def token_validity(tokens: Tokens, rooms: int) -> TokenValidity:
         backward = np.isin(edges, [*after])
         reach = _closure(_directed(forward, backward, rooms))
         order = order & ~np.diagonal(reach, axis1=1, axis2=2).any(1)
-    return TokenValidity(legal, living, connected, program, order)
+    return TokenValidity(
+        tokens=legal,
+        one_living_room=living,
+        connected=connected,
+        program=program,
+        order=order,
+    )
 
 
 def is_reachable(tokens: Tokens, rooms: int) -> Rows:

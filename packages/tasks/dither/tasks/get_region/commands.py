@@ -69,7 +69,14 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
             options = run_options(checkpoint, plugins, overrides, settings)
             regions = _Regions(data, split, cell, export)
             method = {"predict": predict.predict, "embed": predict.embed}[verb]
-            _apply(engine, method, run, options, out, regions)
+            _apply(
+                engine=engine,
+                method=method,
+                run=run,
+                options=options,
+                out=out,
+                regions=regions,
+            )
 
     add(
         "predict",
@@ -98,7 +105,14 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
 
         data, settings = split_words(words)
         options = run_options(checkpoint, plugins, overrides, settings)
-        _apply(engine, attribute, run, options, out, _Regions(data, split, cell))
+        _apply(
+            engine=engine,
+            method=attribute,
+            run=run,
+            options=options,
+            out=out,
+            regions=_Regions(data, split, cell),
+        )
 
 
 class _Regions(NamedTuple):
@@ -132,6 +146,12 @@ def _apply(
         if not isinstance(model.task, RegionWindows):
             message = "the task of the run is not about regions"
             raise Refused(message, ("task",), code="misfit")
-        request = DataRequest(folder, data, split, cell, formats or ())
+        request = DataRequest(
+            folder=folder,
+            data=data,
+            split=split,
+            cell=cell,
+            formats=formats or (),
+        )
         for file in method(model.task, model, request):
             typer.echo(file)

@@ -55,7 +55,10 @@ class HumanDHS(DataSpec):
         # Without reading the table: a listing of options must not wait for it.
         longest, chromosomes = (859, 2) if self.subset == "chr21-22" else (3217, 24)
         return RegionFacts(
-            282, ("K562", "HepG2", "GM12878", "hESC"), longest, chromosomes
+            motifs=282,
+            cells=("K562", "HepG2", "GM12878", "hESC"),
+            longest=longest,
+            chromosomes=chromosomes,
         )
 
     def build(self) -> RegionMatrix:

@@ -109,7 +109,12 @@ def _draw_window(
     before = None
     for axis, (panel, number) in zip(axes, shown, strict=True):
         bar = _draw_panel(
-            figure, axis, panel, parts[number], largest[number], is_strip=number > 0
+            figure=figure,
+            axis=axis,
+            panel=panel,
+            columns=parts[number],
+            high=largest[number],
+            is_strip=number > 0,
         )
         # One title a panel, above its first part, and ticks of regions on the left only.
         title = "" if panel is before else panel.name
@@ -390,7 +395,13 @@ def plot_samples(
     if draws is not None:
         yield Picture("calibration", png=_draw_calibration(draws))
     if counted[0].any():
-        png = _draw_tracks(like, truth[0], values[groups[0]], counted[0], labels)
+        png = _draw_tracks(
+            like=like,
+            truth=truth[0],
+            draws=values[groups[0]],
+            counted=counted[0],
+            labels=labels,
+        )
         yield Picture("tracks", png=png)
 
 

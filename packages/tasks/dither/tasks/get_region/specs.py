@@ -253,7 +253,11 @@ class GetRegion(TaskSpec):
                     fix = _available(cell, facts.cells)
                     yield Misfit(message, (option,), help=fix, code="unknown-value")
         for problem in unknown_values(
-            self.cells(), self.column(), self.expression, self.drop_closed, facts
+            cells=self.cells(),
+            accessibility=self.column(),
+            expression=self.expression,
+            drop_closed=self.drop_closed,
+            facts=facts,
         ):
             yield Misfit(problem.message, problem.path[1:], code=problem.code)
         if facts.longest == 0:
@@ -289,12 +293,12 @@ class GetRegion(TaskSpec):
             )
         given = tuple(group.name for group in groups if group.name in GIVEN[self.given])
         return FeatureSpace(
-            self.regions,
-            groups[-1].stop,
-            groups,
-            tuple(conditions),
-            given,
-            self.standardise,
+            length=self.regions,
+            width=groups[-1].stop,
+            groups=groups,
+            conditions=tuple(conditions),
+            given=given,
+            standardised=self.standardise,
         )
 
     def restore(self, folder: Path, space: Space) -> object:

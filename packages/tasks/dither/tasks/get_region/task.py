@@ -152,7 +152,12 @@ class RegionWindows(Task):
     def _fit(self, cell: int) -> Baselines:
         """Return baselines of the training regions of a cell type, or of all (-1: held out)."""
         train, starts = self.samples.training(cell=None if cell < 0 else cell)
-        return Baselines(train, starts, self.space.groups, self.spec.rivals)
+        return Baselines(
+            train=train,
+            starts=starts,
+            groups=self.space.groups,
+            rivals=self.spec.rivals,
+        )
 
     def baselines(
         self, split: Split = "valid", samples: int | None = None
@@ -180,8 +185,19 @@ class RegionWindows(Task):
         if latest is not None and not latest.values:
             latest = None
         extra = extra_columns(self.space.groups, self.spec.column())
-        labels = Labels(self.matrix.motifs, extra, self._places, self._cell)
-        return plot_samples(self._new_metrics(), samples, like, labels, latest)
+        labels = Labels(
+            motifs=self.matrix.motifs,
+            extra=extra,
+            places=self._places,
+            cell=self._cell,
+        )
+        return plot_samples(
+            metrics=self._new_metrics(),
+            samples=samples,
+            like=like,
+            labels=labels,
+            evaluated=latest,
+        )
 
     def data_warnings(self) -> Iterator[str]:
         return self.samples.data_warnings()

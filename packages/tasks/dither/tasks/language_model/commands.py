@@ -119,7 +119,13 @@ def _add_sampling(app: typer.Typer, engine: Engine) -> None:
         with engine.new_folder(run, ("frontier",), out) as folder:
             task, count, draws = engine.draw(run, options, changes)
             # Real text is the first row, and the reference of the others.
-            rows, picture = write_frontier(task, count, points, draws, folder)
+            rows, picture = write_frontier(
+                task=task,
+                count=count,
+                points=points,
+                draws=draws,
+                folder=folder,
+            )
         if as_json:
             typer.echo(json.dumps(rows, indent=2))
             return

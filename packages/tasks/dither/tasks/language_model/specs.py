@@ -133,7 +133,10 @@ class LanguageModel(TaskSpec):
         if pairs.label is not None and self.documents == "packed":
             message = "documents with labels cannot share a window, which has one label"
             yield Misfit(
-                message, ("documents",), ("task", "data"), 'set documents = "ended"'
+                message=message,
+                path=("documents",),
+                related=("task", "data"),
+                help='set documents = "ended"',
             )
         if self.documents != "ended" and self.space().fields[0].end is None:
             message = (

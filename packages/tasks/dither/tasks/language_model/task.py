@@ -437,7 +437,11 @@ class LanguageModelling(TextTemplates, Task):
         if self._ngrams is not None:
             starts = np.cumsum([0, *map(len, windows)])[:-1]
             metrics |= strong_baselines(
-                self._ngrams, train, text, self.tokenizer, starts
+                ngrams=self._ngrams,
+                train=train,
+                text=text,
+                tokenizer=self.tokenizer,
+                starts=starts,
             )
         if self.corpus.distribution is not None:
             metrics |= distribution_baselines(

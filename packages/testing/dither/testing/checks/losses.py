@@ -257,7 +257,12 @@ def _token_bound(
     # A model cannot return -inf for ids of the vocabulary.
     if predict == "score":
         raw = raw.clamp_min(-60.0)
-    measured = _Trial(loss, process, raw, noised).measure()
+    measured = _Trial(
+        loss=loss,
+        process=process,
+        raw=raw,
+        noised=noised,
+    ).measure()
     weights = measured.weights
     assert_close(weights, weights[:1].expand_as(weights), "weights at another x_t")
     nats = (measured.values * weights).double().sum(1)
@@ -300,7 +305,12 @@ def _feature_bound(
         eps=eps,
     )
     raw = exact_normal(process, state, noise, predict, mean=2.0, std=0.5)
-    measured = _Trial(loss, process, raw, noised).measure()
+    measured = _Trial(
+        loss=loss,
+        process=process,
+        raw=raw,
+        noised=noised,
+    ).measure()
     nats = (share[:, None] * measured.values * measured.weights).sum()
     divergence = normal_divergence(sigma, x0[0].double(), mean=2.0, std=0.5)
     return nats.double()[None], divergence.sum()[None]

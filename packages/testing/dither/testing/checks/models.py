@@ -40,7 +40,12 @@ def _perturbed(s: Situation) -> tuple[Any, _Inputs]:
     """Return a perturbed model, and its arguments with a level per sample."""
     valid = s.clean.valid
     level = torch.rand(len(valid), generator=s.generator())
-    return s.build_perturbed(), _Inputs(s.random_state(), level, valid, s.clean.cond)
+    return s.build_perturbed(), _Inputs(
+        state=s.random_state(),
+        level=level,
+        valid=valid,
+        cond=s.clean.cond,
+    )
 
 
 def _run(model: Any, inputs: Any, **options: Any) -> Tensor:

@@ -115,8 +115,20 @@ def prior_at_one(s: Situation) -> None:
         f"alpha is {signal:.3f} at t = 1, but sampling starts with alpha = 0"
     )
     # Only `corrupt` has signal left.
-    _check_start(noised, noised.state, signal, signal, "corrupt at t = 1")
-    _check_start(noised, process.prior(many), signal, 0.0, "prior")
+    _check_start(
+        noised=noised,
+        state=noised.state,
+        signal=signal,
+        slack=signal,
+        what="corrupt at t = 1",
+    )
+    _check_start(
+        noised=noised,
+        state=process.prior(many),
+        signal=signal,
+        slack=0.0,
+        what="prior",
+    )
 
 
 def _check_start(

@@ -78,14 +78,26 @@ class AdjacencyProbability:
 
     def log_prob(self, probs: _Probs, at: _At) -> _ById:
         i, j = self.ends.to(at.device)
-        sorts = _by_id(probs, self.sorts, at, 0, self.slots)
+        sorts = _by_id(
+            probs=probs,
+            properties=self.sorts,
+            at=at,
+            start=0,
+            count=self.slots,
+        )
         # The outside is one more slot, whose type is certain.
         outside = self.outside.to(sorts)
         outside = outside.expand(*sorts.shape[:2], 1, -1)
         sorts = torch.cat([sorts, outside], 2)
         i_first, i_second, i_both = sorts[:, :, i].unbind(-1)
         j_first, j_second, j_both = sorts[:, :, j].unbind(-1)
-        relations = _by_id(probs, self.relations, at, self.start, len(i))
+        relations = _by_id(
+            probs=probs,
+            properties=self.relations,
+            at=at,
+            start=self.start,
+            count=len(i),
+        )
         forward, backward, either = relations.unbind(-1)
 
         # Inclusion and exclusion: pairs that match in both directions were counted twice.
@@ -122,8 +134,20 @@ class AreaProbability:
         self.outside = 1 - _properties(rule.bins)
 
     def log_prob(self, probs: _Probs, at: _At) -> _ById:
-        of_type = _by_id(probs, self.kinds, at, 0, self.slots)
-        wrong = _by_id(probs, self.outside, at, self.start, self.slots)
+        of_type = _by_id(
+            probs=probs,
+            properties=self.kinds,
+            at=at,
+            start=0,
+            count=self.slots,
+        )
+        wrong = _by_id(
+            probs=probs,
+            properties=self.outside,
+            at=at,
+            start=self.start,
+            count=self.slots,
+        )
         # The type and the area of a room are different tokens, so they are independent.
         log_probs = torch.log1p(-(of_type * wrong).clamp(0, 1))
         return _padded(log_probs.sum((2, 3)), probs)
@@ -147,10 +171,22 @@ class ReachableProbability:
         pairs = base - slots
 
         # Rows are diagrams, each with every id of token `at`.
-        related = _by_id(probs, self.related, at, slots, pairs)[..., 0] > 0
-        near = related.flatten(0, 1).cpu().numpy()
-        doors = _by_id(probs, self.doors, at, base, base) > 0
-        without, may = doors.flatten(0, 1).permute(2, 0, 1).cpu().numpy()
+        related = _by_id(
+            probs=probs,
+            properties=self.related,
+            at=at,
+            start=slots,
+            count=pairs,
+        )
+        (near,) = _possible(related)
+        doors = _by_id(
+            probs=probs,
+            properties=self.doors,
+            at=at,
+            start=base,
+            count=base,
+        )
+        without, may = _possible(doors)
         must = may & ~without
         exists = (probs[:, :slots, NODE_PAD] == 0).cpu().numpy()
         real = np.repeat(exists, NODE_SIZE, 0)
@@ -165,6 +201,13 @@ class ReachableProbability:
         by_id = torch.from_numpy(possible).to(probs)
         by_id = by_id.reshape(len(at), NODE_SIZE)
         return _padded(by_id.log(), probs)
+
+
+def _possible(by_id: Float[Tensor, "N V L P"]) -> Bool[ndarray, "P M L"]:
+    """Return which properties have a positive probability, for M = N V diagrams."""
+    rows = (by_id > 0).flatten(0, 1)
+    possible: Bool[ndarray, "P M L"] = rows.permute(2, 0, 1).cpu().numpy()
+    return possible
 
 
 def count_groups(rules: Sequence[Count], slots: int) -> list[CountProbability]:

@@ -256,7 +256,12 @@ def prepare_plans(
     order = np.argsort(split, kind="stable")
     distinct = np.array(list(first.values()))[order]
     names = [diagrams[row].name for row in distinct]
-    return PreparedPlans(plans[distinct], names, split[order], rejected)
+    return PreparedPlans(
+        plans=plans[distinct],
+        names=names,
+        split=split[order],
+        rejected=rejected,
+    )
 
 
 def _equal_boxes(diagram: Diagram | None) -> Iterator[Fault]:

@@ -167,7 +167,13 @@ def _draw(
     touching = shared_walls(pieces)
     living = grow_living_rooms(pieces, touching, extra, random)
     programs = draw_room_programs(rooms, random)
-    kinds, good = assign_types(pieces, touching, living, programs, random)
+    kinds, good = assign_types(
+        pieces=pieces,
+        touching=touching,
+        living=living,
+        program=programs,
+        random=random,
+    )
 
     sides = sides_of(pieces)
     short = sides.min(-1)

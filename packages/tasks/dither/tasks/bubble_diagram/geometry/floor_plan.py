@@ -137,7 +137,15 @@ def floor_plan(
 
     places = [_door_at(wall, front) for wall in walls]
     fronts = [
-        Door(place.room, None, place.x, place.y, place.upright, 0.0) for place in places
+        Door(
+            i=place.room,
+            j=None,
+            x=place.x,
+            y=place.y,
+            upright=place.upright,
+            depth=0.0,
+        )
+        for place in places
     ]
     return FloorPlan(
         outlines=tuple(outlines),
@@ -164,7 +172,13 @@ def _front_wall(
     """Return the wall nearest to a point, the first one without it; a pixel if there are none."""
     if not walls:
         y, x = np.argwhere(label == room)[0].tolist()
-        return Window(room, float(x), float(y), False, 0.0)
+        return Window(
+            room=room,
+            x=float(x),
+            y=float(y),
+            upright=False,
+            length=0.0,
+        )
     if front is None:
         return walls[0]
 
@@ -417,7 +431,14 @@ def _longest_walls(label: PixelLabels) -> dict[tuple[int, int], tuple[int, Door]
             y = (low + high) / 2
             if not upright:
                 x, y = y, x
-            door = Door(i, j, x, y, upright, depth=width - 1.0)
+            door = Door(
+                i=i,
+                j=j,
+                x=x,
+                y=y,
+                upright=upright,
+                depth=width - 1.0,
+            )
             longest[ends] = (length, door)
     return longest
 

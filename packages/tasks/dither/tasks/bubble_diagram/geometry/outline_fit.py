@@ -143,7 +143,13 @@ def _filling(
     for _ in range(rounds):
         boxes = candidates[-1]
         pulls = [(wall, place, _FILL) for wall, place in _outer_walls(boxes, inside)]
-        moved = improve_boxes(diagram, constraints, boxes, sides, pulls)
+        moved = improve_boxes(
+            diagram=diagram,
+            constraints=constraints,
+            boxes=boxes,
+            sides=sides,
+            pulls=pulls,
+        )
         if (moved == boxes).all():
             break
         candidates.append(moved)

@@ -341,7 +341,13 @@ def spread_boxes(diagram: Diagram, realisation: Boxes) -> Boxes:
     layouts: list[tuple[float, Boxes]] = []
     for soft, scale in product(_SOFT_ROUNDS, _LIVING_SCALES):
         sides = preferred_sides(diagram) * np.where(living, scale, 1.0)
-        rounds = _spread_rounds(diagram, constraints, realisation, sides, soft)
+        rounds = _spread_rounds(
+            diagram=diagram,
+            constraints=constraints,
+            start=realisation,
+            preferred=sides,
+            soft=soft,
+        )
         layouts += [(layout_error(diagram, boxes), boxes) for boxes in reversed(rounds)]
         error, best = min(layouts, key=lambda layout: layout[0])
         if not error:
@@ -630,7 +636,13 @@ def soft_program(
             door = (u, v) in (diagram.doors or ())
             _separate(program, u, v, side, near=near)
             if door:
-                _share_wall(program, u, v, side, door_penalty)
+                _share_wall(
+                    program=program,
+                    u=u,
+                    v=v,
+                    side=side,
+                    penalty=door_penalty,
+                )
     return program
 
 

@@ -89,7 +89,12 @@ def realise(
     if rectangles is not None:
         constraints = constraints.inside(rectangles)
     try:
-        boxes = _Search(constraints, canvas, limit, near).run()
+        boxes = _Search(
+            constraints=constraints,
+            canvas=canvas,
+            limit=limit,
+            near=near,
+        ).run()
     except _UndecidedError:
         return Realisation("unknown", None)
     return Realisation("impossible" if boxes is None else "realisable", boxes)
@@ -136,7 +141,10 @@ class _Node:
 
     def copy(self) -> _Node:
         return _Node(
-            self.most.copy(), self.bounds, self.alive.copy(), self.decided.copy()
+            most=self.most.copy(),
+            bounds=self.bounds,
+            alive=self.alive.copy(),
+            decided=self.decided.copy(),
         )
 
 
@@ -166,7 +174,14 @@ class _Search:
         if most is None:
             return None
         undecided = np.zeros(len(available), bool)
-        stack = [_Node(most, self.constraints.fixed, available.copy(), undecided)]
+        stack = [
+            _Node(
+                most=most,
+                bounds=self.constraints.fixed,
+                alive=available.copy(),
+                decided=undecided,
+            )
+        ]
         while stack:
             node = stack.pop()
             boxes = self.proposal(node)

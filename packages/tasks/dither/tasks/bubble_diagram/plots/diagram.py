@@ -295,7 +295,15 @@ def draw_gallery(
         row, column = divmod(index, columns)
         x = gap + column * (size + gap)
         y = gap + row * (size + caption + gap)
-        shapes += draw_bubbles(Scene(placement, x + 6, y + 6, size - 12, size - 12))
+        shapes += draw_bubbles(
+            Scene(
+                placement=placement,
+                x=x + 6,
+                y=y + 6,
+                width=size - 12,
+                height=size - 12,
+            )
+        )
         diagram = placement.diagram
         summary = f"{len(diagram.types)} rooms, {len(diagram.edges)} relations"
         if placement.broken:
@@ -425,7 +433,12 @@ def draw_floorplan(
     for _ in range(2):
         regions = np.where(np.isin(plan.label, crowded), plan.label, clear)
         scene = Scene(
-            placement, rim, rim, width - 2 * rim, height - 2 * rim - _FOOT, regions
+            placement=placement,
+            x=rim,
+            y=rim,
+            width=width - 2 * rim,
+            height=height - 2 * rim - _FOOT,
+            regions=regions,
         )
         crowded = [
             room for room, label in enumerate(scene.label_rooms(texts)) if label.spot
@@ -452,7 +465,13 @@ def draw_floorplan(
     if placement.unmet:
         summary += f", {len(placement.unmet)} unmet"
     caption = " · ".join(filter(None, (summary, verdict)))
-    shapes += _foot_shapes(scene, caption, 0.04 * size, width, height - _FOOT / 2)
+    shapes += _foot_shapes(
+        scene=scene,
+        caption=caption,
+        left=0.04 * size,
+        width=width,
+        y=height - _FOOT / 2,
+    )
     return svg.Page(width, height, tuple(shapes))
 
 
@@ -559,7 +578,14 @@ def _window_shapes(
     depth = _OUTER - _REVEAL
     shift = _outward(window, label) * (_REVEAL + depth / 2)
     start, end = (scene.at(*point) for point in segment(window, window.length, shift))
-    gap = _gap(scene, window, window.length, depth, shift, 0.7)
+    gap = _gap(
+        scene=scene,
+        opening=window,
+        length=window.length,
+        depth=depth,
+        shift=shift,
+        border=0.7,
+    )
     return [gap, svg.line(*start, *end, _WALL, 0.7)]
 
 
@@ -611,7 +637,13 @@ def _door_shapes(
     radius = f"{DOOR_WIDTH * scene.scale:.1f}"
     leaf = f"M{hx:.1f},{hy:.1f}L{ox:.1f},{oy:.1f}"
     arc = f"A{radius},{radius} 0 0 {int(swing.clockwise)} {cx:.1f},{cy:.1f}"
-    gap = _gap(scene, door, DOOR_WIDTH, depth, shift)
+    gap = _gap(
+        scene=scene,
+        opening=door,
+        length=DOOR_WIDTH,
+        depth=depth,
+        shift=shift,
+    )
     return [gap, svg.path(leaf + arc, "none", PALE, 0.8)]
 
 

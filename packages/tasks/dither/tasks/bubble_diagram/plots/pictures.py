@@ -182,7 +182,14 @@ def draw_frames(
     cells = []
     for number, placement in enumerate(placements):
         row, column = divmod(number, columns)
-        cells.append(_Cell(placement, column * size, row * size, size))
+        cells.append(
+            _Cell(
+                placement=placement,
+                x=column * size,
+                y=row * size,
+                size=size,
+            )
+        )
     width = columns * size
     height = ceil(len(placements) / columns) * size
     frames = []
@@ -204,7 +211,13 @@ def _draw_stages(
     shapes: list[str] = []
     for row, placement in enumerate(placements):
         for column, state in enumerate(_subsample(path[:, [row]], _STAGES)):
-            shapes += _Cell(placement, column * size, row * size, size).shapes(state[0])
+            cell = _Cell(
+                placement=placement,
+                x=column * size,
+                y=row * size,
+                size=size,
+            )
+            shapes += cell.shapes(state[0])
     return svg.Page(_STAGES * size, len(placements) * size, tuple(shapes))
 
 
@@ -232,7 +245,13 @@ class _Cell:
         self.types = placement.diagram.types
         self.corner = (x, y)
         self.size = size
-        self.scene = Scene(placement, x + 8, y + 8, size - 16, size - 34)
+        self.scene = Scene(
+            placement=placement,
+            x=x + 8,
+            y=y + 8,
+            width=size - 16,
+            height=size - 34,
+        )
         self.scene.label_rooms()
         self.edges = edges_of(placement.boxes).tolist()
 
@@ -394,7 +413,15 @@ def _card(sample: DecodedSample) -> str:
         rooms = len(placement.diagram.types)
         classes += f" rooms-{rooms}"
         title += f": {rooms} rooms, {len(placement.diagram.edges)} relations"
-        shapes = draw_bubbles(Scene(placement, 6, 6, _SIZE - 12, _SIZE - 12))
+        shapes = draw_bubbles(
+            Scene(
+                placement=placement,
+                x=6,
+                y=6,
+                width=_SIZE - 12,
+                height=_SIZE - 12,
+            )
+        )
         bubbles = _inline(svg.Page(_SIZE, _SIZE, tuple(shapes)))
         plan = _inline(draw_floorplan(placement, size=_SIZE))
         body = f'<div class="pictures">{bubbles}{plan}</div>'

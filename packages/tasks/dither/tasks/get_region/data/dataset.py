@@ -205,11 +205,20 @@ class RegionSamples:
         self.spec = spec
         facts = matrix.facts()
         self.space = spec.space_of(facts)
-        self.options = WindowOptions(spec.regions, spec.step(), spec.jitter, spec.span)
+        self.options = WindowOptions(
+            regions=spec.regions,
+            stride=spec.step(),
+            jitter=spec.jitter,
+            span=spec.span,
+        )
         self.chromosomes: list[str] = matrix.chromosomes.tolist()
         cells: Mapping[Split, Sequence[str]] = spec.cells()
         if unknown := unknown_values(
-            cells, spec.column(), spec.expression, spec.drop_closed, facts
+            cells=cells,
+            accessibility=spec.column(),
+            expression=spec.expression,
+            drop_closed=spec.drop_closed,
+            facts=facts,
         ):
             raise Refused(unknown)
 
@@ -217,7 +226,12 @@ class RegionSamples:
         trained = list(cells.get("train", ()))
         names = chain(trained, *cells.values())
         self.cells = list(dict.fromkeys(names))
-        self.columns = Columns(matrix, self.cells, len(trained), spec)
+        self.columns = Columns(
+            matrix=matrix,
+            cells=self.cells,
+            trained=len(trained),
+            spec=spec,
+        )
         self.subset = None
         if spec.drop_closed:
             self.subset = [_open(matrix, number) for number in self.columns.numbers]
@@ -351,7 +365,11 @@ class RegionSamples:
             quantiles = quantiles.astype(np.float32)
         plain = ColumnStats.none(columns.width)
         units = ColumnUnits(
-            columns.divisor, plain, transform, columns.motifs, quantiles
+            divisor=columns.divisor,
+            standard=plain,
+            transform=transform,
+            motifs=columns.motifs,
+            quantiles=quantiles,
         )
         if not self.spec.standardise:
             return units
@@ -370,7 +388,12 @@ class RegionSamples:
         # Held-out windows never overlap, so that each region counts once.
         covering = covering or split != "train"
         return cut_windows(
-            self.matrix, split, self.options, numbers, subset, covering=covering
+            matrix=self.matrix,
+            split=split,
+            options=self.options,
+            cells=numbers,
+            subset=subset,
+            covering=covering,
         )
 
     def _covering(self, cell: int) -> Iterator[Integer[ndarray, " n"]]:
@@ -378,7 +401,12 @@ class RegionSamples:
         subset = None if self.subset is None else [self.subset[cell]]
         options = WindowOptions(self.options.regions, self.options.regions)
         windows = cut_windows(
-            self.matrix, "train", options, [cell], subset, covering=True
+            matrix=self.matrix,
+            split="train",
+            options=options,
+            cells=[cell],
+            subset=subset,
+            covering=True,
         )
         spans = zip(windows.first.tolist(), windows.count.tolist(), strict=True)
         for first, count in spans:

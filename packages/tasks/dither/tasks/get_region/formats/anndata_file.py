@@ -72,7 +72,10 @@ def read_anndata(path: Path) -> RawArrays:
             )
     arrays |= by_cell or {"features": _dense(file.X), "motifs": motifs}
     return RawArrays(
-        arrays, locate, tuple(problems), lambda name: features.get(name, name)
+        arrays=arrays,
+        locate=locate,
+        problems=tuple(problems),
+        display_name=lambda name: features.get(name, name),
     )
 
 

@@ -60,11 +60,11 @@ def read_store(path: Path, *, empty_chunks: bool = True) -> RawArrays:
         arrays |= _genes(path)
     arrays |= _by_cell(stored, cells, problems)
     return RawArrays(
-        arrays,
-        _locate,
-        tuple(problems),
-        lambda name: DISPLAY_NAMES.get(name, name),
-        tuple(notes),
+        arrays=arrays,
+        locate=_locate,
+        problems=tuple(problems),
+        display_name=lambda name: DISPLAY_NAMES.get(name, name),
+        notes=tuple(notes),
     )
 
 

@@ -94,7 +94,12 @@ def read_matrix(
 
     if not problems:
         problems += _missing_places(arrays, path)
-    return RawArrays(arrays, locate, tuple(problems), raw.display_name)
+    return RawArrays(
+        arrays=arrays,
+        locate=locate,
+        problems=tuple(problems),
+        display_name=raw.display_name,
+    )
 
 
 def _missing_places(arrays: Arrays, path: Path) -> Iterator[Problem]:

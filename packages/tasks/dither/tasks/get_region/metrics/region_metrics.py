@@ -211,7 +211,14 @@ def baseline_metrics(
             for batch in of_prefix:
                 of_cell = batch.of_windows(batch.cell == cell)
                 if of_cell.target.any():
-                    _predict(prefix, baselines, of_cell, new, rivals, models)
+                    _predict(
+                        prefix=prefix,
+                        baselines=baselines,
+                        batch=of_cell,
+                        new=new,
+                        rivals=rivals,
+                        models=models,
+                    )
         # Before the next ones are fitted: each has a copy of the training regions.
         del baselines
 

@@ -15,10 +15,10 @@ __all__ = ["SHARDS", "SplitInfo", "StoreInfo", "TokenizerRecord", "read_store"]
 
 
 SHARDS = Kind(
-    "shards",
-    3,
-    "dither prepare text",
-    "to",
+    name="shards",
+    version=3,
+    command="dither prepare text",
+    option="to",
     files=("tokenizer.json", "alphabet.json"),
 )
 """Prepared token ids."""

@@ -212,7 +212,12 @@ def encode_corpus(
             split: writer.stream()
             for split, writer in zip(SPLITS, writers, strict=True)
         }
-        return TokenStore(corpus.name, splits, tokenizer, corpus.distribution)
+        return TokenStore(
+            name=corpus.name,
+            splits=splits,
+            tokenizer=tokenizer,
+            distribution=corpus.distribution,
+        )
 
     digests = [[number, document.digest] for number, document in documents]
     # The same text and tokenizer give the same ids, whichever experiment uses them.
@@ -227,11 +232,24 @@ def encode_corpus(
         with write_folder(path, SHARDS, {"documents": name}) as writer:
             write_store(writer, _parts(documents), tokenizer, sources=len(documents))
         store = open_store(path, tokenizer=tokenizer)
-    return TokenStore(corpus.name, store.splits, tokenizer, corpus.distribution)
+    return TokenStore(
+        name=corpus.name,
+        splits=store.splits,
+        tokenizer=tokenizer,
+        distribution=corpus.distribution,
+    )
 
 
 def _parts(documents: Iterable[tuple[int, Document]]) -> Iterator[Part]:
-    return (Part(number, document.load(), True, True) for number, document in documents)
+    return (
+        Part(
+            split=number,
+            text=document.load(),
+            begins=True,
+            ends=True,
+        )
+        for number, document in documents
+    )
 
 
 def open_store(

@@ -92,7 +92,14 @@ class WittenBell:
             )
             kinds = np.bincount(grams // size, minlength=contexts)
             total = np.bincount(context[seen], minlength=contexts)
-            self.orders.append(_Order(grams, counts, total, kinds))
+            self.orders.append(
+                _Order(
+                    grams=grams,
+                    counts=counts,
+                    total=total,
+                    kinds=kinds,
+                )
+            )
             gram = np.full(len(ids), -1)
             gram[seen] = place
             context = _next(gram)
