@@ -167,8 +167,15 @@ class Case:
             changes["max_examples"] = 20 * EXAMPLES
             changes["phases"] = [Phase.generate]
 
+        strategy = situations(
+            part=self.part,
+            catalog=catalog,
+            place=self.check.place,
+            options=options,
+        )
+
         @settings(**changes)
-        @given(situations(self.part, catalog, self.check.place, options))
+        @given(strategy)
         def attempt(situation: Situation) -> None:
             if not self._run_in(situation, tally):
                 reject()
@@ -310,7 +317,12 @@ def parametrize(
     """
     import pytest
 
-    found = cases(plugin, catalog or default_catalog(), examples, strict=strict)
+    found = cases(
+        plugin=plugin,
+        catalog=catalog or default_catalog(),
+        examples=examples,
+        strict=strict,
+    )
     expected = dict(expected_failures or {})
     problems = list(_expectation_problems(plugin, expected, found))
     if problems:

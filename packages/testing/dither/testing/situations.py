@@ -215,7 +215,12 @@ def situations(
         if fixed is not None:
             return fixed
         # Nothing is built from options of the whole range, so they may be huge.
-        return specs(part.spec, catalog, small=place != "options", fits=fits)
+        return specs(
+            spec=part.spec,
+            catalog=catalog,
+            small=place != "options",
+            fits=fits,
+        )
 
     surroundings = {
         "options": _alone,

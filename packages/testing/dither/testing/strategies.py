@@ -77,9 +77,19 @@ def graph_spaces(draw: st.DrawFn) -> TokenSpace:
     n = draw(st.integers(2, 4))
     kinds = draw(st.integers(2, 4))
     relations = draw(st.integers(2, 4))
-    nodes = Field("nodes", n, kinds + 2, mask=kinds, pad=kinds + 1)
+    nodes = Field(
+        name="nodes",
+        length=n,
+        size=kinds + 2,
+        mask=kinds,
+        pad=kinds + 1,
+    )
     edges = Field(
-        "edges", n * (n - 1) // 2, relations + 2, mask=relations, pad=relations + 1
+        name="edges",
+        length=n * (n - 1) // 2,
+        size=relations + 2,
+        mask=relations,
+        pad=relations + 1,
     )
     return TokenSpace((nodes, edges), CONDITIONS)
 

@@ -160,7 +160,12 @@ class OracleSession:
         at: Bool[Tensor, "B L"] | None = None,
     ) -> Any:
         noise = self.process.schedule(t)
-        outputs = exact_outputs(state, noise, self.prior, self.before)
+        outputs = exact_outputs(
+            state=state,
+            noise=noise,
+            prior=self.prior,
+            before=self.before,
+        )
         raw = outputs[self.predict].float()
         # A model cannot return -inf for ids of the vocabulary; exp(-60) is 0 in any sum.
         if self.predict == "score":
@@ -195,7 +200,12 @@ class NormalSession:
         """Return E[x_0 | x_t], or the equivalent prediction."""
         noise = self.process.schedule(t)
         raw = exact_normal(
-            self.process, state, noise, self.predict, mean=self.mean, std=self.std
+            process=self.process,
+            state=state,
+            noise=noise,
+            predict=self.predict,
+            mean=self.mean,
+            std=self.std,
         )
         return self.process.read(raw, state, noise)
 

@@ -315,7 +315,10 @@ def _plan_of(diagram: Diagram, thinnest: int = 1) -> tuple[tuple[Box, ...], Floo
         boxes = _centred(np.clip(whole, 0, GRID))
     boxes = tuple(_widened(box, thinnest) for box in boxes)
     return boxes, floor_plan(
-        diagram.types, np.array(boxes), diagram.front_door, diagram.doors
+        types=diagram.types,
+        boxes=np.array(boxes),
+        front=diagram.front_door,
+        doors=diagram.doors,
     )
 
 

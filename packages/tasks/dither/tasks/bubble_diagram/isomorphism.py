@@ -57,7 +57,13 @@ class PlanIndex:
         for row, (start, stop) in enumerate(zip(first, last, strict=True)):
             candidates = self.order[start:stop].tolist()
             hits[row] = any(
-                _isomorphic(samples, row, self, other) for other in candidates
+                _isomorphic(
+                    samples=samples,
+                    row=row,
+                    plans=self,
+                    number=other,
+                )
+                for other in candidates
             )
         return hits
 
@@ -71,7 +77,15 @@ def is_first_occurrence(tokens: Tokens, rooms: int) -> Rows:
     for rows in np.split(index.order, ends):
         distinct: list[int] = []
         for row in rows.tolist():
-            if not any(_isomorphic(index, row, index, other) for other in distinct):
+            if not any(
+                _isomorphic(
+                    samples=index,
+                    row=row,
+                    plans=index,
+                    number=other,
+                )
+                for other in distinct
+            ):
                 distinct.append(row)
         first[distinct] = True
     return first

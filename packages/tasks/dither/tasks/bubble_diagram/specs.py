@@ -199,7 +199,12 @@ class ProceduralPlans(DataSpec):
         from .plans import PlanSplits
 
         held = self.valid + self.test
-        plans = make_plans(self.seed, 0, held + self.train, self.most)
+        plans = make_plans(
+            seed=self.seed,
+            start=0,
+            stop=held + self.train,
+            most=self.most,
+        )
         return PlanSplits(plans[held:], plans[: self.valid], plans[self.valid : held])
 
 

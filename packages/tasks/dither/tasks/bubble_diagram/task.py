@@ -429,7 +429,12 @@ class BubbleDiagrams(Task):
         if boundaries is None and not self.modelled["areas"]:
             return metrics
         placed = list(
-            decode_samples(tokens[:DRAWN], self.rooms, boundaries, _narrow(like))
+            decode_samples(
+                tokens=tokens[:DRAWN],
+                rooms=self.rooms,
+                boundaries=boundaries,
+                narrow=_narrow(like),
+            )
         )
         if self.modelled["areas"]:
             metrics |= layout_area_error(placed)
@@ -448,7 +453,10 @@ class BubbleDiagrams(Task):
     def plots(self, samples: _Samples, like: Clean) -> Iterator[Picture]:
         tokens = samples.cpu().numpy()
         yield from sample_pictures(
-            tokens, self.rooms, _boundaries_of(like), _narrow(like)
+            samples=tokens,
+            rooms=self.rooms,
+            boundaries=_boundaries_of(like),
+            narrow=_narrow(like),
         )
 
     def export(

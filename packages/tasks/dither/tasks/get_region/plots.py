@@ -234,7 +234,12 @@ def _draw_scatter(columns: Sequence[tuple[str, Pair]]) -> bytes:
     for axis, (name, (truth, guess)) in zip(axes, columns, strict=False):
         r = pearson(truth, guess)
         r2 = r2_score(truth, guess)
-        bare(axis, f"{name}\nr = {r:z.2f}, R² = {r2:z.2f}", "observed", "predicted")
+        bare(
+            axis=axis,
+            title=f"{name}\nr = {r:z.2f}, R² = {r2:z.2f}",
+            x="observed",
+            y="predicted",
+        )
         # The diagonal, on which predictions are right.
         ends = [min(0.0, truth.min(), guess.min()), max(truth.max(), guess.max())]
         axis.plot(ends, ends, color=LIGHT, zorder=0)
@@ -268,13 +273,21 @@ def _draw_accessibility(metrics: RegionMetrics, where: str) -> bytes | None:
     roc, recall = figure.subplots(1, 2)
     false, true, _ = roc_curve(truth, score)
     title = f"ROC: area {area('auc')}, random .5"
-    bare(roc, title, "false positive rate", "true positive rate").plot(
-        [0, 1], [0, 1], color=LIGHT
-    )
+    bare(
+        axis=roc,
+        title=title,
+        x="false positive rate",
+        y="true positive rate",
+    ).plot([0, 1], [0, 1], color=LIGHT)
     roc.plot(false, true, color=BLUE)
     precision, sensitivity, _ = precision_recall_curve(truth, score)
     title = f"precision: average {area('auprc')}, random {share:.3f}"
-    bare(recall, title, "recall", "precision").axhline(share, color=LIGHT)
+    bare(
+        axis=recall,
+        title=title,
+        x="recall",
+        y="precision",
+    ).axhline(share, color=LIGHT)
     recall.plot(sensitivity, precision, color=BLUE)
     recall.set(ylim=(0, 1.02))
     return to_png(figure)
@@ -437,7 +450,12 @@ def _draw_tracks(
         where = counted[:, column]
         true = truth[where, column]
         bare(values, y=names[column])
-        mean = _draw_track(values, x[where], true, draws[:, where, column])
+        mean = _draw_track(
+            axis=values,
+            place=x[where],
+            truth=true,
+            draws=draws[:, where, column],
+        )
         if len(sites):
             values.scatter(
                 sites,

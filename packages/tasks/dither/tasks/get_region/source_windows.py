@@ -76,7 +76,13 @@ class SourceWindows:
         if request.split == "all":
             # Without held-out chromosomes all regions are of the training split.
             whole = replace(matrix, valid=(), test=())
-            windows = cut_windows(whole, "train", options, [0], covering=True)
+            windows = cut_windows(
+                matrix=whole,
+                split="train",
+                options=options,
+                cells=[0],
+                covering=True,
+            )
         else:
             windows = cut_windows(matrix, request.split, options, [0], covering=True)
         if not len(windows):

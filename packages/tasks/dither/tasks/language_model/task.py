@@ -130,9 +130,20 @@ class TextTemplates:
         path = ("task", "prompt")
         if prompt and self._chat is not None:
             prompt = self._chat(prompt)
-            ids = _known_ids(prompt, self.tokenizer, "the prompt", path, rendered=True)
+            ids = _known_ids(
+                text=prompt,
+                tokenizer=self.tokenizer,
+                what="the prompt",
+                path=path,
+                rendered=True,
+            )
         else:
-            ids = _known_ids(prompt, self.tokenizer, "the prompt", path)
+            ids = _known_ids(
+                text=prompt,
+                tokenizer=self.tokenizer,
+                what="the prompt",
+                path=path,
+            )
         if len(ids) >= self.length:
             message = (
                 f"the prompt has {len(ids)} ids and fills a window of {self.length}"

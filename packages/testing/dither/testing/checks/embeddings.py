@@ -97,7 +97,8 @@ def masked_values_ignored(s: Situation) -> None:
     """Masked values do not matter, but the mask does."""
     embedding, state = _embedding(s)
     h = _embed(s, embedding, state)
-    x = torch.where(state.masked, state.x + 1.0, state.x)
+    changed = state.x + 1.0
+    x = torch.where(state.masked, changed, state.x)
     other = _embed(s, embedding, State(x, state.masked))
     assert_close(other, h, "other masked values")
 
@@ -134,7 +135,8 @@ def known_tokens_marked(s: Situation) -> None:
     assert torch.equal(plain, all_noisy), "noisy tokens are marked"
     assert torch.equal(marked[noisy], plain[noisy]), "noisy tokens are marked"
     added = (marked - plain)[~noisy]
-    assert_close(added, added[:1].expand_as(added), "vectors of known tokens")
+    first = added[:1].expand_as(added)
+    assert_close(added, first, "vectors of known tokens")
     assert bool(added.any()), "known tokens are not marked"
 
 
@@ -164,7 +166,8 @@ def positions_equal(s: Situation) -> None:
     """All positions have one vector."""
     position = perturb_parameters(s.build(), s.seed)
     vectors = position(0, s.space.length, s.clean.cond)
-    assert_equal(vectors, vectors[:, :1].expand_as(vectors), "the vectors of positions")
+    first = vectors[:, :1].expand_as(vectors)
+    assert_equal(vectors, first, "the vectors of positions")
 
 
 def condition_without_positions(s: Situation) -> None:
@@ -244,12 +247,15 @@ def condition_per_position(s: Situation) -> None:
     """One condition or level per sample equals the same at each of its positions."""
     if s.spec.kind == "block":
         block, x, c = _block(s)
-        constant = block(x, c[:, None].expand(-1, LENGTH, -1))
+        per_position = c[:, None].expand(-1, LENGTH, -1)
+        constant = block(x, per_position)
         assert_close(constant, block(x, c), "a constant condition per position")
     else:
         condition, level = _condition(s)
-        per_position = condition(level[None].expand(2, -1), {})
-        assert_close(per_position[1], condition(level, {}), "levels per position")
+        two_rows = level[None].expand(2, -1)
+        per_position = condition(two_rows, {})
+        expected = condition(level, {})
+        assert_close(per_position[1], expected, "levels per position")
 
 
 def levels_differ(s: Situation) -> None:
@@ -269,18 +275,19 @@ def levels_differ(s: Situation) -> None:
 def level_free(s: Situation) -> None:
     """The output does not depend on the level."""
     condition, level = _condition(s)
-    other = condition(level.flip(0), s.clean.cond)
-    assert_close(condition(level, s.clean.cond), other, "another level")
+    cond = s.clean.cond
+    first = condition(level, cond)
+    other = condition(level.flip(0), cond)
+    assert_close(first, other, "another level")
 
 
 def constant(s: Situation) -> None:
     """The output does not depend on level or conditions, and there are no parameters."""
     condition, level = _condition(s)
     assert not list(condition.parameters()), "there are parameters"
+    first = condition(level, s.clean.cond)
     other = condition(level.flip(0) + 1, {})
-    assert_equal(
-        condition(level, s.clean.cond), other, "another level and no conditions"
-    )
+    assert_equal(first, other, "another level and no conditions")
 
 
 def dropped_conditions(s: Situation) -> None:
@@ -291,7 +298,8 @@ def dropped_conditions(s: Situation) -> None:
     missing = condition(level, {})
     for name in s.spec.dropped():
         labels = _cond(s, len(level))[name]
-        unknown = condition(level, {name: torch.full_like(labels, -1)})
+        absent = torch.full_like(labels, -1)
+        unknown = condition(level, {name: absent})
         assert_close(unknown, missing, f'"{name}" = -1')
         with_labels = condition(level, {name: labels})
         assert not torch.equal(with_labels, missing), f'"{name}" does not matter'
@@ -299,9 +307,8 @@ def dropped_conditions(s: Situation) -> None:
         # So many that a share of .001 to .999 is dropped for some and not for all.
         many = torch.ones_like(_cond(s, 10_000)[name])
         dropped = condition.drop_conditions({name: many})[name]
-        assert set(dropped.flatten().tolist()) <= {1, -1}, (
-            "a label is changed to another"
-        )
+        values = set(dropped.flatten().tolist())
+        assert values <= {1, -1}, "a label is changed to another"
         count = int((dropped < 0).sum())
         assert 0 < count < dropped.numel(), (
             "the label is dropped for no sample, or for all"
@@ -339,9 +346,8 @@ def head_unbounded(s: Situation) -> None:
     both = torch.stack([h, -h])
     far = torch.stack([replace_infinite(head(100 * part)) for part in both])
     farther = torch.stack([replace_infinite(head(200 * part)) for part in both])
-    assert (far != farther).any(-1).any(0).all(), (
-        "the output is the same for 100 h and 200 h"
-    )
+    differs = (far != farther).any(-1)
+    assert differs.any(0).all(), "the output is the same for 100 h and 200 h"
     assert far.max() != farther.max(), (
         "the largest output is the same for 100 h and 200 h"
     )
@@ -357,9 +363,10 @@ def head_per_position(s: Situation) -> None:
     other[0, 0] += 1.0
     unchanged = torch.ones(h.shape[:2], dtype=torch.bool)
     unchanged[0, 0] = False
-    out = replace_infinite(head(h))[unchanged]
-    changed = replace_infinite(head(other))[unchanged]
-    assert_equal(changed, out, "other positions after a change of one")
+    before = replace_infinite(head(h))
+    after = replace_infinite(head(other))
+    what = "other positions after a change of one"
+    assert_equal(after[unchanged], before[unchanged], what)
 
 
 def embedding_tables(s: Situation) -> None:
@@ -417,7 +424,9 @@ def shape_and_range(s: Situation) -> None:
     """The output is finite, has the shape and dtype of the input, and differs from it."""
     block, x, c = _block(s)
     y = block(x, c)
-    assert y.shape == x.shape, f"shape {tuple(y.shape)} instead of {tuple(x.shape)}"
+    shape = tuple(y.shape)
+    expected = tuple(x.shape)
+    assert shape == expected, f"shape {shape} instead of {expected}"
     assert y.dtype == x.dtype, f"{y.dtype} instead of {x.dtype}"
     assert y.isfinite().all(), "values are not finite"
     assert not torch.equal(x, y), "the block is the identity for any weights"
@@ -430,7 +439,8 @@ def shape_and_range(s: Situation) -> None:
 def identity_at_init(s: Situation) -> None:
     """A new block is the identity."""
     _, x, c = _block(s)
-    assert_close(s.build()(x, c), x, "a new block", atol=1e-6)
+    new = s.build()
+    assert_close(new(x, c), x, "a new block", atol=1e-6)
 
 
 def rows_independent(s: Situation) -> None:
@@ -453,9 +463,11 @@ def padding_inert(s: Situation) -> None:
         padding = torch.randn(BATCH, more, x.shape[-1])
         padded = torch.cat([x, padding], 1)
         visible = torch.arange(LENGTH + more) < LENGTH
-        y = block(padded, c, mask=visible.expand(BATCH, 1, 1, -1))
-        assert_close(y[:, :LENGTH], block(x, c), f"before {more} masked positions")
-    changed = (block(padded, c) != padded).any(-1)
+        mask = visible.expand(BATCH, 1, 1, -1)
+        y = block(padded, c, mask=mask)[:, :LENGTH]
+        assert_close(y, block(x, c), f"before {more} masked positions")
+    whole = block(padded, c)
+    changed = (whole != padded).any(-1)
     assert changed.all(), "positions of a long input are not changed"
 
 
@@ -469,10 +481,12 @@ def permutation_equivariant(s: Situation) -> None:
     mask = torch.rand(BATCH, 1, LENGTH, LENGTH, generator=generator) < 0.7
     # Each position sees itself, so that none sees nothing.
     mask |= torch.eye(LENGTH, dtype=torch.bool)
-    y = block(x, per_position, mask=mask)
-    shuffled = mask[:, :, order][..., order]
+    expected = block(x, per_position, mask=mask)[:, order]
+    # Rows are queries and columns are keys.
+    shuffled = mask[:, :, order]
+    shuffled = shuffled[..., order]
     permuted = block(x[:, order], per_position[:, order], mask=shuffled)
-    assert_close(permuted, y[:, order], "permuted positions")
+    assert_close(permuted, expected, "permuted positions")
 
     # Another kernel may compute a long input, here without a mask.
     long = torch.randn(BATCH, LONG, x.shape[-1], generator=generator)
@@ -491,9 +505,10 @@ def weighted_equals_repeated(s: Situation) -> None:
         # Draws per sample are allowed.
         seed_cpu(s.seed)
         once = block.train(training)(x, c, mask=weight)
+        expected = once.repeat_interleave(number, 1)
         seed_cpu(s.seed)
-        repeated = block(x.repeat_interleave(number, 1), c)
-        assert_close(once.repeat_interleave(number, 1), repeated, "weighted keys")
+        copies = x.repeat_interleave(number, 1)
+        assert_close(expected, block(copies, c), "weighted keys")
 
 
 def distances_matter(s: Situation) -> None:
@@ -531,9 +546,13 @@ def requested_equals_full(s: Situation) -> None:
     parameters = list(weights.values())
     # Other positions in each sample, and not as many.
     requested = torch.tensor([[1, 0, 1, 1, 0], [0, 1, 0, 0, 1]], dtype=torch.bool)
-    causal = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
     per_position = c[:, None].expand(-1, LENGTH, -1)
-    for condition, mask in ((c, None), (per_position, causal[None, None])):
+    causal = torch.ones(1, 1, LENGTH, LENGTH, dtype=torch.bool).tril()
+    cases = (
+        (c, None),
+        (per_position, causal),
+    )
+    for condition, mask in cases:
         whole = block(x, condition, mask=mask)[requested]
         y = block(x, condition, mask=mask, requested=requested)
         assert y.isfinite().all(), "values at other positions are not finite"
@@ -542,7 +561,8 @@ def requested_equals_full(s: Situation) -> None:
 
         expected = torch.autograd.grad(whole.sum(), parameters)
         grads = torch.autograd.grad(part.sum(), parameters)
-        for name, grad, other in zip(weights, grads, expected, strict=True):
+        compared = zip(weights, grads, expected, strict=True)
+        for name, grad, other in compared:
             assert_close(grad, other, f"gradient of {name}")
 
 

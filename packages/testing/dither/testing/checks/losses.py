@@ -304,7 +304,14 @@ def _feature_bound(
         fixed=~free,
         eps=eps,
     )
-    raw = exact_normal(process, state, noise, predict, mean=2.0, std=0.5)
+    raw = exact_normal(
+        process=process,
+        state=state,
+        noise=noise,
+        predict=predict,
+        mean=2.0,
+        std=0.5,
+    )
     measured = _Trial(
         loss=loss,
         process=process,
@@ -312,7 +319,12 @@ def _feature_bound(
         noised=noised,
     ).measure()
     nats = (share[:, None] * measured.values * measured.weights).sum()
-    divergence = normal_divergence(sigma, x0[0].double(), mean=2.0, std=0.5)
+    divergence = normal_divergence(
+        sigma=sigma,
+        x0=x0[0].double(),
+        mean=2.0,
+        std=0.5,
+    )
     return nats.double()[None], divergence.sum()[None]
 
 

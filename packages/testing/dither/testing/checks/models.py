@@ -40,12 +40,13 @@ def _perturbed(s: Situation) -> tuple[Any, _Inputs]:
     """Return a perturbed model, and its arguments with a level per sample."""
     valid = s.clean.valid
     level = torch.rand(len(valid), generator=s.generator())
-    return s.build_perturbed(), _Inputs(
+    inputs = _Inputs(
         state=s.random_state(),
         level=level,
         valid=valid,
         cond=s.clean.cond,
     )
+    return s.build_perturbed(), inputs
 
 
 def _run(model: Any, inputs: Any, **options: Any) -> Tensor:
@@ -61,8 +62,10 @@ def raw_output(s: Situation) -> None:
 def trunk_then_head(s: Situation) -> None:
     """The model is its head applied to its trunk."""
     model, inputs = _perturbed(s)
-    composed = replace_infinite(model.head(model.trunk(*inputs)))
-    assert_close(composed, _run(model, inputs), "head(trunk(...))")
+    hidden = model.trunk(*inputs)
+    composed = replace_infinite(model.head(hidden))
+    whole = _run(model, inputs)
+    assert_close(composed, whole, "head(trunk(...))")
 
 
 def rows_independent(s: Situation) -> None:
@@ -84,7 +87,8 @@ def rows_independent(s: Situation) -> None:
         cond={name: value[-1:] for name, value in inputs.cond.items()},
     )
     alone = _run(model, first)[first.valid]
-    together = _run(model, _joined(first, second))[:1]
+    batch = _joined(first, second)
+    together = _run(model, batch)[:1]
     assert_close(together[first.valid], alone, "a sample next to another")
 
 
@@ -117,9 +121,11 @@ def padding_inert(s: Situation) -> None:
         per_position = condition.size is None and condition.length is None
         if per_position and name in cond:
             cond[name] = torch.where(valid, cond[name], cond[name] + 1000)
-    other = inputs._replace(state=State(x, inputs.state.masked), cond=cond)
-    out = _run(model, inputs)[valid]
-    assert_close(_run(model, other)[valid], out, "other values of padding")
+    state = State(x, inputs.state.masked)
+    other = inputs._replace(state=state, cond=cond)
+    out = _run(model, inputs)
+    changed = _run(model, other)
+    assert_close(changed[valid], out[valid], "other values of padding")
 
 
 def level_per_position(s: Situation) -> None:
@@ -127,9 +133,10 @@ def level_per_position(s: Situation) -> None:
     model, inputs = _perturbed(s)
     valid = inputs.valid
     levels = inputs.level[:, None].expand(valid.shape)
-    out = _run(model, inputs)[valid]
-    constant = _run(model, inputs._replace(level=levels))[valid]
-    assert_close(constant, out, "a constant level per position")
+    out = _run(model, inputs)
+    per_position = inputs._replace(level=levels)
+    constant = _run(model, per_position)
+    assert_close(constant[valid], out[valid], "a constant level per position")
 
 
 def state_matters(s: Situation) -> None:
@@ -139,7 +146,8 @@ def state_matters(s: Situation) -> None:
     out = _run(model, inputs)
     # Without masks, which would hide the changed values.
     x = change_values(s.space, inputs.state.x, valid)
-    changed = _run(model, inputs._replace(state=State.of(x))) != out
+    other = inputs._replace(state=State.of(x))
+    changed = _run(model, other) != out
     assert changed[valid].any(), "the output does not depend on the state"
 
     # The model itself may ignore the level, or the condition in one of its slots.
@@ -148,15 +156,17 @@ def state_matters(s: Situation) -> None:
         if isinstance(value, Spec):
             specs.append(value)
     if not any("level-free" in spec.traits() for spec in specs):
-        changed = _run(model, inputs._replace(level=inputs.level + 1.0)) != out
+        other = inputs._replace(level=inputs.level + 1.0)
+        changed = _run(model, other) != out
         assert changed[valid].any(), "the output does not depend on the level"
 
 
 def level_free(s: Situation) -> None:
     """The output does not depend on the level."""
     model, inputs = _perturbed(s)
-    other = _run(model, inputs._replace(level=inputs.level + 1.0))
-    assert_close(other, _run(model, inputs), "another level")
+    other = inputs._replace(level=inputs.level + 1.0)
+    changed = _run(model, other)
+    assert_close(changed, _run(model, inputs), "another level")
 
 
 def gradients_reach_all(s: Situation) -> None:
@@ -171,7 +181,8 @@ def gradients_reach_all(s: Situation) -> None:
         check_gradients(model, run, state.x)
         return
     # An embedding may mark the tokens that are not noisy.
-    marked = inputs._replace(state=replace(state, noisy=state.x % 2 == 0))
+    even = state.x % 2 == 0
+    marked = inputs._replace(state=replace(state, noisy=even))
     check_gradients(model, lambda: _run(model, marked))
 
 
@@ -189,9 +200,8 @@ def runs_on_meta(s: Situation) -> None:
     assert out.is_meta, f"the output is on {out.device}"
     last = s.space.vocab if isinstance(s.space, TokenSpace) else s.space.width
     expected = (*inputs.valid.shape, last)
-    assert tuple(out.shape) == expected, (
-        f"shape {tuple(out.shape)} on meta instead of {expected}"
-    )
+    shape = tuple(out.shape)
+    assert shape == expected, f"shape {shape} on meta instead of {expected}"
 
 
 def cached_equals_full(s: Situation) -> None:

@@ -184,8 +184,8 @@ def chapman_kolmogorov(s: Situation) -> None:
             assert_normal(eps, "the noise of x_s with an ideal prediction", slack=0.01)
     else:
         forward = process.corrupt(many, _at(0.4)).state.masked
-        shares = back.masked.double().mean(0) - forward.double().mean(0)
-        error = shares.abs().max().item()
+        difference = back.masked.double().mean(0) - forward.double().mean(0)
+        error = difference.abs().max().item()
         allowed = 5 * (0.5 / DRAWS) ** 0.5
         assert error <= allowed, f"the masked share after a step is off by {error:.3f}"
         visible = ~back.masked
@@ -198,7 +198,8 @@ def joint_distributions(s: Situation) -> None:
     # An outcome of two different ids.
     x0 = Clean.of(OUTCOMES[5:6].expand(MANY, -1))
     noised = process.corrupt(x0, torch.full((MANY,), 0.6))
-    start = process.prior(Clean.of(x0.x0.repeat(4, 1)))
+    longer = Clean.of(x0.x0.repeat(4, 1))
+    start = process.prior(longer)
     now = _noise(1.5)
     then = _noise(0.6)
     assert noised.prior is not None, "a token process requires a prior"
@@ -213,7 +214,11 @@ def joint_distributions(s: Situation) -> None:
     raw = random_output(process.space, torch.ones(1, 2, dtype=torch.bool), s.seed)
     # From a state in the middle, and from the start, where all may be MASK. Large scores are those
     # of no distribution: clamped, they make a position certain, so the second output is small.
-    for one, scale in ((noised.state[:1], 1.0), (start[:1], 0.1)):
+    starts = (
+        (noised.state[:1], 1.0),
+        (start[:1], 0.1),
+    )
+    for one, scale in starts:
         ids = one.x[0]
         state = one.apply(lambda tensor: tensor.repeat_interleave(MANY, 0))
         output = (scale * raw).expand(MANY, -1, -1)
@@ -222,7 +227,8 @@ def joint_distributions(s: Situation) -> None:
 
         sigmas = (now.sigma[0], then.sigma[0])
         rows = zip(p0, prior, ids, strict=True)
-        reverse = torch.stack([_reverse(p, pi, x, *sigmas) for p, pi, x in rows])
+        probs = [_reverse(p, pi, x, *sigmas) for p, pi, x in rows]
+        reverse = torch.stack(probs)
         stepped = process.step(state, pred, now, then, x0)
         _assert_joint(stepped.x, reverse, f"x_s after {ids.tolist()}")
 
@@ -240,7 +246,9 @@ def _assert_joint(x: Tensor, p: Float[Tensor, "2 V"], what: str) -> None:
     usable = (x >= 0) & (x < size)
     assert usable.all(), f"{what}: ids outside the vocabulary"
     product = (p[0, :, None] * p[1]).flatten()
-    assert_follows(x[:, 0] * size + x[:, 1], product, f"pairs of ids of {what}")
+    # A pair of ids as one number, in the order of the product.
+    pairs = x[:, 0] * size + x[:, 1]
+    assert_follows(pairs, product, f"pairs of ids of {what}")
 
 
 def normal_step(s: Situation) -> None:
@@ -248,7 +256,8 @@ def normal_step(s: Situation) -> None:
     process, facts = _over(s, FEATURES)
     if not isinstance(process, GaussianProcess) or facts.masked:
         raise NotApplicable("not a GaussianProcess without a mask")
-    like = Clean.of(torch.tensor([[[0.5, -1.0], [2.0, 0.0]]]).expand(MANY, -1, -1))
+    x0 = torch.tensor([[[0.5, -1.0], [2.0, 0.0]]])
+    like = Clean.of(x0.expand(MANY, -1, -1))
     noised = process.corrupt(like, torch.full((MANY,), 0.6))
     state = process.prior(like)
     assert noised.eps is not None, "a Gaussian process records its noise"
@@ -262,7 +271,8 @@ def normal_step(s: Situation) -> None:
     now = _noise(1.5)
     then = _noise(0.6)
     raw = random_output(FEATURES, like.valid[:1], s.seed)
-    pred = process.read(raw.expand(MANY, -1, -1), state, now)
+    output = raw.expand(MANY, -1, -1)
+    pred = process.read(output, state, now)
     before = now.one_minus_alpha(state.x).double()
     after = then.one_minus_alpha(state.x).double()
     gap = now.since(then)
@@ -278,7 +288,8 @@ def normal_step(s: Situation) -> None:
     of_x0 = then.alpha(x).double().sqrt() * added / before
     of_x = signal.sqrt() * after / before
     variance = after / before * added
-    eps = (new - of_x0 * pred.x0 - of_x * x) / variance.sqrt()
+    centred = new - of_x0 * pred.x0 - of_x * x
+    eps = centred / variance.sqrt()
     _assert_independent(eps, "the noise of a step from t to s (DDPM, eq. 7)")
     assert_close(process.finish(state, pred, like), pred.x0, "the finished sample")
 
@@ -336,11 +347,11 @@ def predictions_are_exact(s: Situation) -> None:
         raise NotApplicable(
             f'the ideal output is unknown for predict = "{facts.predict}"'
         )
-    pred = process.read(truth[facts.predict].float(), noised.state, noised.noise)
+    output = truth[facts.predict].float()
+    pred = process.read(output, noised.state, noised.noise)
     p0 = pred.log_clean().double().exp()
-    assert_close(
-        p0, truth["posterior"].exp(), "p(x_0 | x_t) of an exact model", atol=2e-3
-    )
+    expected = truth["posterior"].exp()
+    assert_close(p0, expected, "p(x_0 | x_t) of an exact model", atol=2e-3)
 
     # Beyond exp(12) float32 is too coarse.
     finite = noised.target_mask[..., None] & (truth["score"] < 12)

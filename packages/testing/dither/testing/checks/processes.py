@@ -102,16 +102,17 @@ def any_shape(s: Situation) -> None:
         assert shape == (3, 4), f"{name} has shape {shape} for times of shape (3, 4)"
         assert_close(values.flatten(), expected, f"{name} per position", atol=0)
     assert_unchanged(before, t, what="the times")
-    assert_unchanged(
-        first, schedule(t), what="the noise at the same times in a later call"
-    )
+    later = schedule(t)
+    assert_unchanged(first, later, what="the noise at the same times in a later call")
 
 
 def sigma_end(s: Situation) -> None:
     """`sigma_end` of the Spec, if it is known, is sigma(1)."""
     end = s.spec.sigma_end()
     if end is not None:
-        sigma = s.build()(torch.ones(1, dtype=torch.float64)).sigma.item()
+        schedule = s.build()
+        t = torch.ones(1, dtype=torch.float64)
+        sigma = schedule(t).sigma.item()
         same = math.isclose(sigma, end, rel_tol=1e-5, abs_tol=1e-6)
         assert same, f"sigma(1) is {sigma}, sigma_end() is {end}"
 
@@ -165,9 +166,12 @@ def _check_prior(facts: Any, prior: Tensor) -> None:
 
 def times_cover_the_range(s: Situation) -> None:
     """Training times are between 0 and 1 and cover the range."""
-    t = s.build().times(1000)
-    assert tuple(t.shape) == (1000,), f"1000 times have shape {tuple(t.shape)}"
-    assert ((t >= 0) & (t <= 1)).all(), f"times from {t.min()} to {t.max()}"
+    process = s.build()
+    t = process.times(1000)
+    shape = tuple(t.shape)
+    assert shape == (1000,), f"1000 times have shape {shape}"
+    inside = (t >= 0) & (t <= 1)
+    assert inside.all(), f"times from {t.min()} to {t.max()}"
     # 100 are expected in each tenth; a process may prefer some times.
     counts = torch.histc(t, 10, float(t.min()), 1.0)
     assert (counts > 50).all(), (
@@ -288,13 +292,11 @@ def _check_token_distribution(noised: Noised, t: float) -> None:
 def target_mask_covers_uncertain(s: Situation) -> None:
     """Fixed values are outside the target mask, and values outside the target mask are clean."""
     _, clean, noised = _corrupted(s)
-    assert not (noised.target_mask & noised.fixed).any(), (
-        "a fixed value is in the target mask"
-    )
+    predicted = noised.target_mask & noised.fixed
+    assert not predicted.any(), "a fixed value is in the target mask"
     outside = ~noised.target_mask
-    assert_equal(
-        noised.state.x[outside], clean.x0[outside], "values outside the target mask"
-    )
+    x = noised.state.x[outside]
+    assert_equal(x, clean.x0[outside], "values outside the target mask")
 
 
 def returns_prediction(s: Situation) -> None:
@@ -309,13 +311,11 @@ def returns_prediction(s: Situation) -> None:
     free = ~noised.fixed
     if isinstance(process.space, TokenSpace):
         log_clean = pred.log_clean()[free]
-        assert_close(
-            log_clean.logsumexp(-1), torch.zeros(len(log_clean)), "log p(x_0 | x_t)"
-        )
+        log_sums = log_clean.logsumexp(-1)
+        assert_close(log_sums, torch.zeros_like(log_sums), "log p(x_0 | x_t)")
         allowed = process.space.clean().expand(*x.shape, -1)[free]
-        assert (log_clean[~allowed] == -torch.inf).all(), (
-            "MASK or PAD has a positive probability"
-        )
+        excluded = log_clean[~allowed] == -torch.inf
+        assert excluded.all(), "MASK or PAD has a positive probability"
         score = pred.log_score()[free]
         assert not score.isnan().any(), "the log score is NaN"
         unchanged = score.gather(-1, x[free][:, None])
@@ -354,9 +354,8 @@ def time_per_position(s: Situation) -> None:
     assert shape == clean.valid.shape, "the level has no value per position"
     # A model could not know the time from equal levels.
     levels = process.level(torch.tensor([0.1, 0.5, 0.9]))
-    assert len(levels.unique()) == 3, (
-        f"the levels at t = 0.1, 0.5, 0.9 are {levels.tolist()}"
-    )
+    different = len(levels.unique()) == 3
+    assert different, f"the levels at t = 0.1, 0.5, 0.9 are {levels.tolist()}"
 
 
 def _states(s: Situation, process: Any = None) -> list[tuple[str, Any]]:
@@ -391,13 +390,11 @@ def stays_in_space(s: Situation) -> None:
     space = s.build().space
     for method, state in _states(s):
         if isinstance(space, TokenSpace):
-            assert usable_ids(space, state.x).all(), (
-                f"{method} returns ids outside the vocabulary"
-            )
+            usable = usable_ids(space, state.x).all()
+            assert usable, f"{method} returns ids outside the vocabulary"
         else:
-            assert state.x.isfinite().all(), (
-                f"{method} returns values that are not finite"
-            )
+            finite = state.x.isfinite().all()
+            assert finite, f"{method} returns values that are not finite"
 
 
 def _finished(s: Situation, like: Clean) -> tuple[Tensor, Tensor, Tensor]:

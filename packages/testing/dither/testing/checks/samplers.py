@@ -197,7 +197,12 @@ def _check_features(s: Situation, spec: Any) -> None:
     seed_cpu(s.seed)
 
     def sample(std: float) -> Tensor:
-        session = NormalSession(process, facts.predict, mean=2.0, std=std)
+        session = NormalSession(
+            process=process,
+            predict=facts.predict,
+            mean=2.0,
+            std=std,
+        )
         states: list[Tensor] = list(s.spec.build()(process, session, like))
         return states[-1]
 

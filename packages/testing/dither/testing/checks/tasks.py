@@ -59,29 +59,32 @@ def _check_batch(clean: Clean, task: Any, rows: int, what: str) -> None:
     }
     expected = {"x0": shape, "known": shape, "valid": shape[:2]}
     for name, part in actual.items():
-        assert tuple(part) == expected[name], f"{what}: {name} has shape {tuple(part)}"
-    assert clean.valid.dtype == clean.known.dtype == torch.bool, (
-        f"{what}: masks are not bool"
-    )
+        found = tuple(part)
+        assert found == expected[name], f"{what}: {name} has shape {found}"
+    are_bool = clean.valid.dtype == clean.known.dtype == torch.bool
+    assert are_bool, f"{what}: masks are not bool"
     padding = ~over(clean.valid, clean.x0)
     assert not (clean.known & padding).any(), f"{what}: padding is marked as known"
 
     conditions = {condition.name: condition for condition in space.conditions}
     for name, value in clean.cond.items():
-        assert len(value) == rows, (
-            f"{what}: condition {name} has {len(value)} rows, not {rows}"
-        )
+        count = len(value)
+        assert count == rows, f"{what}: condition {name} has {count} rows, not {rows}"
         if name in conditions:
             declared = conditions[name].shape(rows, space.length)
-            _check_condition(conditions[name], value, declared, what)
+            _check_condition(
+                condition=conditions[name],
+                value=value,
+                expected=declared,
+                what=what,
+            )
     if isinstance(space, FeatureSpace):
         dtype = clean.x0.dtype
         assert dtype == torch.float32, f"{what}: features are {dtype}, not float32"
         assert clean.x0.isfinite().all(), f"{what}: features are not finite"
     else:
-        assert clean.x0.dtype == torch.int64, (
-            f"{what}: ids are {clean.x0.dtype}, not int64"
-        )
+        dtype = clean.x0.dtype
+        assert dtype == torch.int64, f"{what}: ids are {dtype}, not int64"
         _check_ids(clean, space, what)
 
 
@@ -114,9 +117,9 @@ def _check_ids(clean: Clean, space: TokenSpace, what: str) -> None:
     for name, x in space.split(clean.x0).items():
         pad = fields[name].pad
         if pad is not None:
-            assert (x[~valid[name]] == pad).all(), (
-                f"{what}: padding of {name} is not {pad}"
-            )
+            padding = x[~valid[name]]
+            is_pad = (padding == pad).all()
+            assert is_pad, f"{what}: padding of {name} is not {pad}"
 
 
 def splits_not_empty(s: Situation) -> None:
@@ -136,21 +139,32 @@ def splits_not_empty(s: Situation) -> None:
         # A subset in another order is unlikely where no sample occurs twice.
         if len(distinct) == len(others) and distinct.issuperset(samples):
             same = True
-        assert not same, (
-            f"the first {len(samples)} samples of {one} are also in {other}"
-        )
+        count = len(samples)
+        assert not same, f"the first {count} samples of {one} are also in {other}"
 
 
 def space_matches(s: Situation) -> None:
     """The space of the Spec is that of the task, and batches are of this space."""
     task = _task(s)
-    assert s.spec.space() == task.space, f"Spec: {s.spec.space()}, task: {task.space}"
+    declared = s.spec.space()
+    assert declared == task.space, f"Spec: {declared}, task: {task.space}"
     for split in ("train", "valid", "test"):
-        rows = range(min(ROWS, task.size(split)))
-        _check_batch(task.batch(split, rows), task, len(rows), split)
+        count = min(ROWS, task.size(split))
+        rows = range(count)
+        _check_batch(
+            clean=task.batch(split, rows),
+            task=task,
+            rows=len(rows),
+            what=split,
+        )
     # Where a reader of chunks is off by one.
     last = task.size("train") - 1
-    _check_batch(task.batch("train", [last]), task, 1, "the last sample")
+    _check_batch(
+        clean=task.batch("train", [last]),
+        task=task,
+        rows=1,
+        what="the last sample",
+    )
 
 
 def pure_in_rows(s: Situation) -> None:
@@ -166,9 +180,8 @@ def pure_in_rows(s: Situation) -> None:
     seed_cpu(s.seed + 1)
     for index, row in enumerate(rows):
         expected = snapshot(together[index : index + 1])
-        assert_unchanged(
-            expected, task.batch("train", [row]), what=f"sample {row} alone"
-        )
+        alone = task.batch("train", [row])
+        assert_unchanged(expected, alone, what=f"sample {row} alone")
 
 
 def templates_seeded(s: Situation) -> None:
@@ -179,7 +192,12 @@ def templates_seeded(s: Situation) -> None:
     # Values that are not fixed may be anything of the right dtype.
     if isinstance(task.space, TokenSpace):
         x0 = torch.where(like.fixed, x0, task.space.clean().int().argmax(-1))
-    _check_batch(Clean(x0, like.valid, like.known, like.cond), task, ROWS, "like")
+    _check_batch(
+        clean=Clean(x0, like.valid, like.known, like.cond),
+        task=task,
+        rows=ROWS,
+        what="like",
+    )
     seed_cpu(s.seed)
     again = task.like(ROWS, s.seed)
     assert_unchanged(snapshot(like), again, what="the template with the same seed")
@@ -190,7 +208,8 @@ def metrics_batch_invariant(s: Situation) -> None:
     """Metrics are finite and do not depend on the batch size."""
     task = _task(s)
     process = fitting_process(s.catalog, task.space)
-    clean = task.batch("valid", range(min(ROWS, task.size("valid"))))
+    count = min(ROWS, task.size("valid"))
+    clean = task.batch("valid", range(count))
     seed_cpu(s.seed)
     # Off both ends, where weights are extreme.
     t = torch.rand(len(clean.valid)) * 0.8 + 0.1
@@ -247,11 +266,15 @@ def evaluates_samples(s: Situation) -> None:
     metrics = task.sample_metrics(samples, like)
     for name, value in metrics.items():
         assert math.isfinite(value), f"{name} is {value}"
-    assert task.sample_metrics(samples, like) == metrics, (
-        "metrics differ in a second call"
-    )
+    again = task.sample_metrics(samples, like)
+    assert again == metrics, "metrics differ in a second call"
     if metrics:
-        _check_all_seen(task, samples, like, metrics)
+        _check_all_seen(
+            task=task,
+            samples=samples,
+            like=like,
+            metrics=metrics,
+        )
     _check_pictures(list(task.plots(samples, like)))
 
 
@@ -261,7 +284,8 @@ def _check_all_seen(
     """Assert that metrics change if all samples but one do."""
     # Two changes of the others: a metric may not see one of them.
     index = torch.arange(ROWS)
-    for name, alone in (("first", index == 0), ("last", index == ROWS - 1)):
+    kept = {"first": index == 0, "last": index == ROWS - 1}
+    for name, alone in kept.items():
         unchanged = like.fixed | over(alone, samples)
         shifted = torch.where(unchanged, samples, samples.roll(1, 1))
         equal = torch.where(unchanged, samples, samples[:1].expand_as(samples))
@@ -278,9 +302,8 @@ def _check_pictures(pictures: list[Any]) -> None:
     for picture in pictures:
         name = picture.name
         assert re.fullmatch(r"[A-Za-z0-9][\w.-]*", name), f'"{name}" is not a file name'
-        assert picture.png or picture.svg or picture.text is not None, (
-            f"{name} is empty"
-        )
+        has_content = picture.png or picture.svg or picture.text is not None
+        assert has_content, f"{name} is empty"
         if picture.png is not None:
             assert picture.png.startswith(SIGNATURE), f"{name} is not a PNG"
         if picture.svg is not None:

@@ -225,7 +225,12 @@ class _IntegerProgram:
             other = rule.j
         # The slots before an existing room are not empty either.
         self.require(self.kind[last][:-1], 1, 1)
-        ids = self.related(rule.i, other, rule.relations, rule.doors)
+        ids = self.related(
+            u=rule.i,
+            v=other,
+            relations=rule.relations,
+            doors=rule.doors,
+        )
         self.require(ids, 1, 1)
 
     def add_reachable(self) -> None:

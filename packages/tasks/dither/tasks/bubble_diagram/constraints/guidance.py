@@ -329,7 +329,12 @@ class ConstraintGuidance:
         met = {dotted(rule.path): self._holds(rule, x) & clean for rule in self.rules}
         areas = [rule for rule in self.rules if isinstance(rule, Area)]
         if areas:
-            self._check_drawn(areas, x, cond or {}, met)
+            self._check_drawn(
+                rules=areas,
+                x=x,
+                cond=cond or {},
+                met=met,
+            )
         return met
 
     def _check_drawn(

@@ -346,7 +346,10 @@ class BuildableProbability:
             disjoint = _disjoint_pairs(living[pairs])
             at_pair = own[pairs] - slots
             impossible = impossible_relations(
-                relations[pairs], at_pair, slots, disjoint
+                relations=relations[pairs],
+                at=at_pair,
+                rooms=slots,
+                disjoint=disjoint,
             )
             attainable[pairs, : NO_EDGE + 1] &= ~impossible
             attainable[pairs, NO_EDGE + 1 : EDGE_SIZE] = False

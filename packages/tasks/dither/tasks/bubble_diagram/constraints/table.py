@@ -389,7 +389,12 @@ class _Reader:
             self.reject_type('[i, j, relation] such as [0, 1, "left-of"]', entry, path)
             return
         i, j, names = entry
-        relations = self.named(path, names, _RELATION_SETS, "relation")
+        relations = self.named(
+            path=path,
+            names=names,
+            known=_RELATION_SETS,
+            what="relation",
+        )
         if i == j:
             self.reject(f"room {i} cannot be related to itself", path)
         elif i > j:
@@ -423,7 +428,12 @@ class _Reader:
         second = self.types(path, entry[1])
         relations = RELATED
         if len(entry) == 3:
-            relations = self.named(path, entry[2], _RELATION_SETS, "relation")
+            relations = self.named(
+                path=path,
+                names=entry[2],
+                known=_RELATION_SETS,
+                what="relation",
+            )
         if NO_EDGE in relations:
             hint = "use apart for rooms that are not close"
             self.reject(f'"none" is not allowed in {path[0]}', path, help_text=hint)
@@ -438,9 +448,19 @@ class _Reader:
     ) -> None:
         match entry:
             case [first, second] if _are_numbers([first, second]):
-                self.take_numbered_door(path, first, second, required)
+                self.take_numbered_door(
+                    path=path,
+                    i=first,
+                    j=second,
+                    required=required,
+                )
             case [first, "outside"] if type(first) is int:
-                self.take_numbered_door(path, first, None, required)
+                self.take_numbered_door(
+                    path=path,
+                    i=first,
+                    j=None,
+                    required=required,
+                )
             case [first, second] if type(first) is not int and type(second) is not int:
                 one = self.types(path, first)
                 other = FRONT if second == OUTSIDE else self.types(path, second)
@@ -511,7 +531,12 @@ class _Reader:
         return low, high
 
     def types(self, path: Path, names: Any) -> frozenset[int]:
-        return self.named(path, names, self.sets, "room type")
+        return self.named(
+            path=path,
+            names=names,
+            known=self.sets,
+            what="room type",
+        )
 
     def named(
         self,

@@ -87,7 +87,12 @@ def make_plans(
     with suppress(Refused, OSError):
         with write_folder(folder, PLANS, {}) as writer:
             for first in range(start, stop, BLOCK):
-                plans = _make_plans(seed, first, min(first + BLOCK, stop), most)
+                plans = _make_plans(
+                    seed=seed,
+                    start=first,
+                    stop=min(first + BLOCK, stop),
+                    most=most,
+                )
                 for name, array in plans.arrays().items():
                     writer.append(name, array)
         return _map_plans(folder)

@@ -136,7 +136,12 @@ def _read_rooms(
     known = [field for field in _BOXES if np.size(plan.get(field, ()))]
     if known and known[0] == "box":
         table = _rows(plan, "box", 5)
-        return diagram_of_boxes(_types(table[:, 4]), table[:, :4], name, most)
+        return diagram_of_boxes(
+            types=_types(table[:, 4]),
+            boxes=table[:, :4],
+            name=name,
+            most=most,
+        )
     if "rType" not in plan:
         raise RejectedPlan(Fault("types", "missing field: rType or box"))
     types = _types(_rows(plan, "rType", 1)[:, 0])

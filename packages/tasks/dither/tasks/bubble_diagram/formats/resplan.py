@@ -211,7 +211,10 @@ def read_msd(file: Path, options: ReadOptions) -> Diagram:
             raise RejectedPlan(Fault("boxes", message)) from None
         types.append(ROOM_IDS[MSD_ROOMS[int(number)]])
     diagram = _diagram(
-        types, on_grid(boxes, PIXELS_PER_METRE, flip=True), file.stem, options
+        types=types,
+        boxes=on_grid(boxes, PIXELS_PER_METRE, flip=True),
+        name=file.stem,
+        options=options,
     )
     return replace(diagram, doors=_msd_doors(state.get("_adj"), list(nodes)))
 

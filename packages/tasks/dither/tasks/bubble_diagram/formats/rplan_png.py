@@ -58,7 +58,10 @@ def read_rplan_picture(file: Path, options: ReadOptions) -> Diagram:
             types.append(kind)
             boxes.append((columns.start, rows.start, columns.stop, rows.stop))
     diagram = diagram_of_boxes(
-        types, np.array(boxes).reshape(-1, 4), file.stem, options.most
+        types=types,
+        boxes=np.array(boxes).reshape(-1, 4),
+        name=file.stem,
+        most=options.most,
     )
     return replace(diagram, boundary=_boundary(pixels))
 

@@ -243,7 +243,12 @@ def read_boundary(path: Path) -> Boundary:
     low = points.min(0) if len(points) else np.zeros(2)
     high = points.max(0) if len(points) else np.zeros(2)
     problems = list(
-        _outline_problems(path, len(points), high - low, np.append(points, door))
+        _outline_problems(
+            path=path,
+            count=len(points),
+            size=high - low,
+            numbers=np.append(points, door),
+        )
     )
     if not problems and problem is not None:
         problems = [Problem(f"{path}: {problem}", code="unreadable-file")]

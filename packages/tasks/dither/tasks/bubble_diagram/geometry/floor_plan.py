@@ -422,7 +422,13 @@ def _longest_walls(label: PixelLabels) -> dict[tuple[int, int], tuple[int, Door]
     for upright, image in ((True, label), (False, label.T)):
         beyond, gap = _next_rooms(image)
         facing = (image >= 0) & (beyond >= 0) & (image != beyond)
-        for i, j, across, low, high, width in _runs(image, beyond, gap, facing):
+        runs = _runs(
+            label=image,
+            beyond=beyond,
+            gap=gap,
+            where=facing,
+        )
+        for i, j, across, low, high, width in runs:
             ends = (min(i, j), max(i, j))
             length = high - low
             if ends in longest and length <= longest[ends][0]:
@@ -483,7 +489,13 @@ def _outer_walls(label: PixelLabels) -> Iterator[Window]:
             outer = (seen >= 0) & ~ahead
 
             nothing = np.zeros_like(seen)
-            for room, _, column, low, high, _ in _runs(seen, nothing, nothing, outer):
+            runs = _runs(
+                label=seen,
+                beyond=nothing,
+                gap=nothing,
+                where=outer,
+            )
+            for room, _, column, low, high, _ in runs:
                 across = column + 0.5
                 if backwards:
                     across = label.shape[0] - across

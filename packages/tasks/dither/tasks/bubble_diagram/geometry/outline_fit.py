@@ -69,7 +69,12 @@ def place_in_outline(placement: Placement, boundary: Boundary) -> Placement:
         for start in starts:
             found = _realise_inside(diagram, placement.boxes, rectangles, start)
             if found is not None:
-                candidates += _filling(diagram, found, mask_of(boundary), rectangles)
+                candidates += _filling(
+                    diagram=diagram,
+                    start=found,
+                    inside=mask_of(boundary),
+                    rectangles=rectangles,
+                )
     if candidates:
 
         def quality(boxes: Boxes) -> tuple[float, float]:

@@ -539,10 +539,25 @@ def _demand_areas(program: _WallProgram, diagram: Diagram, boxes: Boxes) -> None
             for (w0, h0), (w1, h1) in pairwise(points.tolist()):
                 normal = np.array([h0 - h1, w1 - w0])
                 normal /= np.hypot(*normal)
-                _bound_sides(program, room, -normal, -float(normal @ [w0, h0]))
+                _bound_sides(
+                    program=program,
+                    room=room,
+                    normal=-normal,
+                    most=-float(normal @ [w0, h0]),
+                )
             narrowest, lowest = points.min(0).tolist()
-            _bound_sides(program, room, np.array([-1.0, 0.0]), -narrowest)
-            _bound_sides(program, room, np.array([0.0, -1.0]), -lowest)
+            _bound_sides(
+                program=program,
+                room=room,
+                normal=np.array([-1.0, 0.0]),
+                most=-narrowest,
+            )
+            _bound_sides(
+                program=program,
+                room=room,
+                normal=np.array([0.0, -1.0]),
+                most=-lowest,
+            )
         if np.isfinite(high[room]):
             aspect = min(max(width / height, 1 / _SLIMMEST_AREA), _SLIMMEST_AREA)
             w0 = np.sqrt(high[room] * aspect) - _HALF_PIXEL
@@ -620,8 +635,20 @@ def soft_program(
 
     for (u, v), relation in zip(pairs(len(types)), target.tolist(), strict=True):
         if relation != NO_EDGE:
-            _relate(program, 4 * u, 4 * v, relation, axis=0)
-            _relate(program, 4 * u + 1, 4 * v + 1, relation, axis=1)
+            _relate(
+                program=program,
+                u=4 * u,
+                v=4 * v,
+                relation=relation,
+                axis=0,
+            )
+            _relate(
+                program=program,
+                u=4 * u + 1,
+                v=4 * v + 1,
+                relation=relation,
+                axis=1,
+            )
     for (what, u, v), side in separations.items():
         if what == "within":
             inner = 4 * u + side

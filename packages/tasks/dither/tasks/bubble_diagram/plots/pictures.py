@@ -158,7 +158,14 @@ def trajectory_pictures(
     narrow: Narrow = None,
 ) -> Iterator[Picture]:
     """Yield a sampling trajectory as GIF and in stages; nothing if no sample decodes."""
-    decoded = list(decode_samples(path[-1], rooms, None, narrow))
+    decoded = list(
+        decode_samples(
+            tokens=path[-1],
+            rooms=rooms,
+            boundaries=None,
+            narrow=narrow,
+        )
+    )
     placements = [sample.placement for sample in decoded if sample.placement]
     if not placements:
         return
@@ -266,9 +273,23 @@ class _Cell:
         shapes: list[str] = []
         for room in scene.order:
             if types[room] < NODE_MASK:
-                shapes.append(draw_room(scene, room, COLOURS[types[room]], INK))
+                shapes.append(
+                    draw_room(
+                        scene=scene,
+                        room=room,
+                        fill=COLOURS[types[room]],
+                        stroke=INK,
+                    )
+                )
             else:
-                shapes.append(draw_room(scene, room, _GREY, PALE))
+                shapes.append(
+                    draw_room(
+                        scene=scene,
+                        room=room,
+                        fill=_GREY,
+                        stroke=PALE,
+                    )
+                )
         shapes += self._links(edges)
         for room, kind in enumerate(types):
             shapes += label_shapes(self._label(room, kind))

@@ -89,7 +89,12 @@ def read_matrix(
     for bed_path in beds:
         with collect_problems(problems):
             bed = read_bed(bed_path)
-            arrays |= from_bed(bed_path, bed, path, arrays)
+            arrays |= from_bed(
+                path=bed_path,
+                bed=bed,
+                matrix=path,
+                arrays=arrays,
+            )
             locate = locate_in(bed_path, bed, locate)
 
     if not problems:

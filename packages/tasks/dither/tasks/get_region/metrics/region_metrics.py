@@ -345,7 +345,12 @@ def _metrics(
         centre = float(mean[counted].mean())
         of_columns = []
         for column in counted:
-            sums = _sums(pairs[column], windows[column], weights.shape[1], centre)
+            sums = _sums(
+                pair=pairs[column],
+                window=windows[column],
+                count=weights.shape[1],
+                centre=centre,
+            )
             of_columns.append(weights @ sums)
         sums = np.stack(of_columns, 1)
         errors = _errors(sums, mean[counted] - centre)
@@ -361,7 +366,12 @@ def _metrics(
         truth, score = pairs[group.start]
         if group.name == "accessibility" and len(truth) and is_binary(truth):
             is_open = truth > 0.5
-            areas = areas_under_curves(is_open, score, windows[group.start], weights)
+            areas = areas_under_curves(
+                label=is_open,
+                score=score,
+                window=windows[group.start],
+                weights=weights,
+            )
             for key, values in areas.items():
                 result[f"accessibility_{key}"] = values
     return _metrics_of_all(totals, len(target) - len(varying)) | result

@@ -270,7 +270,12 @@ def open_store(
     gap = len(info.tokenizer.separator)
     splits: dict[Split, TokenStream] = {}
     for split in info.splits:
-        mapped = open_arrays(folder, manifest, SHARDS, (split, f"{split}-starts"))
+        mapped = open_arrays(
+            folder=folder,
+            manifest=manifest,
+            kind=SHARDS,
+            names=(split, f"{split}-starts"),
+        )
         # plain arrays over the mapped ones: the subclass makes every access slower
         ids = np.asarray(mapped[split])
         starts = np.asarray(mapped[f"{split}-starts"])
