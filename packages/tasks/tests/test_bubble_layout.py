@@ -344,7 +344,7 @@ def samples():
 def test_verdicts_of_samples(samples):
     decoded = list(decode_samples(samples, 8))
     assert [sample.verdict for sample in decoded] == [
-        "L5 buildable", "L0 tokens", "L1 program", "unreadable", "unreadable", "L5 buildable",
+        "L5 buildable", "L0 tokens", "L1 program", "unreadable", "unreadable", "L6 dwelling",
     ]  # fmt: skip
     assert decoded[0].placement.exact
     assert decoded[2].placement.broken == 1

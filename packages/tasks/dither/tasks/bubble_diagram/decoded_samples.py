@@ -16,6 +16,7 @@ from dither.registry.config.errors import Refused
 
 from .arrays import Boundaries, Tokens
 from .geometry.boundary import corners_of
+from .geometry.dwelling import dwelling_problems
 from .geometry.outline_fit import place_in_outline
 from .geometry.placement import (
     Placement,
@@ -31,8 +32,16 @@ _PLACEMENT_LOCK = Lock()
 """Metrics and pictures are made at the same time; the second to come finds the placement in the
 cache."""
 
-LEVELS = ("tokens", "program", "order", "edges", "realisable", "buildable")
-"""Names of the validity levels 0 to 5."""
+LEVELS = (
+    "tokens",
+    "program",
+    "order",
+    "edges",
+    "realisable",
+    "buildable",
+    "dwelling",
+)
+"""Names of the validity levels 0 to 6; the last one is that of the layout."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +49,11 @@ class DecodedSample:
     """One sample.
 
     Attributes:
-        level: Highest validity level reached, -1 if the tokens do not decode.
+        level: Highest validity level reached, -1 if the tokens do not decode; 6 if the layout of a
+            buildable diagram is a dwelling.
         unknown: The search gave up before levels 3 to 5 were decided.
         placement: The diagram with room boxes; None, and errors, if the tokens do not decode.
+        errors: Why the tokens do not decode, or why a layout of level 5 is not a dwelling.
     """
 
     number: int
@@ -106,12 +117,18 @@ def decode_samples(
         proof = levels.boxes[number, : len(diagram.types)].tobytes()
         with _PLACEMENT_LOCK:
             placement = _place_checked(narrowed, proof, boundary)
-        unknown = bool(levels.unknown[number])
+        level = int(reached[number])
+        reasons: tuple[str, ...] = ()
+        if level == 5:
+            reasons = _dwelling_errors(placement)
+            if not reasons:
+                level = 6
         yield DecodedSample(
             number=number,
-            level=int(reached[number]),
-            unknown=unknown,
+            level=level,
+            unknown=bool(levels.unknown[number]),
             placement=placement,
+            errors=reasons,
         )
 
 
@@ -124,6 +141,12 @@ def _place_checked(
 ) -> Placement:
     placement = _place(diagram, proof, boundary)
     return replace(placement, unmet=(*placement.unmet, *area_problems(placement)))
+
+
+def _dwelling_errors(placement: Placement) -> tuple[str, ...]:
+    if not placement.exact:
+        return ("no dwelling: the layout violates relations",)
+    return tuple(f"no dwelling: {problem}" for problem in dwelling_problems(placement))
 
 
 def _place(
@@ -186,7 +209,7 @@ def layout_area_error(samples: Iterable[DecodedSample]) -> dict[str, float]:
     relative distance to it.
     """
     placements = [
-        sample.placement for sample in samples if sample.level == 5 and sample.placement
+        sample.placement for sample in samples if sample.level >= 5 and sample.placement
     ]
     if not placements:
         return {}

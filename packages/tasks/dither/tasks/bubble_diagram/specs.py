@@ -78,7 +78,7 @@ class BubbleDiagram(TaskSpec):
     legend: ClassVar[str] = (
         "Boxes are rooms, lines are relations. Validity, each level with those before it: L0 the tokens are a diagram; "
         "L1 one living room, all rooms connected; L2 no cycle of left-of or above; L3 some boxes show every relation; "
-        "L4 and no other; L5 without overlap."
+        "L4 and no other; L5 without overlap; L6 the layout is a dwelling."
     )
     exports: ClassVar[Mapping[str, str]] = MappingProxyType(
         {

@@ -52,6 +52,7 @@ from .plans import (
 )
 from .plots.pictures import sample_pictures, trajectory_pictures
 from .relations import METRES, net_areas
+from .validity import is_buildable
 from .vocabulary import (
     AREAS,
     BOUNDARY_POINTS,
@@ -68,8 +69,8 @@ NEAREST = 500
 """Training plans, those nearest in area, whose numbers of rooms a given outline gets."""
 
 DRAWN = 64
-"""Samples that are drawn to compare them with outlines, and their areas with those of their
-tokens."""
+"""Samples that are laid out to see whether they are dwellings, and compared with outlines and
+areas."""
 
 REFERENCE = 1024
 """Diagrams of each baseline that are evaluated with the sample metrics."""
@@ -426,22 +427,28 @@ class BubbleDiagrams(Task):
             metrics |= {f"{name}_floor": value for name, value in floor.items()}
 
         # Placing rooms takes much longer than the other metrics.
+        drawn = tokens[:DRAWN]
+        count = len(drawn)
         if boundaries is None and not self.modelled["areas"]:
-            return metrics
+            # Others are no dwellings, and nothing else is measured.
+            drawn = drawn[is_buildable(drawn[:, : self._base], self.rooms)]
         placed = list(
             decode_samples(
-                tokens=tokens[:DRAWN],
+                tokens=drawn,
                 rooms=self.rooms,
                 boundaries=boundaries,
                 narrow=_narrow(like),
             )
         )
+        if count:
+            dwellings = sum(sample.level == 6 for sample in placed)
+            metrics["level_6"] = dwellings / count
         if self.modelled["areas"]:
             metrics |= layout_area_error(placed)
         placements = [sample.placement for sample in placed if sample.placement]
-        buildable = [sample.placement for sample in placed if sample.level == 5]
-        if buildable:
-            met = [not placement.unmet for placement in buildable if placement]
+        required = [sample.placement for sample in placed if sample.level >= 5]
+        if required and (boundaries is not None or self.modelled["areas"]):
+            met = [not placement.unmet for placement in required if placement]
             metrics["layout_met"] = float(np.mean(met))
         bounded = [placement for placement in placements if placement.outline]
         if bounded:

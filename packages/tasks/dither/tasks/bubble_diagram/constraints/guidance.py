@@ -19,6 +19,7 @@ from dither.registry.contracts.records import Clean
 
 from ..arrays import Boundary, Numbers, Rows
 from ..decoded_samples import decode_samples
+from ..geometry.dwelling import DwellingLimits, dwelling_problems
 from ..geometry.floor_plan import room_areas
 from ..geometry.outline_rectangles import floor_within, rectangles_within
 from ..geometry.placement import Placement
@@ -31,6 +32,7 @@ from ..vocabulary import (
     IDS,
     NODE_PAD,
     NODE_SIZE,
+    ROOMS,
     door_ends,
     door_index,
     pair_index,
@@ -51,6 +53,7 @@ from .rules import (
     Area,
     Buildable,
     Count,
+    Dwelling,
     PairRelation,
     Reachable,
     RoomType,
@@ -323,14 +326,14 @@ class ConstraintGuidance:
     ) -> dict[str, _Met]:
         """Return which constraints samples meet, by path; False where a token is not a data id.
 
-        Areas hold in the drawing, too, inside the boundary in `cond` if there is one.
+        Areas and dwellings hold in the drawing, too, inside the boundary in `cond` if there is one.
         """
         clean = ((x >= 0) & (x < NODE_SIZE)).all(1)
         met = {dotted(rule.path): self._holds(rule, x) & clean for rule in self.rules}
-        areas = [rule for rule in self.rules if isinstance(rule, Area)]
-        if areas:
+        drawn = [rule for rule in self.rules if isinstance(rule, Area | Dwelling)]
+        if drawn:
             self._check_drawn(
-                rules=areas,
+                rules=drawn,
                 x=x,
                 cond=cond or {},
                 met=met,
@@ -339,7 +342,7 @@ class ConstraintGuidance:
 
     def _check_drawn(
         self,
-        rules: Sequence[Area],
+        rules: Sequence[Area | Dwelling],
         x: _Samples,
         cond: dict[str, Tensor],
         met: dict[str, _Met],
@@ -439,10 +442,19 @@ def _areas_hold(
     return ~(_among(types, rule.types) & wrong).any(1)
 
 
-def _is_drawn(rule: Area, placement: Placement | None) -> bool:
-    """Whether the rooms of a rule have their areas in the drawing of a sample."""
+def _is_drawn(rule: Area | Dwelling, placement: Placement | None) -> bool:
+    """Whether the drawing of a sample meets a rule."""
     if placement is None:
         return False
+    if isinstance(rule, Dwelling):
+        limits = DwellingLimits()
+        names = {ROOMS[kind]: (low, high) for kind, low, high in rule.areas}
+        limits = replace(limits, areas={**limits.areas, **names})
+        if rule.proportion is not None:
+            limits = replace(limits, proportion=rule.proportion)
+        if rule.wall is not None:
+            limits = replace(limits, wall=rule.wall)
+        return placement.exact and not any(dwelling_problems(placement, limits))
     types = placement.diagram.types
     areas = room_areas(types, placement.boxes) * METRES**2
     # Without an upper bound the rule has one that is only a proposal.

@@ -129,6 +129,18 @@ class Buildable(_Rule):
         return living, Count(self.path, frozenset({ENTRANCE}), 0, 1)
 
 
+@dataclass(frozen=True)
+class Dwelling(Buildable):
+    """The layout of the diagram is a dwelling, level 6; see `geometry.dwelling`.
+
+    `areas` are usual ones by type, in square metres, besides those of all dwellings.
+    """
+
+    areas: tuple[tuple[int, float, float], ...] = ()
+    proportion: float | None = None
+    wall: float | None = None
+
+
 Rule = RoomType | PairRelation | Count | Adjacency | Buildable | Area | Reachable
 
 

@@ -33,6 +33,7 @@ from .rules import (
     Area,
     Buildable,
     Count,
+    Dwelling,
     PairRelation,
     Reachable,
     RoomType,
@@ -76,6 +77,9 @@ class Constraints(Options):
     buildable: SkipValidation[bool] = False
     """Whether samples must reach level 5: boxes show exactly the relations, rooms do not overlap;
     decided exactly."""
+    dwelling: SkipValidation[bool | dict[str, Any]] = False
+    """Whether layouts must be dwellings, level 6; or other usual ranges than the default ones:
+    {areas = {Bathroom = "3 to 9 m2"}, proportion = 2.5, wall = 1.0}."""
     doors: SkipValidation[list[list[int | Names]]] = []
     """Rooms joined by a door, by number or type: [0, 1], ["Kitchen", "LivingRoom"] (some two), [0,
     "outside"]."""
@@ -279,6 +283,7 @@ def read_rules(table: Constraints, slots: int) -> tuple[list[Rule], list[Misfit]
     reader.take_items("areas", table.areas, reader.take_area)
     if reader.switch("buildable", table.buildable):
         reader.rules.append(Buildable(("buildable",)))
+    reader.take_dwelling(table.dwelling)
     if reader.switch("reachable", table.reachable):
         reader.rules.append(Reachable(("reachable",)))
     return reader.rules, reader.misfits
@@ -355,6 +360,44 @@ class _Reader:
             return value
         self.reject_type("true or false", value, (field,))
         return False
+
+    def take_dwelling(self, value: Any) -> None:
+        if not isinstance(value, dict):
+            if self.switch("dwelling", value):
+                self.rules.append(Dwelling(("dwelling",)))
+            return
+        known = ("areas", "proportion", "wall")
+        for key in value.keys() - {*known}:
+            hint = did_you_mean(key, known, f"allowed: {', '.join(known)}")
+            message = f"unknown key `{key}`"
+            path = ("dwelling", key)
+            self.reject(message, path, code="unknown-key", help_text=hint)
+        numbers: dict[str, float] = {}
+        for key in known[1:]:
+            number = value.get(key, 1.0)
+            if type(number) not in (int, float) or not 0 < number < 100:
+                self.reject_type("a number above 0", number, ("dwelling", key))
+            elif key in value:
+                numbers[key] = float(number)
+        areas = self.areas_of_types(("dwelling", "areas"), value.get("areas", {}))
+        self.rules.append(Dwelling(("dwelling",), areas=areas, **numbers))
+
+    def areas_of_types(
+        self, above: Path, table: Any
+    ) -> tuple[tuple[int, float, float], ...]:
+        """Return the types of a table of areas, and their bounds."""
+        if not isinstance(table, dict):
+            self.reject_type("a table", table, above)
+            return ()
+        areas = []
+        for name, text in table.items():
+            bounds = parse_area(text)
+            if bounds is None:
+                self.reject_type(_AREAS, text, (*above, name), separator=";")
+                continue
+            kinds = self.types((*above, name), name)
+            areas += [(kind, *bounds) for kind in sorted(kinds)]
+        return tuple(areas)
 
     def take_group(self, name: str, members: Any) -> None:
         path: Path = ("groups", name)

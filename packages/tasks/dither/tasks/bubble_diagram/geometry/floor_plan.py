@@ -415,6 +415,17 @@ def doors_between(
         yield graph.edges[edge]["door"]
 
 
+def shared_walls(
+    label: PixelLabels, length: float, thickness: float
+) -> set[tuple[int, int]]:
+    """Return the rooms i < j that share a wall at least as long, and at most as thick, in pixels."""
+    return {
+        ends
+        for ends, (longest, door) in _longest_walls(label).items()
+        if longest >= length and door.depth <= thickness
+    }
+
+
 def _longest_walls(label: PixelLabels) -> dict[tuple[int, int], tuple[int, Door]]:
     """Return the length, and the door, of the longest wall between each two rooms that face."""
     longest: dict[tuple[int, int], tuple[int, Door]] = {}

@@ -73,8 +73,9 @@ _CHIPS = (
     "#2f6f8f",
     "#4f5ba8",
     "#1d6b45",
+    "#0f4d2f",
 )
-"""Colours of the verdicts, from unreadable to level 5; dark enough for white text."""
+"""Colours of the verdicts, from unreadable to level 6; dark enough for white text."""
 
 _STYLE = """
 body { margin: 0 auto; padding: 1rem; max-width: 1980px; color: #2b2f36; \

@@ -1,0 +1,186 @@
+"""Level 6: whether a floor plan is a dwelling, as an architect would check it.
+
+One connected body, doors in walls that rooms share, every room reachable, usual sizes and
+proportions, and windows. Smallest areas, widths and windows of habitable rooms are those of the
+International Residential Code (ICC 2021; R303.1, R304.1, R304.2), the other ranges are our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+
+from ..arrays import Boxes
+from ..plans import Diagram
+from ..relations import METRES, sides_of
+from ..vocabulary import BEDROOMS, ROOM_IDS
+from .floor_plan import FloorPlan, floor_plan, shared_walls
+from .placement import Placement, room_names
+
+Range = tuple[float, float]
+
+AREAS_OF: Mapping[str, Range] = MappingProxyType(
+    {
+        "LivingRoom": (12, 60),
+        "MasterRoom": (6.5, 35),
+        "Kitchen": (3.5, 25),
+        "Bathroom": (2, 15),
+        "DiningRoom": (6.5, 30),
+        "ChildRoom": (6.5, 25),
+        "StudyRoom": (6.5, 25),
+        "SecondRoom": (6.5, 25),
+        "GuestRoom": (6.5, 25),
+        "Balcony": (1.5, 20),
+        "Entrance": (1.5, 20),
+        "Storage": (0.8, 12),
+        "Wall-in": (0.8, 12),
+    }
+)
+"""Usual areas by type in square metres."""
+
+_NOT_HABITABLE = frozenset(
+    ROOM_IDS[name]
+    for name in ("Kitchen", "Bathroom", "Balcony", "Entrance", "Storage", "Wall-in")
+)
+"""Types without a smallest width."""
+
+_WINDOWLESS = _NOT_HABITABLE - {ROOM_IDS["Kitchen"]}
+
+_DEAD_ENDS = frozenset(
+    ROOM_IDS[name] for name in ("Bathroom", "Balcony", "Storage", "Wall-in")
+)
+"""Types of rooms that others are not reached through."""
+
+_BEDROOMS = frozenset(ROOM_IDS[name] for name in BEDROOMS)
+
+_WIDTH = 2.13
+"""Smallest width of a habitable room in metres."""
+
+_THICKEST = 6
+"""Largest distance in pixels between rooms that share a wall, 0.4 m."""
+
+
+@dataclass(frozen=True)
+class DwellingLimits:
+    """Usual ranges.
+
+    Attributes:
+        areas: By type, in square metres.
+        proportion: Largest ratio of the sides of a room, balconies and entrances excepted.
+        wall: Smallest length of the wall that two rooms share, in metres.
+    """
+
+    areas: Mapping[str, Range] = field(default_factory=lambda: AREAS_OF)
+    proportion: float = 3.0
+    wall: float = 0.9
+
+
+LIMITS = DwellingLimits()
+
+
+def dwelling_problems(
+    placement: Placement, limits: DwellingLimits = LIMITS
+) -> Iterator[str]:
+    """Yield why a layout is not a dwelling; nothing if it is one."""
+    diagram = placement.diagram
+    names = room_names(diagram)
+    boxes = placement.boxes
+    plan = floor_plan(diagram.types, boxes, placement.front_door, diagram.doors)
+    shared = shared_walls(plan.label, limits.wall / METRES, _THICKEST)
+    rooms = range(len(names))
+    body = _reached(0, {room: _neighbours(room, shared) for room in rooms}, rooms)
+    for room in rooms:
+        if room not in body:
+            yield f"{names[room]} shares no wall of {limits.wall:g} m with the others"
+    yield from _door_problems(diagram, plan, shared, names)
+    yield from _size_problems(diagram, plan, boxes, names, limits)
+    lit = {window.room for window in plan.windows}
+    for room in rooms:
+        if diagram.types[room] not in _WINDOWLESS and room not in lit:
+            yield f"{names[room]} has no window"
+
+
+def _door_problems(
+    diagram: Diagram,
+    plan: FloorPlan,
+    shared: set[tuple[int, int]],
+    names: list[str],
+) -> Iterator[str]:
+    """Yield doors without a shared wall, and rooms that are reached through a private one, or not at all."""
+    types = diagram.types
+    fronts = [door.i for door in plan.doors if door.j is None]
+    ends = []
+    for door in plan.doors:
+        if door.j is None:
+            continue
+        pair = (min(door.i, door.j), max(door.i, door.j))
+        if pair in shared:
+            ends.append(pair)
+        else:
+            yield f"no wall for the door between {names[pair[0]]} and {names[pair[1]]}"
+    if not fronts:
+        yield "no front door"
+        return
+
+    rooms = range(len(types))
+    doors = {room: _neighbours(room, ends) for room in rooms}
+    private = _DEAD_ENDS | _BEDROOMS
+    public = [room for room in rooms if types[room] not in private]
+    reached = _reached(fronts[0], doors, public)
+    # One room may be reached through a bedroom, such as its bathroom.
+    through_bedroom = 0
+    for room in rooms:
+        if room in reached:
+            continue
+        behind = [r for r in doors[room] if r in reached and types[r] in _BEDROOMS]
+        through_bedroom += 1
+        if not behind or through_bedroom > 1:
+            yield f"{names[room]} is reached through a private room, or not at all"
+
+
+def _size_problems(
+    diagram: Diagram,
+    plan: FloorPlan,
+    boxes: Boxes,
+    names: list[str],
+    limits: DwellingLimits,
+) -> Iterator[str]:
+    """Yield rooms of unusual areas, widths and proportions."""
+    bounds = {ROOM_IDS[name]: limits.areas[name] for name in limits.areas}
+    areas = np.bincount(plan.label[plan.label >= 0], minlength=len(names)) * METRES**2
+    sides = np.sort(sides_of(boxes), 1) * METRES
+    longish = {ROOM_IDS["Balcony"], ROOM_IDS["Entrance"]}
+    for room, kind in enumerate(diagram.types):
+        low, high = bounds[kind]
+        if not low <= areas[room] <= high:
+            yield f"{names[room]} has {areas[room]:.1f} m2, not {low:g} to {high:g} m2"
+        narrow, wide = sides[room]
+        if kind not in _NOT_HABITABLE and narrow < _WIDTH:
+            yield f"{names[room]} is {narrow:.2f} m wide, less than {_WIDTH} m"
+        if kind not in longish and wide > limits.proportion * narrow:
+            yield f"{names[room]} is more than {limits.proportion:g} times as long as wide"
+
+
+def _neighbours(room: int, links: Iterable[tuple[int, int]]) -> list[int]:
+    """Return the rooms that links join to a room."""
+    return [i + j - room for i, j in links if room in (i, j)]
+
+
+def _reached(
+    start: int, links: Mapping[int, list[int]], passable: range | list[int]
+) -> set[int]:
+    """Return the rooms that are reached from a start through rooms that are `passable`."""
+    reached = {start}
+    ahead = [start]
+    while ahead:
+        room = ahead.pop()
+        # A private room is reached, but leads nowhere.
+        if room not in passable:
+            continue
+        new = [other for other in links[room] if other not in reached]
+        reached.update(new)
+        ahead += new
+    return reached
