@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import math
 import os
 import platform
 import statistics
@@ -27,7 +28,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -149,9 +150,8 @@ def machine(options: Options) -> dict[str, Any]:
     return facts
 
 
-def correctness(options: Options) -> dict[str, Any]:
+def correctness(options: Options) -> Iterator[tuple[str, Any]]:
     """Losses and gradients in float32 on the device and on the CPU, for equal weights and noise."""
-    results = {}
     for name, (file, _) in options.models.items():
         loaded = options.load(file, 2, precision="float32", compile=False)
         system, _ = build(loaded, training=True)
@@ -169,15 +169,15 @@ def correctness(options: Options) -> dict[str, Any]:
             [(a.cpu() - b).norm() for a, b in zip(found, gradients, strict=True)]
         )
         norm = torch.stack([b.norm() for b in gradients]).norm()
-        results[name] = {
+        row = {
             "loss on the CPU": expected,
             "loss": got,
             "relative difference": abs(got - expected) / abs(expected),
             "relative difference of gradients": float(distance.norm() / norm),
         }
+        yield name, row
         del system
         free()
-    return results
 
 
 def randomize(model: torch.nn.Module) -> None:
@@ -199,9 +199,8 @@ def loss_and_gradients(system: Any, prepared: Any) -> tuple[float, list[Tensor]]
     return float(loss.detach()), gradients
 
 
-def resumption(options: Options) -> dict[str, Any]:
+def resumption(options: Options) -> Iterator[tuple[str, Any]]:
     """Whether two runs are equal to the last bit, and a run that is interrupted in the middle, too."""
-    results = {}
     for compiled, (name, (file, batch)) in product(
         options.compiled, options.models.items()
     ):
@@ -242,16 +241,15 @@ def resumption(options: Options) -> dict[str, Any]:
         weights.append([p.detach().cpu() for p in second.parameters])
         del second
         free()
-        results[f"{name}{', compiled' if compiled else ''}"] = {
+        row = {
             "two runs": all(map(torch.equal, weights[0], weights[1])),
             "resumed": all(map(torch.equal, weights[0], weights[2])),
         }
-    return results
+        yield f"{name}{', compiled' if compiled else ''}", row
 
 
-def kernels(options: Options) -> dict[str, Any]:
+def kernels(options: Options) -> Iterator[tuple[str, Any]]:
     """The kernels in which a step spends its time, and those of attention, by precision."""
-    results = {}
     cases = product(options.compiled, options.models.items())
     precision = options.precisions[0]
     for compiled, (name, (file, batch)) in cases:
@@ -274,15 +272,15 @@ def kernels(options: Options) -> dict[str, Any]:
         total = sum(times.values())
         largest = sorted(times, key=lambda key: -times[key])
         attention = [key for key in largest if is_attention(key)]
-        results[f"{name}, {precision}{', compiled' if compiled else ''}"] = {
+        row = {
             "attention": [key[:90] for key in attention],
             "kernels of a step": launches,
             "microseconds": total,
             "largest": {key[:90]: times[key] / total for key in largest[:16]},
         }
+        yield f"{name}, {precision}{', compiled' if compiled else ''}", row
         del trainer, profiled
         free()
-    return results
 
 
 def is_attention(kernel: str) -> bool:
@@ -290,11 +288,10 @@ def is_attention(kernel: str) -> bool:
     return any(word in kernel.lower() for word in ("flash", "fmha", "sdpa", "sdp_"))
 
 
-def syncs(options: Options) -> dict[str, Any]:
+def syncs(options: Options) -> Iterator[tuple[str, Any]]:
     """Places at which a step waits for the device, each with the number of waits."""
     if not options.on_gpu:
-        return {}
-    results = {}
+        return
     for name, (file, batch) in options.models.items():
         trainer = options.trainer(file, batch, precision="bfloat16", compile=False)
         for _ in range(3):
@@ -311,10 +308,9 @@ def syncs(options: Options) -> dict[str, Any]:
             if "synchroniz" in str(warning.message):
                 place = f"{Path(warning.filename).name}:{warning.lineno}"
                 places[place] = places.get(place, 0) + 1
-        results[name] = places
+        yield name, places
         del trainer
         free()
-    return results
 
 
 def steps(options: Options) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -443,12 +439,33 @@ def failures(results: dict[str, Any]) -> Iterator[str]:
     for section, rows in results.items():
         if "error" in rows:
             yield f"{section}: {rows['error']}"
-    for name, row in results.get("correctness", {}).items():
-        if name != "error" and not row["relative difference"] < TOLERANCE:
+    for name, row in rows_of(results, "correctness"):
+        if not row["relative difference"] < TOLERANCE:
             yield f"{name}: the loss differs from that of the CPU: {row}"
-    for name, row in results.get("runs", {}).items():
-        if name != "error" and row["exit code"] != 0:
+        if not row["relative difference of gradients"] < 10 * TOLERANCE:
+            yield f"{name}: gradients differ from those of the CPU: {row}"
+    yield from failed_runs(dict(rows_of(results, "runs")))
+    # On a GPU some kernels add in no fixed order.
+    for name, row in rows_of(results, "resumption"):
+        if results["machine"]["device"] == "cpu" and not all(row.values()):
+            yield f"{name}: not equal to the last bit: {row}"
+
+
+def failed_runs(runs: dict[str, Any]) -> Iterator[str]:
+    """Yield runs that failed, and that their losses differ."""
+    for name, row in runs.items():
+        if row["exit code"] != 0:
             yield f"{name}: {row['errors']}"
+    losses = [row["loss"] or math.nan for row in runs.values()]
+    if not all(abs(loss - losses[0]) < 1e-3 for loss in losses):
+        yield f"runs differ: {losses}"
+
+
+def rows_of(results: dict[str, Any], section: str) -> Iterator[tuple[str, Any]]:
+    """Yield the rows of a section, without notes."""
+    for name, row in results.get(section, {}).items():
+        if isinstance(row, dict):
+            yield name, row
 
 
 def table(results: dict[str, Any]) -> Iterator[str]:
@@ -461,18 +478,17 @@ def table(results: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield "| training step | batch | ms | samples/s | MFU | peak memory, GB |"
     yield "|---|---|---|---|---|---|"
-    for name, row in results["steps"].items():
-        if isinstance(row, dict):
-            memory = row["memory"].get("peak_cuda", row["memory"]["peak_rss"])
-            cells = (
-                name,
-                str(row["batch_size"]),
-                f"{1e3 * row['step_seconds']:.1f}",
-                f"{row['samples_per_second']:,.0f}",
-                f"{row['mfu']:.1%}",
-                f"{memory / 1e9:.1f}",
-            )
-            yield f"| {' | '.join(cells)} |"
+    for name, row in rows_of(results, "steps"):
+        memory = row["memory"].get("peak_cuda", row["memory"]["peak_rss"])
+        cells = (
+            name,
+            str(row["batch_size"]),
+            f"{1e3 * row['step_seconds']:.1f}",
+            f"{row['samples_per_second']:,.0f}",
+            f"{row['mfu']:.1%}",
+            f"{memory / 1e9:.1f}",
+        )
+        yield f"| {' | '.join(cells)} |"
 
 
 def write(results: dict[str, Any]) -> None:
@@ -519,10 +535,11 @@ def main() -> None:
     on_gpu = given.device.startswith("cuda")
     precisions = given.precisions or (",".join(PRECISIONS) if on_gpu else "float32")
     compiled = given.compile or ("true,false" if on_gpu else "false")
+    folder = TemporaryDirectory(prefix="dither-gpu-")
     options = Options(
         torch.device(given.device),
         given.quick,
-        Path(mkdtemp(prefix="dither-gpu-")),
+        Path(folder.name),
         tuple(precisions.split(",")),
         tuple(word == "true" for word in compiled.split(",")),
         tuple(given.models.split(",")),
@@ -542,7 +559,8 @@ def main() -> None:
         free()
         print(f"== {name} ({time.monotonic() - began:.0f} s)")
         print(json.dumps(new[name], indent=1), flush=True)
-    if problems := list(failures(new)):
+    folder.cleanup()
+    if problems := list(failures(results | new)):
         sys.exit("\n".join(problems))
 
 

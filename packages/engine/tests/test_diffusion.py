@@ -1,5 +1,6 @@
 """The diffusion system: data flow, precision, initial weights, fused head and loss, compilation."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -202,13 +203,14 @@ def test_automatic_precision_on_a_gpu(native, width, precision, monkeypatch):
 
 
 @pytest.mark.parametrize("padded", [False, True])
-def test_padding_is_read_before_the_copy(padded):
+def test_a_batch_without_padding_is_marked_until_it_changes(padded):
     valid = torch.ones(2, 3, dtype=torch.bool)
     valid[1, 2] = not padded
     clean = Clean.of(torch.zeros(2, 3, dtype=torch.int64), valid)
-    copy = device.to_device(clean, torch.device("meta"))
+    copy = device.to_device(clean.mark_unpadded(), torch.device("meta"))
     assert copy.unpadded is not padded
-    assert copy.slice_positions(0, 2).unpadded is not padded
+    assert not clean.unpadded
+    assert not replace(copy, valid=torch.zeros_like(copy.valid)).unpadded
 
 
 QUICK = FILE.parents[1] / "bubble_diagram" / "quick.toml"

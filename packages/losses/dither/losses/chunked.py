@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, partial
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -33,7 +33,7 @@ from .logit_losses import (
     Support,
     logit_cross_entropy,
     logit_score_entropy,
-    put,
+    set_entries,
     simple_prior,
 )
 from .tokens import cross_entropy, masked_ce, score_entropy
@@ -54,7 +54,7 @@ GPU_CHUNK = 1 << 27
 
 GPU_MULTIPLE = 64
 """The vocabulary of matrix products on a GPU is padded to a multiple of this: with GPT-2's 50,257 ids
-it has no kernel of Hopper's, and is twice as slow."""
+cuBLAS takes kernels of Turing for the products of an H200, a third of the time of the LM seed's step."""
 
 LogitLoss = Callable[
     [Float[Tensor, "n V"], Noised], tuple[Float[Tensor, " n"], Float[Tensor, "n V"]]
@@ -113,21 +113,28 @@ class ChunkedLoss:
         noise = _noise_of_rows(process.schedule(t), noised.x0, rows)
         head = _ChunkedHead(h.flatten(0, 1)[rows], linear, half=half)
 
+        closed_form = self.closed_form(process)
+        compute = _losses_of_products
         # Compiled, the losses of a chunk read its logits twice, and write only their gradient.
-        between = _between(self, cast(Any, process), compiled=compiled)
+        if compiled and closed_form is not None:
+            compute = _compiled()
 
         losses = [head.h.new_zeros(0)]
         for chunk in head.chunks():
             part = samples[chunk]
             products, logit_x0 = head.products(chunk, part.x0)
-            values, grads = between(
-                products,
-                logit_x0,
-                head.bias,
-                len(head.weight),
-                part,
-                noise[chunk],
-                scale[chunk],
+            logit_loss = closed_form
+            if logit_loss is None:
+                logit_loss = partial(self.by_autograd, process, noise[chunk])
+            values, grads = compute(
+                logit_loss=logit_loss,
+                products=products,
+                logit_x0=logit_x0,
+                bias=head.bias,
+                vocab=len(head.weight),
+                part=part,
+                scale=scale[chunk],
+                trains_bias=head.grad_bias is not None,
             )
             head.backward(chunk, grads, part.x0)
             losses.append(values)
@@ -143,7 +150,7 @@ class ChunkedLoss:
 
     @torch.enable_grad()
     def by_autograd(
-        self, process: Process, logits: Float[Tensor, "n V"], part: Noised, noise: Noise
+        self, process: Process, noise: Noise, logits: Float[Tensor, "n V"], part: Noised
     ) -> tuple[Float[Tensor, " n"], Float[Tensor, "n V"]]:
         """Return losses and their gradient, from the graph of one chunk."""
         logits.requires_grad_()
@@ -159,58 +166,62 @@ class LogitGradients(NamedTuple):
     Attributes:
         products: Those of the matrix products, in their precision; 0 at the clean ids.
         x0: Those of the logits of the clean ids.
-        bias: That of the bias.
+        bias: That of the bias, if it is trained.
     """
 
     products: Float[Tensor, "n W"]
     x0: Float[Tensor, "n 1"]
-    bias: Float[Tensor, " V"]
-
-
-@lru_cache
-def _between(
-    loss: ChunkedLoss, process: Process, *, compiled: bool
-) -> Callable[..., tuple[Float[Tensor, " n"], LogitGradients]]:
-    """Return `_between_products` of a loss and process, compiled once for all steps."""
-    closed_form = loss.closed_form(process)
-    if closed_form is None:
-        return partial(_between_products, partial(loss.by_autograd, process))
-    between = partial(
-        _between_products, lambda logits, part, noise: closed_form(logits, part)
-    )
-    return torch.compile(between) if compiled else between
+    bias: Float[Tensor, " V"] | None
 
 
 @torch.no_grad()
-def _between_products(
-    logit_loss: Callable[..., tuple[Float[Tensor, " n"], Float[Tensor, "n V"]]],
+def _losses_of_products(
+    *,
+    logit_loss: LogitLoss,
     products: Float[Tensor, "n W"],
     logit_x0: Float[Tensor, "n 1"],
     bias: Float[Tensor, " V"] | None,
     vocab: int,
     part: Noised,
-    noise: Noise,
     scale: Float[Tensor, " n"],
+    trains_bias: bool,
 ) -> tuple[Float[Tensor, " n"], LogitGradients]:
-    """Return losses of rows and gradients, given h W' of a padded vocabulary and that at the clean id."""
+    """Return the losses of the rows of a chunk, and gradients.
+
+    Args:
+        logit_loss: The loss as a function of logits.
+        products: Hidden states times the weight, whose rows may be padded: W >= V.
+        logit_x0: The product at the clean id, in full precision.
+        bias: Added to the products.
+        vocab: Number of ids, V.
+        part: The rows.
+        scale: Factors of the losses.
+        trains_bias: Whether the gradient of the bias is returned.
+    """
     x0 = part.x0
     logits = products[:, :vocab].to(logit_x0.dtype)
-    logits = put(logits, x0, logit_x0)
+    logits = set_entries(logits, x0, logit_x0)
     if bias is not None:
         logits = logits.add_(bias)
-    values, grad = logit_loss(logits, part, noise)
+    values, grad = logit_loss(logits, part)
     # Where the scale is 0 a loss may be NaN, and 0 times NaN is NaN.
     values = values.to(logits.dtype).masked_fill(scale == 0, 0.0)
 
     # The clean ids apart: one column a row, in full precision.
     grad = grad.mul_(scale.to(grad.dtype)[:, None])
-    grad_bias = grad.sum(0)
+    grad_bias = grad.sum(0) if trains_bias else None
     grad_x0 = grad.gather(1, x0)
-    grad = put(grad, x0, 0.0).to(products.dtype)
+    grad = set_entries(grad, x0, 0.0).to(products.dtype)
     padding = products.shape[1] - vocab
     if padding:
         grad = functional.pad(grad, (0, padding))
     return values, LogitGradients(grad, grad_x0, grad_bias)
+
+
+@cache
+def _compiled() -> Callable[..., tuple[Float[Tensor, " n"], LogitGradients]]:
+    """Return `_losses_of_products` for the compiler; torch.compile imports much."""
+    return torch.compile(_losses_of_products)
 
 
 class ChunkedScoreEntropy(ChunkedLoss):
@@ -346,7 +357,7 @@ class _ChunkedHead:
         h = self.h[chunk]
         ids = x0[:, 0]
         # db = sum of g
-        if self.grad_bias is not None:
+        if self.grad_bias is not None and grads.bias is not None:
             self.grad_bias.add_(grads.bias)
 
         # dh = g W: n W @ W D

@@ -17,7 +17,7 @@ from dither.registry.contracts.records import Noised, over
 
 from .tokens import FAR, reveal_rate
 
-__all__ = ["logit_cross_entropy", "logit_score_entropy", "put", "simple_prior"]
+__all__ = ["logit_cross_entropy", "logit_score_entropy", "set_entries", "simple_prior"]
 
 MIN_LOG_RATIO = -60.0
 """Lower bound of log r; the error is exp(-60) of a token."""
@@ -45,7 +45,7 @@ def logit_cross_entropy(
 
     # d/dlogits = softmax(logits) - onehot(x_0)
     grad = logits.sub_(log_sum).exp_()
-    grad = put(grad, noised.x0, grad.gather(1, noised.x0) - 1.0)
+    grad = set_entries(grad, noised.x0, grad.gather(1, noised.x0) - 1.0)
     if not weighted:
         return values, grad
 
@@ -105,7 +105,7 @@ def logit_score_entropy(
     no_term = -torch.inf if absorbing else 0.0
     gap = logits.sub_(log_ratio.to(logits.dtype))
     gap.masked_fill_(~support(logits.device)[0], no_term)
-    gap = put(put(gap, x, no_term), x0, no_term)
+    gap = set_entries(set_entries(gap, x, no_term), x0, no_term)
     if absorbing:
         grad = gap.exp_()
         term_sum = grad.sum(-1, keepdim=True)
@@ -120,10 +120,10 @@ def logit_score_entropy(
     values = factor * term_sum + weight * term_x0
     grad.mul_(factor.to(grad.dtype))
     grad_x0 = torch.where(moved, grad_x0 * weight, 0.0)
-    return values[:, 0], put(grad, x0, grad_x0.to(grad.dtype))
+    return values[:, 0], set_entries(grad, x0, grad_x0.to(grad.dtype))
 
 
-def put(
+def set_entries(
     values: Float[Tensor, "n V"],
     ids: Int[Tensor, "n 1"],
     entries: Float[Tensor, "n 1"] | float,

@@ -33,7 +33,7 @@ GPU_PIECE = 1 << 27
 
 def piece_size(device: torch.device) -> int:
     """Return how many numbers of a large tensor to work on at a time."""
-    return CPU_PIECE if device.type == "cpu" else GPU_PIECE
+    return GPU_PIECE if device.type == "cuda" else CPU_PIECE
 
 
 def wide_dtype(device: torch.device) -> torch.dtype:

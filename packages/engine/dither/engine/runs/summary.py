@@ -52,7 +52,7 @@ def introduce(experiment: Experiment, trainer: Trainer, path: Path) -> Iterator[
     splits: tuple[Split, ...] = ("train", "valid", "test")
     yield f"samples: {', '.join(f'{task.size(split):,} {split}' for split in splits)}"
     yield f"each sample: {task.space}"
-    many = f"{ranks.size} ranks ({strategy}), " if ranks.launched else ""
+    many = f"{ranks.size} ranks ({strategy}), " if ranks.size > 1 else ""
     yield f"{many}{device}, {torch.get_num_threads()} threads; {path}"
     train = experiment.train
     size = step_size(system, train)

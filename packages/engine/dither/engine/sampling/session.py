@@ -289,7 +289,7 @@ def draw(
             seed_generators(device, Stream.DRAWING, seed, index)
             batch = like[start : start + size]
             x = None
-            for state in walk(system, to_device(batch, device), calls):
+            for state in walk(system, to_device(batch.mark_unpadded(), device), calls):
                 if stopped():
                     return None
                 x = state

@@ -42,6 +42,7 @@ class Batches:
         self.task = task
         self.size = train.batch_size
         self.order = make_order(task, train, seed)
+        self.has_buckets = isinstance(self.order, BucketOrder)
 
         workers = train.workers
         if workers is None:

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -75,12 +74,11 @@ def choose_device(name: str) -> torch.device:
 
 
 def to_device(batch: Clean, device: torch.device) -> Clean:
-    """Copy a batch without waiting for the device; whether it has padding is read before."""
+    """Copy a batch without waiting for the device."""
     if device.type == batch.valid.device.type:
         return batch
     # Only a copy from pinned memory overlaps with computation; a view with strides of 0 cannot be
     # pinned.
-    batch = replace(batch, unpadded=bool(batch.valid.all()))
     if device.type == "cuda":
         batch = batch.apply(lambda value: value.contiguous().pin_memory())
     return batch.to(device, non_blocking=True)
@@ -88,13 +86,14 @@ def to_device(batch: Clean, device: torch.device) -> Clean:
 
 LARGE_MATRIX = {"cpu": 1 << 18, "cuda": 1 << 19}
 """Elements of the largest linear layer from which on bfloat16 is faster. On an H200 the floor-plan model
-of width 256, whose layers have 2^18, takes 1.4 times as long as in tf32, for autocast launches kernels."""
+of width 256 (393,216 elements) takes 43 ms a step in bfloat16, 30 compiled, and 27 in tf32; GET is
+2.8 times as fast in bfloat16."""
 
 
 def choose_precision(
     option: Precision | Literal["auto"], model: nn.Module, device: str
 ) -> Precision:
-    """Return `train.precision`; for "auto" the one that is fastest on the device."""
+    """Return `train.precision`; for "auto" the fastest of those that were measured (float16 was not)."""
     if option != "auto":
         return option
     kind = choose_device(device).type

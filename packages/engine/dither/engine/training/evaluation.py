@@ -174,7 +174,7 @@ def _batches(
             values = clean.x0.where(over(clean.valid, clean.x0), 0)
             if bad := rows_with_nan([values], rows):
                 raise NonFiniteData(split, bad)
-            clean = to_device(clean, device)
+            clean = to_device(clean.mark_unpadded(), device)
             seed_generators(device, Stream.EVALUATION, seed, repeat, start)
             t, noised = system.noise(clean, times[start : rows.stop])
             yield rows, clean, t, noised

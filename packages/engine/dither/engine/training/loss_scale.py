@@ -8,7 +8,7 @@ from torch import Tensor
 
 __all__ = ["LossScale"]
 
-FIRST = 2.0**12
+FIRST = 2.0**8
 """The scale of the first step; that of `torch.amp.GradScaler`, 2^16, is for means instead of sums."""
 INTERVAL = 2000
 """Steps without an overflow after which the scale is doubled."""

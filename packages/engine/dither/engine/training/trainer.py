@@ -49,6 +49,7 @@ class Trainer:
             `pop_metrics`.
         skipped: Steps that were skipped since then, and `skipped_in_row` those up to the newest.
         on_skip: Called with a message for each of them.
+        overflows: Number of steps since then whose gradients exceeded float16.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Trainer:
         self.sums: Float[Tensor, "3"] = torch.zeros(3, dtype=torch.float64)
         self.skipped = 0
         self.skipped_in_row = 0
+        self.overflows = 0
         self.on_skip: Callable[[str], object] = lambda message: None
 
     def advance(self) -> dict[str, Tensor]:
@@ -106,7 +108,12 @@ class Trainer:
 
         # Noise is drawn for the whole batch, so that losses depend neither on accumulation nor on
         # ranks.
-        clean = to_device(self.batches(self.step), self.device)
+        clean = self.batches(self.step)
+        # With buckets some batches have padding and others have none, and a compiled model would
+        # be compiled for both.
+        if not self.batches.has_buckets:
+            clean = clean.mark_unpadded()
+        clean = to_device(clean, self.device)
         batch = self.system.prepare(clean)
         loss_sum, weight = self._backward(batch)
         weight = weight.clamp_min(TINY)
@@ -195,6 +202,7 @@ class Trainer:
                 self.skipped_in_row = 0
                 continue
             if outcome.overflow:
+                self.overflows += 1
                 continue
 
             # If an update made the weights non-finite, the samples are not at fault.
@@ -202,6 +210,8 @@ class Trainer:
             error = NonFinite(step, outcome.loss_sum / outcome.weight, outcome.norm)
             error.later = any(other.applied for other in outcomes[number + 1 :])
             self._diagnose(error)
+            if self.loss_scale is not None:
+                error.add_note("float16 overflows early; train.precision = bfloat16")
             if outcome.stopped:
                 if self.guard.limit:
                     row = f"{self.skipped_in_row + 1} such steps in a row"
@@ -263,9 +273,11 @@ class Trainer:
             metrics["skipped"] = self.skipped
         if self.loss_scale is not None:
             metrics["loss_scale"] = float(self.loss_scale.scale)
+            metrics["overflows"] = self.overflows
         self.sums.zero_()
         self.counted = 0
         self.skipped = 0
+        self.overflows = 0
         return metrics
 
     def state(self, gathered: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -283,6 +295,7 @@ class Trainer:
             "averaged": 0 if self.average is None else int(self.average.updates),
             "skipped": self.skipped,
             "skipped_in_row": self.skipped_in_row,
+            "overflows": self.overflows,
         }
         if self.loss_scale is not None:
             tensors["loss_scale"] = self.loss_scale.scale.clone()
@@ -295,7 +308,7 @@ class Trainer:
         """Restore what `state` returned; ValueError if it belongs to other parameters."""
         rest = dict(tensors)
         self.sums.copy_(rest.pop("sums"))
-        # A run may be resumed in another precision.
+        # Under "auto" another device may have another precision.
         scale = rest.pop("loss_scale", None)
         if self.loss_scale is not None and scale is not None:
             self.loss_scale.scale.copy_(scale)
@@ -310,6 +323,7 @@ class Trainer:
         self.counted = int(plain["counted"])
         self.skipped = int(plain["skipped"])
         self.skipped_in_row = int(plain["skipped_in_row"])
+        self.overflows = int(plain["overflows"])
         self.guard.start(self.skipped_in_row)
         if self.average is not None:
             self.average.updates.fill_(int(plain["averaged"]))

@@ -89,7 +89,6 @@ class TokenProcess(protocols.TokenProcess):
         self.timesteps = timesteps
         self.schedule = timesteps.schedule
         self.table = Constant(prior)
-        self.cumulative = Constant(prior.cumsum(-1))
         self.clean = Constant(clean)
         self.reached = Constant(clean | (prior > 0))
         self._reaches_all = bool((clean | (prior > 0)).all())
@@ -246,9 +245,10 @@ class TokenProcess(protocols.TokenProcess):
         return Noised(x0, State.of(x), noise, target_mask, clean.valid, fixed, prior)
 
     def _draw_prior(self, like: Int[Tensor, "B L"]) -> Int[Tensor, "B L"]:
+        prior = self.prior_probs(like.device)
         if self.absorbing:
-            return self.prior_probs(like.device).argmax(-1).expand(like.shape)
-        return draw_along(self.cumulative.on(like.device), *like.shape)
+            return prior.argmax(-1).expand(like.shape)
+        return draw_along(prior.cumsum(-1), *like.shape)
 
 
 def _uniform(like: Tensor) -> Float[Tensor, "..."]:

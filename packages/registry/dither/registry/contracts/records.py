@@ -71,7 +71,7 @@ class Clean(TensorRecord):
         cond: Conditions by name, each with the batch dimension first.
         goal: Constraints on samples beyond the known values, the same for the whole batch; None for
             none.
-        unpadded: Whether the host knows that all positions are valid.
+        unpadded: Whether the host knows that all positions are valid; False again after `replace`.
     """
 
     x0: Shaped[Tensor, "B L *M"]
@@ -79,7 +79,8 @@ class Clean(TensorRecord):
     known: Bool[Tensor, "B L *M"]
     cond: dict[str, Tensor] = field(default_factory=dict)
     goal: Goal | None = None
-    unpadded: bool = False
+    # `replace` may change `valid`, so that it does not keep the field.
+    unpadded: bool = field(default=False, init=False, compare=False)
 
     @classmethod
     def of(
@@ -102,6 +103,12 @@ class Clean(TensorRecord):
         )
         return cls(x0, valid, known, cond)
 
+    def mark_unpadded(self) -> Clean:
+        """Return the batch with `unpadded` as its values say; reads them."""
+        marked = replace(self)
+        object.__setattr__(marked, "unpadded", bool(self.valid.all()))
+        return marked
+
     @property
     def fixed(self) -> Bool[Tensor, "B L *M"]:
         """True where a process must not change x0: padding and known values."""
@@ -111,11 +118,7 @@ class Clean(TensorRecord):
         """Return positions `start` to `stop` (exclusive) with all conditions and without the goal."""
         part = slice(start, stop)
         return Clean(
-            self.x0[:, part],
-            self.valid[:, part],
-            self.known[:, part],
-            self.cond,
-            unpadded=self.unpadded,
+            self.x0[:, part], self.valid[:, part], self.known[:, part], self.cond
         )
 
 
