@@ -86,7 +86,12 @@ def place_in_outline(placement: Placement, boundary: Boundary) -> Placement:
 
         boxes = max(candidates, key=quality)
     else:
-        boxes = _squeezed(diagram, starts[0], rectangles)
+        boxes = _squeezed(
+            diagram=diagram,
+            start=starts[0],
+            inside=mask_of(boundary),
+            rectangles=rectangles,
+        )
         if placement.exact:
             unmet.append(NOT_INSIDE)
     return Placement.of(diagram, boxes, boundary, tuple(unmet))
@@ -161,7 +166,17 @@ def _filling(
     return candidates
 
 
-def _squeezed(diagram: Diagram, start: Boxes, rectangles: Boxes) -> Boxes:
+def _pulls(boxes: Boxes, inside: Mask) -> list[tuple[int, float, float]]:
+    """Return the walls that face the outline, its place there, and the penalty per pixel."""
+    return [(wall, place, _FILL) for wall, place in _outer_walls(boxes, inside)]
+
+
+def _squeezed(
+    diagram: Diagram,
+    start: Boxes,
+    inside: Mask,
+    rectangles: Boxes,
+) -> Boxes:
     """Return boxes inside the rectangles that show many relations, as none that show all are known."""
     clamped = _clamped(start, rectangles)
     nothing = wall_constraints_of(np.full(len(diagram.relations), NO_EDGE), len(start))
@@ -172,7 +187,12 @@ def _squeezed(diagram: Diagram, start: Boxes, rectangles: Boxes) -> Boxes:
         choices=nothing.choices[:0],
         available=nothing.available[:0],
     ).inside(rectangles)
-    return keep_areas(diagram, clamped, free)
+    return keep_areas(
+        diagram=diagram,
+        boxes=clamped,
+        inside=free,
+        pulls_of=lambda boxes: _pulls(boxes, inside),
+    )
 
 
 def _clamped(boxes: Boxes, rectangles: Boxes) -> Boxes:

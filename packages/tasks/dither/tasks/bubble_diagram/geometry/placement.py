@@ -7,7 +7,7 @@ Letters: R rooms, B bounds, E pairs of rooms.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any
@@ -123,6 +123,10 @@ _Sides = Float[ndarray, "R 2"]
 _Separations = dict[tuple[str, int, int], int]
 """Wall of room u that separates it from room v ("apart"), or that must not protrude beyond v's
 ("within")."""
+
+
+_Pull = tuple[int, float, float]
+"""A wall (4 room + side), its preferred place, and the penalty per pixel."""
 
 
 @dataclass(frozen=True)
@@ -405,7 +409,7 @@ def improve_boxes(
     constraints: WallConstraints,
     boxes: Boxes,
     sides: _Sides,
-    pulls: Iterable[tuple[int, float, float]] = (),
+    pulls: Iterable[_Pull] = (),
     *,
     demand_areas: bool = True,
 ) -> Boxes:
@@ -418,9 +422,7 @@ def improve_boxes(
     separations = choose_separations(boxes, target, {})
     # Relations are hard here, so that doors and areas outweigh everything else.
     program = soft_program(diagram, target, separations, sides, door_penalty=_AREA)
-    for wall, place, penalty in pulls:
-        program.add_soft({wall: 1.0}, place, penalty)
-        program.add_soft({wall: -1.0}, -place, penalty)
+    _pull_walls(program, pulls)
     if diagram.areas is not None and demand_areas:
         _demand_areas(program, diagram, boxes)
     if diagram.edit is not None:
@@ -436,15 +438,23 @@ def improve_boxes(
     return boxes
 
 
+def _pull_walls(program: _WallProgram, pulls: Iterable[_Pull]) -> None:
+    for wall, place, penalty in pulls:
+        program.add_soft({wall: 1.0}, place, penalty)
+        program.add_soft({wall: -1.0}, -place, penalty)
+
+
 def keep_areas(
     diagram: Diagram,
     boxes: Boxes,
     inside: WallConstraints | None = None,
+    pulls_of: Callable[[Boxes], Iterable[_Pull]] | None = None,
 ) -> Boxes:
     """Return boxes with the areas of a diagram, if it has any, and with as many relations as possible.
 
     For diagrams without realisation, whose relations cannot all be kept. The boxes are `inside` the
-    rectangles in which the given ones are.
+    rectangles in which the given ones are, and `pulls_of` boxes move their walls; see
+    `improve_boxes`. Of equal boxes those with the largest floor are returned.
     """
     target = diagram.relations
     candidates = [boxes]
@@ -455,6 +465,8 @@ def keep_areas(
         program = soft_program(diagram, target, separations, sides)
         if diagram.areas is not None:
             _demand_areas(program, diagram, boxes)
+        if pulls_of is not None:
+            _pull_walls(program, pulls_of(boxes))
         hard = None if inside is None else active_bounds(inside, boxes)
         walls = program.solve(hard)
         if walls is None:
@@ -463,11 +475,12 @@ def keep_areas(
             walls = walls - np.tile(walls[:, :2].min(0), 2)
         candidates.append(whole_boxes(walls))
 
-    def violations(boxes: Boxes) -> tuple[float, int]:
+    def violations(boxes: Boxes) -> tuple[float, int, int]:
         error = 0.0
         if diagram.areas is not None:
             error = float(area_errors(diagram, boxes).sum())
-        return error, int((edges_of(boxes) != target).sum())
+        floor = int(room_areas(diagram.types, boxes).sum())
+        return error, int((edges_of(boxes) != target).sum()), -floor
 
     return min(candidates, key=violations)
 
