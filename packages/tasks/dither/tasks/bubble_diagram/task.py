@@ -22,7 +22,7 @@ from dither.registry.contracts.records import Clean, Measured, Noised
 from dither.registry.contracts.spaces import TokenSpace
 
 from ..token_metrics import Accuracy
-from .arrays import Boundaries, Boundary, Numbers
+from .arrays import Boundaries, Boundary, Numbers, Tokens
 from .constraints.guidance import ConstraintGuidance
 from .constraints.table import Constraints
 from .decoded_samples import decode_samples, layout_area_error, read_samples
@@ -410,11 +410,10 @@ class BubbleDiagrams(Task):
     def sample_metrics(self, samples: _Samples, like: Clean) -> dict[str, float]:
         """Return validity levels, and distances to validation plans that meet the constraints.
 
-        Each distance has its noise floor. For modelled doors and areas also `field_metrics` and
-        `layout_area_error`.
+        Each distance has its noise floor. For modelled doors and areas also `field_metrics`, and
+        for the first `DRAWN` samples those of their layouts.
         """
         tokens = samples.cpu().numpy()
-        boundaries = _boundaries_of(like)
         # Graph metrics depend on types and relations only, which come first.
         metrics = self._reference.sample_metrics(tokens[:, : self._base])
         if any(self.modelled.values()) and len(tokens):
@@ -426,30 +425,34 @@ class BubbleDiagrams(Task):
             floor = field_metrics(test[: len(tokens)], valid, self.rooms)
             metrics |= {f"{name}_floor": value for name, value in floor.items()}
 
-        # Placing rooms takes much longer than the other metrics.
-        drawn = tokens[:DRAWN]
-        count = len(drawn)
-        if boundaries is None and not self.modelled["areas"]:
+        return metrics | self._layout_metrics(tokens[:DRAWN], like)
+
+    def _layout_metrics(self, tokens: Tokens, like: Clean) -> dict[str, float]:
+        """Return metrics of the layouts of samples, which take much longer than others."""
+        count = len(tokens)
+        boundaries = _boundaries_of(like)
+        required = boundaries is not None or self.modelled["areas"]
+        if count and not required:
             # Others are no dwellings, and nothing else is measured.
-            drawn = drawn[is_buildable(drawn[:, : self._base], self.rooms)]
-        placed = list(
+            tokens = tokens[is_buildable(tokens[:, : self._base], self.rooms)]
+        samples = list(
             decode_samples(
-                tokens=drawn,
+                tokens=tokens,
                 rooms=self.rooms,
                 boundaries=boundaries,
                 narrow=_narrow(like),
             )
         )
+        metrics: dict[str, float] = {}
         if count:
-            dwellings = sum(sample.level == 6 for sample in placed)
-            metrics["level_6"] = dwellings / count
+            metrics["level_6"] = sum(sample.level == 6 for sample in samples) / count
         if self.modelled["areas"]:
-            metrics |= layout_area_error(placed)
-        placements = [sample.placement for sample in placed if sample.placement]
-        required = [sample.placement for sample in placed if sample.level >= 5]
-        if required and (boundaries is not None or self.modelled["areas"]):
-            met = [not placement.unmet for placement in required if placement]
-            metrics["layout_met"] = float(np.mean(met))
+            metrics |= layout_area_error(samples)
+        buildable = [sample for sample in samples if sample.level >= 5]
+        if buildable and required:
+            unmet = [bool(s.placement and s.placement.unmet) for s in buildable]
+            metrics["layout_met"] = 1 - float(np.mean(unmet))
+        placements = [sample.placement for sample in samples if sample.placement]
         bounded = [placement for placement in placements if placement.outline]
         if bounded:
             metrics["outline_iou"] = float(np.mean([*map(outline_iou, bounded)]))
