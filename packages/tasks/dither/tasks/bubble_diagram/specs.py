@@ -198,6 +198,7 @@ class ProceduralPlans(DataSpec):
         from .data.procedural import make_plans
         from .plans import PlanSplits
 
+        # Held-out plans are drawn first, so that they do not depend on the number of training plans.
         held = self.valid + self.test
         plans = make_plans(
             seed=self.seed,
@@ -245,6 +246,7 @@ class JsonPlans(_HoldOut):
         except Refused as refused:
             for problem in refused.problems:
                 message = problem.message
+                # A misfit has the place of the option; that in the file goes into the message.
                 if problem.origin is not None:
                     place = f"{problem.origin.file}:{problem.origin.line}"
                     message = f"{place}: {message}"

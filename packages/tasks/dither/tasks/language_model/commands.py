@@ -68,6 +68,7 @@ def _add_sampling(app: typer.Typer, engine: Engine) -> None:
         plugins: PluginNames = None,
     ) -> int:
         """Complete a text with gaps: sample given its known tokens."""
+        # The commands of all tasks are registered by every `dither`, which must not import torch.
         from .text_task import require_text
 
         request = SampleRequest(

@@ -96,6 +96,7 @@ class TextTemplates:
         self.length = length
         self.space = space
         self._chat = chat
+        # Any id would do: padding is neither attended to nor predicted.
         self._pad = tokenizer.end or 0
         self.prompt = self._prompt_ids(prompt)
 
@@ -121,6 +122,7 @@ class TextTemplates:
 
     def prompted(self, prompt: str, n: int, seed: int) -> Clean:
         """Return `n` windows that begin with a prompt, in place of that of the experiment."""
+        # A shallow copy, which shares the corpus.
         task = copy(self)
         task.prompt = self._prompt_ids(prompt)
         return task.like(n, seed)

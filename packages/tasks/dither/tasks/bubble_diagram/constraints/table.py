@@ -266,9 +266,11 @@ _AREAS = '"8 to 10 m2", "at least 8 m2" or "at most 10 m2"'
 def read_rules(table: Constraints, slots: int) -> tuple[list[Rule], list[Misfit]]:
     """Return the rules of a table for diagrams with `slots` room slots, and its invalid entries."""
     reader = _Reader(slots)
+    # First, because all other entries may name the groups.
     reader.take_items("groups", table.groups, reader.take_group)
     if table.rooms is not None:
         low, high = reader.bounds(("rooms",), table.rooms)
+        # Bounds that every diagram meets, and those of an invalid entry, need no rule.
         if (low, high) != (0, slots):
             reader.rules.append(Count(("rooms",), ALL, max(low, 1), high))
 
@@ -432,6 +434,7 @@ class _Reader:
             self.reject_type('[i, j, relation] such as [0, 1, "left-of"]', entry, path)
             return
         i, j, names = entry
+        # Names and numbers are both checked, so that all mistakes of an entry are reported.
         relations = self.named(
             path=path,
             names=names,
@@ -444,6 +447,7 @@ class _Reader:
             order = f"the smaller room number comes first, got {i}, {j}"
             self.reject(f"{order}; reverse the relation, too", path)
         elif self.exists(path, i) and self.exists(path, j) and relations:
+            # To forbid a relation is to require one of the others.
             if not allowed:
                 relations = (RELATED | {NO_EDGE}) - relations
             self.rules.append(PairRelation(path, i, j, relations))
@@ -560,6 +564,7 @@ class _Reader:
             number = int(text[2])
             if text[1] == "most":
                 return 0, number
+            # More than there are slots is a contradiction, which is reported with its participants.
             return number, max(number, self.slots)
 
         pair = [value, value] if type(value) is int else value

@@ -246,6 +246,7 @@ def prepare_plans(
     try:
         split = divide(list(first), valid=valid, test=test)
     except Refused as refused:
+        # Why plans were rejected is why there are too few.
         with _rows_of(rejected) as rows:
             message = "\n".join(
                 [refused.problems[0].message, *rows.lines("rejected", _SORTS)]

@@ -171,6 +171,7 @@ def trajectory_pictures(
     if not placements:
         return
     numbers = [sample.number for sample in decoded if sample.placement]
+    # Cells show rooms and relations, which come before the tokens of doors and areas.
     path = path[:, numbers, : rooms * (rooms + 1) // 2]
     pages = [_draw_stages(path, placements), *draw_frames(path, placements)]
     stages, *images = svg.to_pngs(pages)

@@ -133,6 +133,7 @@ class Characters(Tokenizer):
 
     def encode(self, text: str) -> Ids:
         points = _code_points(text)
+        # A character that is not in the alphabet gets the place of the next larger one.
         ids = np.minimum(np.searchsorted(self._points, points), len(self._points) - 1)
         return np.where(self._points[ids] == points, ids, len(self._points))
 
@@ -184,6 +185,7 @@ class Ended(Tokenizer):
 
     def decode(self, ids: Ids) -> str:
         ids = np.asarray(ids)
+        # The inner tokenizer does not have the end id, so it decodes the ids between two ends.
         texts = []
         start = 0
         for end in [*np.flatnonzero(ids == self.end).tolist(), len(ids)]:
