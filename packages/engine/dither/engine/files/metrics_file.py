@@ -84,6 +84,7 @@ class MetricsFile:
             os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0),
             0o666,
         )
+        # A resumed run writes the lines after its checkpoint again, so the old ones are dropped.
         limit = math.inf if offset is None else offset
         size = 0
         self.position = 0
@@ -113,6 +114,7 @@ class MetricsFile:
 
     def _flush(self) -> None:
         reason = "no space left"
+        # A full disk may take a part of a line; the rest is tried again with the next line.
         try:
             self._held = self._held[os.write(self._file, self._held) :]
         except OSError as error:
@@ -163,6 +165,7 @@ def as_json(values: Any, indent: int | None = None) -> str:
 
 def from_json(text: str) -> Any:
     """Parse JSON; large integers become floats, beyond their range inf."""
+    # `int` takes quadratic time and refuses more than 4,300 digits.
     return json.loads(
         text,
         parse_int=lambda digits: int(digits) if len(digits) < DIGITS else float(digits),
@@ -272,6 +275,7 @@ def leaders(
     if better is None or not rivals or not math.isfinite(model):
         return set()
     best = (min if better == "lower" else max)(rivals, key=lambda name: rivals[name])
+    # The interval of the difference, where there is one: much of the noise of both is shared.
     margin = metrics.get(metric + INTERVAL, 0.0)
     for key in (f"{kind} {metric}/{best}", f"{metric}/{best}"):
         margin = baselines.get(key + LEAD + INTERVAL, margin)

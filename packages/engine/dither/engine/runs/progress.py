@@ -86,6 +86,7 @@ class Screen(Console):
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
+        # Python flushes the stream when it exits, which would fail again.
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, (sys.stderr if self.stderr else sys.stdout).fileno())
         os.close(null)
@@ -158,6 +159,7 @@ def show_metrics(
     All are printed unless `only` names some, and then also the baselines of other metrics.
     """
     page = table("metric", "model", "baselines", right=["model"])
+    # Long lists of baselines are wrapped instead.
     for column in page.columns[:2]:
         column.no_wrap = True
     shown: dict[str, None] = {}

@@ -330,6 +330,7 @@ class SystemModel:
         if process.fixed_time is not None:
             time = process.fixed_time
         t = torch.full((len(clean.valid),), time, device=device)
+        # A prediction must not change the random numbers that the caller draws later.
         with preserved_generators(device):
             seed_generators(device, Stream.DRAWING, self.seed)
             return clean, process.prior(clean), t

@@ -83,6 +83,7 @@ class TrajectoryRecorder:
     def __call__(self, state: Shaped[Tensor, "N L *M"]) -> None:
         if len(self.rows) >= self.most:
             return
+        # A copy, because samplers may change their state in place.
         newest = state[: self.most].to("cpu", copy=True)
         self._states.append((self._seen, newest))
         self._thin_out(newest.nbytes)
@@ -218,6 +219,7 @@ def draw_accepted(
         if not len(rows):
             break
         batch = like.apply(lambda value, rows=rows: value[rows.to(value.device)])  # type: ignore[misc]
+        # The first round has the draws of a run without a goal.
         new = draw(
             system,
             batch,
@@ -234,6 +236,7 @@ def draw_accepted(
         met = torch.stack(
             [torch.ones(len(new), dtype=torch.bool), *satisfied.values()]
         ).all(0)
+        # Later rounds contain only samples that failed before.
         if not round_:
             shares = {
                 "satisfied": met,
@@ -312,6 +315,7 @@ def write_samples(drawing: SampleSet, folder: Path) -> list[Path]:
         disk_errors(folder / "samples.safetensors"),
         atomic_write(folder / "samples.safetensors") as beside,
     ):
+        # safetensors refuses views and tensors that share memory.
         save_file(
             {name: tensor.contiguous().clone() for name, tensor in tensors.items()},
             beside,
