@@ -247,6 +247,14 @@ RULES = [
 ]
 
 
+@pytest.fixture(params=["tokens", pytest.param("drawn", marks=pytest.mark.slow)])
+def areas_of(request, monkeypatch):
+    """Areas as the tokens say, or also as they are drawn: every sample is then laid out."""
+    if request.param == "tokens":
+        monkeypatch.setattr(ConstraintGuidance, "_check_drawn", lambda *_, **__: None)
+
+
+@pytest.mark.usefixtures("areas_of")
 @pytest.mark.parametrize(
     "rule", [*RULES, Reachable(("i",))], ids=lambda rule: rule.path[0]
 )
@@ -290,6 +298,7 @@ def test_probabilities_equal_enumeration(rule):
         assert torch.equal(found.exp(), met.double())
 
 
+@pytest.mark.usefixtures("areas_of")
 def test_feasible_agrees_with_enumeration():
     types = [RoomType((str(room),), room, frozenset(SOME["types"])) for room in (0, 1)]
     limits = [Area(("x",), None, frozenset(SOME["types"]), 6, 10)]
