@@ -20,6 +20,7 @@ SLOW_CASES = {
     "sampler:blocks-samples_exact_distribution_with_any_options",
     "sampler:euler-samples_exact_distribution",
     "sampler:particle-gibbs-ends_clean",
+    "sampler:particle-gibbs-fixed_untouched",
     "sampler:particle-gibbs-samples_exact_distribution",
     "sampler:particle-gibbs-seeded",
     "sampler:particle-gibbs-truth_unseen",

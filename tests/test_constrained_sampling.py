@@ -86,11 +86,14 @@ def test_a_file_of_constraints_takes_the_place_of_those_of_the_run(
             ],
             marks=pytest.mark.slow,
         ),
-        [
-            "process={use='marginal', schedule='log-linear'}",
-            "loss='flow-kl'",
-            "sampler={use='ancestral', steps=3}",
-        ],
+        pytest.param(
+            [
+                "process={use='marginal', schedule='log-linear'}",
+                "loss='flow-kl'",
+                "sampler={use='ancestral', steps=3}",
+            ],
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             [
                 "process={use='hybrid', schedule='log-linear'}",
@@ -186,6 +189,7 @@ def test_a_plan_is_edited(run, tmp_path, capsys):
     assert main(["edit", str(run), "--keep", "0", "--out", str(tmp_path / "none")]) == 2
 
 
+@pytest.mark.slow
 def test_samples_that_can_be_built_may_be_asked_for(sample, capsys):
     """The model has learnt nothing; what is led to, and what is rejected, makes all the difference."""
     constraints = """

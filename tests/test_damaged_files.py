@@ -22,7 +22,7 @@ from dither.registry.plugins.manager import load_plugins
 
 ROOT = Path(__file__).parents[1] / "experiments"
 FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.toml"))
-EXAMPLES = (200, 3200, 3200, 3200)
+EXAMPLES = (100, 3200, 3200, 3200)
 """In each test; the large ones are slow."""
 MILLISECONDS = 10
 """Far above what one file takes, because the machine may be busy with other tests."""

@@ -198,8 +198,8 @@ FEW_SEQUENCES = {
     ("name", "overrides"),
     [
         ("language_model/quick", TEXT),
-        ("bubble_diagram/quick", FEW_PLANS),
-        ("dna_sequence/quick", FEW_SEQUENCES),
+        pytest.param("bubble_diagram/quick", FEW_PLANS, marks=pytest.mark.slow),
+        pytest.param("dna_sequence/quick", FEW_SEQUENCES, marks=pytest.mark.slow),
     ],
 )
 def test_a_loss_that_is_no_bound_has_no_likelihoods(name, overrides, tmp_path, capsys):

@@ -175,7 +175,15 @@ TRIANGLE = [(20, 20), (230, 20), (20, 230)]
 CORRIDOR = [(0, 0), (170, 0), (170, 31), (31, 31), (31, 170), (0, 170)]
 
 
-@pytest.mark.parametrize("outline", [L_SHAPE, U_SHAPE, TRIANGLE, CORRIDOR])
+@pytest.mark.parametrize(
+    "outline",
+    [
+        pytest.param(L_SHAPE, marks=pytest.mark.slow),
+        pytest.param(U_SHAPE, marks=pytest.mark.slow),
+        pytest.param(TRIANGLE, marks=pytest.mark.slow),
+        CORRIDOR,
+    ],
+)
 def test_no_room_is_outside_its_outline(outline):
     """Neither in plans that can be realised, nor where relations contradict each other."""
     boundary = np.array(pack_boundary(outline))

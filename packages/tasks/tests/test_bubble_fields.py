@@ -354,6 +354,7 @@ def test_drawn_areas_are_those_of_the_tokens():
         assert ((drawn <= high) | (high >= AREAS[-1])).all()
 
 
+@pytest.mark.slow
 def test_areas_that_cannot_be_drawn_are_not_satisfied():
     rule = Area(("areas", "LivingRoom"), None, frozenset({LIVING}), 20.0, 90.0)
     goal = ConstraintGuidance([rule], 8, areas=True)
@@ -371,6 +372,7 @@ def test_areas_that_cannot_be_drawn_are_not_satisfied():
         assert sample.placement.unmet
 
 
+@pytest.mark.slow
 def test_samples_are_laid_out_and_exported_with_their_doors_and_areas(tmp_path):
     """Doors are those of the tokens in plans and files; nearly all boxes have the areas of the tokens."""
     tokens = PLANS[:6].tokens(8, doors=True, areas=True)
