@@ -8,6 +8,7 @@ import torch
 
 from dither.core_blocks.specs import DenoiserModel
 from dither.engine import Diffusion, System, load_experiment
+from dither.engine.runs.api import load as load_system
 from dither.engine.sampling.session import draw
 from dither.engine.training.diffusion import random_known
 from dither.losses.tokens import score_entropy
@@ -179,6 +180,18 @@ def test_a_prompt_takes_an_exact_sampler_and_says_its_cost(
     kept = cli(*prompt, "sampler.steps=4", "--out", str(tmp_path / "kept")).out
     assert "instead of" not in kept
     assert "biased" in kept
+    # Options that the exact sampler has stay; with a temperature it cannot be used.
+    system = load_system(run)
+    exact, _ = system.for_known_tokens(keep_sampler=False)
+    assert (exact.experiment.sampler.name, exact.experiment.sampler.steps) == (
+        "particle-gibbs",
+        3,
+    )
+    warm, _ = system.experiment.changed({"sampler": {"temperature": 0.5}}, None)
+    system.experiment = warm
+    same, lines = system.for_known_tokens(keep_sampler=False)
+    assert same is system
+    assert "biased" in lines[0]
     # Without a prompt nothing is said.
     assert "particle-gibbs" not in cli("sample", str(run), "-n", "1").out
 

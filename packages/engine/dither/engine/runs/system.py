@@ -6,7 +6,7 @@ Letters: B batch, N samples, L length, M features, D width.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -125,27 +125,23 @@ class System(Diffusion):
             return self, []
         biased = [f"{misfit.message}; {misfit.help}" for misfit in misfits]
         catalog = self.catalog or default_catalog()
-        specs: list[Any] = [
+        found: list[Any] = [
             catalog.find("sampler", name).spec for name in catalog.names("sampler")
         ]
-        exact = [spec.name for spec in specs if spec.corrects_known]
-        if keep_sampler or not exact:
+        specs = [spec for spec in found if spec.corrects_known]
+        if keep_sampler:
             return self, biased
 
-        # With as many steps, if the sampler has them.
-        before = experiment.sampler
-        steps = before.model_dump().get("steps")
-        try:
-            system = self._with_sampler(exact[0], steps)
-        except Refused:
-            return self, biased
-        sampler = system._experiment().sampler
-        line = (
-            f'sampler "{sampler.name}" instead of "{before.name}", which is biased given known tokens '
-            f'under process "{experiment.process.name}": {sampler.known_cost()} times the model calls; '
-            f"--set sampler.use={before.name} keeps it"
-        )
-        return system, [line]
+        # The first one that fits, with the options that it shares with the sampler of the file.
+        before = experiment.sampler.model_dump(exclude={"use"}, exclude_unset=True)
+        for spec in specs:
+            options = {k: v for k, v in before.items() if k in spec.model_fields}
+            try:
+                system = self._with_sampler({"use": spec.name, **options}, None)
+            except Refused:
+                continue
+            return system, [_replacement(self, system, set(before) - set(options))]
+        return self, biased
 
     def label_ids(self, labels: Labels, n: int) -> dict[str, Int[Tensor, " N"]]:
         """Return labels of n samples as integers by condition; Refused for unknown ones."""
@@ -334,3 +330,17 @@ class SystemModel:
         with preserved_generators(device):
             seed_generators(device, Stream.DRAWING, self.seed)
             return clean, process.prior(clean), t
+
+
+def _replacement(before: System, after: System, dropped: Collection[str]) -> str:
+    """Return what to tell the user about another sampler for known tokens."""
+    experiment = before._experiment()
+    name = experiment.sampler.name
+    sampler = after._experiment().sampler
+    line = (
+        f'sampler "{sampler.name}" instead of "{name}", which is biased given known tokens '
+        f'under process "{experiment.process.name}": {sampler.known_cost()} times the model calls'
+    )
+    if dropped:
+        line += f", without {', '.join(sorted(dropped))}"
+    return f"{line}; --set sampler.use={name} keeps it"
