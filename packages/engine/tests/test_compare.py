@@ -284,6 +284,41 @@ def test_a_dry_run_lists_the_arms(experiment_file, tmp_path, capfd):
     assert main(["compare", str(tmp_path), "--seeds", "3"]) == 2
 
 
+def test_an_unknown_metric_is_refused_after_the_runs(experiment_file, tmp_path, capfd):
+    words = ["compare", str(experiment_file), "--over", f"{LR}=0.02,0.1"]
+    words += [
+        "--seeds",
+        "1",
+        "--set",
+        "train.steps=1",
+        "--runs",
+        str(tmp_path / "runs"),
+    ]
+    assert main([*words, "--metric", "valid/los"]) == 2
+    (path,) = (tmp_path / "runs").glob("compare-*")
+    output = capfd.readouterr()
+    shown = "".join((output.out + output.err).split())
+    assert 'didyoumean"valid/loss"' in shown
+    assert "".join(f"dither compare {path} --metric NAME".split()) in shown
+    assert main(["compare", str(path), "--metric", "valid/loss"]) == 0
+    for option in (["--metric", "valid/loss"], ["--against", "x"], ["--json"]):
+        assert main(["compare", "--resume", str(path), *option]) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [({"metric": "foo"}, "invalid-value"), ({"seeds": 0}, "out-of-range")],
+)
+def test_wrong_options_of_a_comparison_are_refused(
+    experiment_file, tmp_path, options, code
+):
+    def work():
+        over = {LR: [0.02, 0.1]}
+        dither.compare(experiment_file, over, runs=tmp_path / "runs", **options)
+
+    assert codes(work) == {code}
+
+
 def test_the_name_of_a_point_with_weights_is_not_a_path(tmp_path):
     for name in ("../x", "..", "/x", ""):
         (tmp_path / "weights.json").write_text(json.dumps({"point": name}))

@@ -83,7 +83,7 @@ def compare(
     The difference of an arm to the reference is better or worse if its p-value over seeds and
     samples, after Holm's correction, is at most 5 %.
     """
-    from dither.registry.config.errors import Refused
+    from dither.registry.config.errors import Problem, Refused
     from dither.registry.files.lookup import is_folder
 
     from ..reports.comparison_page import write_comparison_page
@@ -113,6 +113,10 @@ def compare(
         message = "--over, --arm, --seeds, --set and --unset require an experiment file"
         raise Refused(message, code="usage")
     if resume is not None:
+        if as_json or any((metric, against, out)):
+            message = "--metric, --against, --json and --out have no effect on --resume"
+            hint = f"dither compare {resume} --metric NAME"
+            raise Refused(Problem(message, help=hint, code="usage"))
         return start_comparison(open_comparison(resume), settings)
     assert targets
     _show(targets, metric, against, out, as_json)

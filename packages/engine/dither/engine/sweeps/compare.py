@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
@@ -135,8 +136,9 @@ def prepare_comparison(
     )
     for layer in layers:
         document.merge(layer)
+    for key, value in options.items():
+        document.merge(Layer(f"--{key} {value}"[:100], {"compare": {key: value}}))
     compare = compare_of(document)
-    compare = compare.model_copy(update=dict(options))
     valid, rejected = read_arms(document, plugins, compare)
     names = [arm.name for arm, _ in valid]
     if compare.against is not None:
@@ -156,8 +158,30 @@ def prepare_comparison(
 
 
 def start_comparison(sweep: SweepDirectory, settings: Settings) -> int:
-    """Run the unfinished points of a comparison, and show the table; return the exit code of a sweep."""
-    return run_sweep(sweep, replace(settings, show=_show), Screen())
+    """Run the unfinished points of a comparison, and show the table; return the exit code of a sweep.
+
+    Raises:
+        Refused: The metric is unknown (`unknown-metric`); the runs have ended.
+    """
+    screen = Screen()
+    refusals: list[Refused] = []
+
+    def show(sweep: SweepDirectory, console: Console) -> None:
+        try:
+            show_comparison(console, read_comparison(sweep))
+        except Refused as refused:
+            # This must not hide how the points ended.
+            refusals.append(refused)
+
+    code = run_sweep(sweep, replace(settings, show=show), screen)
+    for refused in refusals:
+        problem = refused.problems[0]
+        if problem.code != "not-comparable":
+            command = f"dither compare {quote(str(sweep.path))} --metric NAME"
+            lines = [line for line in (problem.help, command) if line]
+            raise Refused(replace(problem, help="\n".join(lines)))
+        say(screen, problem.message, "yellow")
+    return code
 
 
 def _add_points(
@@ -210,14 +234,6 @@ def open_comparison(path: Path) -> SweepDirectory:
         message = f"{path} is a sweep, not a comparison"
         raise Refused(Problem(message, help="dither sweep --resume", code="not-a-run"))
     return sweep
-
-
-def _show(sweep: SweepDirectory, console: Console) -> None:
-    try:
-        show_comparison(console, read_comparison(sweep))
-    except Refused as refused:
-        # Nothing is finished yet: this must not hide how the points ended.
-        say(console, refused.problems[0].message, "yellow")
 
 
 def is_comparison(path: Path) -> bool:
