@@ -20,7 +20,9 @@ from dither.engine.reports.svg import forest
 from dither.engine.runs.measure_run import measure_run
 from dither.engine.sweeps import compare as comparing
 from dither.engine.sweeps.arms import arm_layers, compare_of, read_arms, training_key
+from dither.engine.sweeps.comparison import ArmRuns, compare_arms
 from dither.engine.sweeps.directory import PointFolder
+from dither.engine.sweeps.finished_runs import FinishedRun
 from dither.registry.config.errors import Refused
 
 LR = "train.optimizer.lr"
@@ -260,6 +262,31 @@ def test_runs_that_cannot_be_compared_are_refused(runs, start, tmp_path):
     assert codes(lambda: dither.compare([first, tmp_path])) == {"not-a-run"}
     (first / "summary.json").unlink()
     assert codes(lambda: dither.compare([first, runs[0.1, 3]])) == {"not-comparable"}
+
+
+def test_numbers_of_samples_are_checked_though_a_file_is_missing(runs, start):
+    first = runs[0.02, 3]
+    per_sample_file(first, "valid").unlink()
+    # Their number is not an option of the experiment.
+    other = start("evaluate.samples=5", "train.steps=1")[1]
+    third = start("evaluate.samples=7", "train.steps=1")[1]
+    assert codes(lambda: dither.compare([first, other, third])) == {"not-comparable"}
+
+
+def test_a_link_to_a_run_is_that_run(runs, tmp_path):
+    link = tmp_path / "latest"
+    link.symlink_to(runs[0.02, 3])
+    table = dither.compare([*runs.values(), link])
+    assert [len(row.runs) for row in table.rows] == [2, 2]
+
+
+def test_the_reference_of_a_failed_first_arm_is_noted(runs):
+    finished = FinishedRun.read(runs[0.1, 3])
+    arms = [ArmRuns("a", {}, 1, {}), ArmRuns("b", {}, 1, {3: finished})]
+    table = compare_arms(arms)
+    assert table.rows[0].name == "b"
+    assert table.notes[0].startswith("a has no finished run")
+    assert table.notes[0].endswith("the reference is b")
 
 
 def test_a_forest_plot_has_an_interval_for_each_arm():

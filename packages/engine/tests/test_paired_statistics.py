@@ -108,13 +108,31 @@ def test_equal_runs_and_deterministic_ones():
     values = Scores(np.array([1.0, 2.0, 3.0]))
     same = compare_scores(values, values)
     assert (same.difference, same.p) == (0.0, 1.0)
-    shifted = compare_scores(Scores(values.values + 1), values)
-    assert shifted.p < 1e-9
+    (judged,) = judge([same], "lower")
+    assert (judged.verdict, judged.more_seeds) == ("not distinguishable", None)
+    # A constant difference says nothing of other seeds.
+    for shift in (1, 0.1):
+        shifted = compare_scores(Scores(values.values + shift), values)
+        assert math.isnan(shifted.p)
+        assert math.isnan(shifted.low)
+        (judged,) = judge([shifted], "higher")
+        assert (judged.verdict, judged.more_seeds) == ("seeds unknown", None)
     rounded = compare_scores(Scores(values.values * (1 + 1e-8)), values)
     assert (rounded.difference, rounded.p) == (0.0, 1.0)
-    (judged,) = judge([shifted], "higher")
+    almost = compare_scores(Scores(np.array([2.0, 3.0001, 4.0])), values)
+    (judged,) = judge([almost], "higher")
     assert (judged.verdict, judged.more_seeds) == ("better", 0)
-    assert judge([shifted], None)[0].verdict == "higher"
+    assert judge([almost], None)[0].verdict == "higher"
+
+
+def test_false_verdicts_of_a_discrete_metric_of_two_seeds():
+    rng = np.random.default_rng(8)
+    found = 0
+    for _ in range(2000):
+        first, second = rng.binomial(10, 0.3, size=(2, 2)) / 10
+        effect = compare_scores(Scores(first), Scores(second))
+        found += judge([effect], "lower")[0].verdict in ("better", "worse")
+    assert found / 2000 <= 0.06
 
 
 def test_about_n_more_seeds_would_do():

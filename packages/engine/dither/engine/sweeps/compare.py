@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from ..runs.signals import STOPPED
 from .arms import Arm, Rejected, compare_of, read_arms, require_arm, training_key
 from .comparison import ArmRuns, Comparison, compare_arms, show_comparison
 from .directory import MARK, WEIGHTS_OF, PointFolder, SweepDirectory, write_json
-from .finished_runs import FinishedRun, held_out_difference
+from .finished_runs import FinishedRun, held_out_difference, most_complete
 from .launch import Settings, run_sweep
 from .points import format_value, short_keys
 
@@ -289,7 +290,11 @@ def compare_runs(
     """
     groups: dict[str, dict[str, Any]] = {}
     members: dict[str, list[Path]] = {}
-    for path in dict.fromkeys(paths):
+    # runs/latest is a link to a run.
+    unique: dict[str, Path] = {}
+    for path in paths:
+        unique.setdefault(os.path.realpath(path), path)
+    for path in unique.values():
         tree = flat(Document.read(resolved_file(path)).tree)
         options = {
             key: value
@@ -351,8 +356,9 @@ def _arm_names(groups: Sequence[Mapping[str, Any]], paths: Sequence[Path]) -> li
 
 def _require_same_samples(arms: Sequence[ArmRuns]) -> None:
     runs = [run for arm in arms for run in arm.runs.values()]
-    for run in runs[1:]:
-        reason = held_out_difference(runs[0], run)
+    complete = most_complete(runs)
+    for run in runs:
+        reason = held_out_difference(complete, run)
         if reason:
-            message = f"{runs[0].path} and {run.path} were evaluated on other samples"
+            message = f"{complete.path} and {run.path} were evaluated on other samples"
             raise Refused(f"{message}: {reason}", code="not-comparable")

@@ -23,6 +23,7 @@ from .finished_runs import (
     choose_metric,
     direction_of,
     held_out_difference,
+    most_complete,
     same_objective,
 )
 from .paired_statistics import Effect, Scores, compare_scores, judge
@@ -144,8 +145,13 @@ def compare_arms(
         raise Refused(message, code="not-comparable")
     reference = next((arm for arm in arms if arm.name == against), measured[0])
     others = [arm for arm in arms if arm is not reference]
+    substitution = []
+    if against is None and reference is not arms[0]:
+        message = f"{arms[0].name} has no finished run with a finite {metric}"
+        substitution.append(f"{message}: the reference is {reference.name}")
 
-    reasons = [held_out_difference(finished[0], run) for run in finished[1:]]
+    complete = most_complete(finished)
+    reasons = [held_out_difference(complete, run) for run in finished]
     differ = next(filter(None, reasons), "")
     better = direction_of(metric, finished[0].summary)
     effects = _effects(others, reference, metric, paired=not differ)
@@ -162,7 +168,11 @@ def compare_arms(
             effect=judged.get(arm.name),
         )
         rows.append(row)
-    notes = [*_notes(rows, metric, differ), *_notes_of_metric(arms, metric)]
+    notes = [
+        *substitution,
+        *_notes(rows, metric, differ),
+        *_notes_of_metric(arms, metric),
+    ]
     return Comparison(metric, better, rows, notes)
 
 
@@ -246,13 +256,24 @@ def _notes(rows: Sequence[Row], metric: str, differ: str) -> Iterator[str]:
     if unfinished:
         yield f"no run is finished and has a finite {metric}: {'; '.join(unfinished)}"
     for row in measured:
-        more = None if row.effect is None else row.effect.more_seeds
-        if more:
-            yield f"{row.name}: about {more:,} more seeds would do for a verdict"
+        if row.effect is not None:
+            yield from _notes_of_effect(row.name, row.effect)
         seeds = len(row.scores.values)
         if seeds < row.planned:
             counted = f"{seeds} of {row.planned} runs count"
             yield f"{row.name}: only {counted}: finished ones with a finite {metric}"
+
+
+def _notes_of_effect(name: str, effect: Effect) -> Iterator[str]:
+    """Yield what would give a verdict."""
+    more = effect.more_seeds
+    if more:
+        seeds = "seed" if more == 1 else "seeds"
+        yield f"{name}: about {more:,} more {seeds} would do for a verdict"
+    if effect.seed_variance == 0 and effect.difference == 0:
+        yield f"{name}: equal in every run"
+    if effect.seeds > 1 and math.isnan(effect.p):
+        yield f"{name}: no variance seen: more seeds are needed"
 
 
 def _notes_of_metric(arms: Sequence[ArmRuns], metric: str) -> Iterator[str]:

@@ -28,6 +28,7 @@ __all__ = [
     "choose_metric",
     "direction_of",
     "held_out_difference",
+    "most_complete",
     "same_objective",
 ]
 
@@ -174,6 +175,11 @@ def direction_of(metric: str, summary: Mapping[str, Any]) -> str | None:
 def same_objective(runs: Sequence[FinishedRun]) -> bool:
     """Return whether `valid/loss` is the same function for all runs."""
     return all(run.objective == runs[0].objective for run in runs)
+
+
+def most_complete(runs: Sequence[FinishedRun]) -> FinishedRun:
+    """Return a run with values per sample, whose number others must have; or else the first."""
+    return next((run for run in runs if run.per_sample), runs[0])
 
 
 def held_out_difference(first: FinishedRun, second: FinishedRun) -> str:

@@ -81,11 +81,12 @@ class Effect:
 
     Attributes:
         difference: Metric of the arm minus that of the reference.
-        p: Two-sided p-value, NaN for one seed; `judge` corrects it for the number of arms.
-        verdict: "better", "worse", "not distinguishable", or "seeds unknown" for one seed; "lower"
+        p: Two-sided p-value; `judge` corrects it for the number of arms. NaN for one seed, and for
+            a difference without variance.
+        verdict: "better", "worse", "not distinguishable", or "seeds unknown" if p is NaN; "lower"
             or "higher" if it is unknown which of them is better.
         more_seeds: Further seeds that would do for a verdict if the difference is as estimated; 0
-            if there is a verdict, None if `MAX_SEEDS` would not do.
+            if there is a verdict, None if `MAX_SEEDS` would not do or it is unknown.
         seed_variance: Of the difference of one seed.
         sample_variance: Of the difference by samples, whatever the number of seeds.
     """
@@ -117,11 +118,18 @@ def compare_scores(arm: Scores, reference: Scores) -> Effect:
     of_seeds = math.nan
     if seeds > 1:
         of_seeds = float(differences.var(ddof=1))
+        # Equal differences of decimals, too, differ in their last digits.
+        if np.ptp(differences) <= ROUNDING * scale.max():
+            of_seeds = 0.0
         parts.append((of_seeds / seeds, seeds - 1))
     half = _half_width(LEVEL, parts)
     p = math.nan
     if seeds > 1:
         p = _p_value(abs(difference), parts)
+    # Few runs of a discrete metric often differ by the same number: this says nothing of others.
+    if difference and of_seeds == of_samples == 0:
+        half = math.nan
+        p = math.nan
     return Effect(
         difference=difference,
         low=difference - half,
@@ -187,7 +195,7 @@ def judge(effects: Sequence[Effect], better: str | None) -> list[Effect]:
     """
     judged = []
     for effect, p in zip(effects, holm([effect.p for effect in effects]), strict=True):
-        if effect.seeds == 1:
+        if math.isnan(effect.p):
             judged.append(replace(effect, verdict="seeds unknown"))
             continue
         verdict = "not distinguishable"
@@ -218,6 +226,8 @@ def _more_seeds(effect: Effect, arms: int) -> int | None:
     """Return the further seeds with which a difference as estimated has power `POWER`."""
     from scipy import stats
 
+    if effect.difference == 0:
+        return None
     seeds = np.arange(effect.seeds + 1, MAX_SEEDS + 1)
     errors = np.sqrt(effect.seed_variance / seeds + effect.sample_variance)
     level = stats.t.ppf(1 - LEVEL / 2 / arms, seeds - 1)
