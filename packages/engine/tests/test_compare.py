@@ -130,6 +130,11 @@ def test_incompatible_arms_are_left_out_with_the_reason(read):
         ([f"{LR}=*"], [], "unknown-value"),
         ([f"{LR}=[]"], [], "wrong-type"),
         ([f"{LR}=0.1,0.1"], [], "duplicate"),
+        ([f"{LR}=0.1,0.10"], [], "duplicate"),
+        ([f"{LR}=0.1,0.2", f"{LR}=0.3"], [], "duplicate"),
+        ([], ["a: train.steps=3", "a: model.width=16"], "duplicate"),
+        ([f"{LR}=0.1,0.2"], [f"a: {LR}=0.1"], "duplicate"),
+        (["sampler.steps=1,2", "sample.count=0"], [], "no-effect"),
         ([f"{LR}=0.1"], [], "misfit"),
         ([], ["train.steps=3"], "usage"),
         ([], [], "missing-key"),
@@ -137,6 +142,37 @@ def test_incompatible_arms_are_left_out_with_the_reason(read):
 )
 def test_mistakes_are_refused_before_anything_runs(read, over, named, code):
     assert code in codes(lambda: read(over, named))
+
+
+def test_the_command_line_replaces_an_axis_or_arm_of_the_file(read):
+    text = f"""
+        [compare]
+        over.{LR} = [0.02, 0.1]
+        [compare.arms.wide]
+        model.width = 16
+        """
+    arms, _ = read([f"{LR}=0.3,0.4"], ["wide: model.width=24"], text)
+    assert [arm.name for arm, _ in arms] == ["lr=0.3", "lr=0.4", "wide"]
+    assert arms[-1][1].experiment.model.width == 24
+    assert list(arms[-1][0].by_key) == ["model.width"]
+
+
+def test_an_axis_that_a_file_gives_twice_is_refused(read):
+    text = f'[compare.over]\n"{LR}" = [0.1, 0.2]\n{LR} = [0.3]\n'
+    assert codes(lambda: read(text=text)) == {"duplicate"}
+
+
+def test_commas_and_blanks_in_quotes_and_brackets_separate_nothing():
+    over = ['sampler={ use = "a", steps = 7 },b', "x=[1, 2],[3]", "y='p,q',r"]
+    named = ["few: s={ use = 'a b',  n = [1, 2] } t=1", "odd: s='"]
+    trees = [layer.tree["compare"] for layer in arm_layers(over, named)]
+    assert [tree.get("over") for tree in trees[:3]] == [
+        {"sampler": [{"use": "a", "steps": 7}, "b"]},
+        {"x": [[1, 2], [3]]},
+        {"y": ["p,q", "r"]},
+    ]
+    assert trees[3]["arms"]["few"] == {"s.use": "a b", "s.n": [1, 2], "t": 1}
+    assert trees[4]["arms"]["odd"] == {"s": "'"}
 
 
 # values per sample

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import shlex
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -51,6 +51,10 @@ MISTAKES = frozenset(
     }
 )
 """Codes of problems that are mistakes of the user, not incompatible components."""
+STRING_OR_CHARACTER = re.compile(
+    r"""  "(?:[^"\\]|\\.)*+" | '[^']*+' | .  """, re.DOTALL | re.VERBOSE
+)
+NESTING = {"[": 1, "{": 1, "]": -1, "}": -1}
 UNTRAINED = ("name", "sampler", "sample", "tracking", "sweep", "compare")
 """Tables that have no effect on the weights."""
 Value = tuple[Path, Any, Path | None]
@@ -93,10 +97,23 @@ class Rejected:
 
 
 def arm_layers(over: Iterable[str], arms: Iterable[str]) -> Iterator[Layer]:
-    """Yield `[compare]` tables of axes `key=a,b` of --over, and arms `name: key=value ...` of --arm."""
+    """Yield `[compare]` tables of axes `key=a,b` of --over, and arms `name: key=value ...` of --arm.
+
+    Raises:
+        Refused: A text is malformed (`usage`), or a key or name is given twice (`duplicate`).
+    """
+    given_before: dict[str, str] = {}
+
+    def require_new(key: str, text: str) -> None:
+        if key in given_before:
+            message = f"{key} is given twice: {given_before[key]}; {text}"
+            raise Refused(message[:500], code="duplicate")
+        given_before[key] = text
+
     for text in over:
         given = text.partition("=")[2]
         for path, (_, values) in iter_keys(Layer.override(text).tree, ()):
+            require_new(f"--over {dotted(path)}", text)
             tree = {dotted(path): _axis(given, values)}
             yield Layer(f"--over {text}"[:100], {"compare": {"over": tree}})
     for text in arms:
@@ -104,8 +121,9 @@ def arm_layers(over: Iterable[str], arms: Iterable[str]) -> Iterator[Layer]:
         if not colon or not name.strip() or "=" in name:
             message = f'--arm: expected "name: key=value ...", got "{text[:100]}"'
             raise Refused(message, code="usage")
+        require_new(f"--arm {name.strip()}", text)
         changes: dict[str, Any] = {}
-        for word in shlex.split(words, posix=False):
+        for word in filter(None, _split(words, " \t\n")):
             for path, (_, value) in iter_keys(Layer.override(word).tree, ()):
                 changes[dotted(path)] = value
         tree = {"compare": {"arms": {name.strip(): changes}}}
@@ -121,8 +139,21 @@ def _axis(given: str, value: Any) -> Any:
         values: list[Any] = tomllib.loads(f"values = [{given}]")["values"]
         return values
     except tomllib.TOMLDecodeError:
-        texts = [text.strip() for text in given.split(",")]
+        texts = [text.strip() for text in _split(given, ",")]
         return [Layer.override(f"value={text}").tree["value"] for text in texts]
+
+
+def _split(text: str, separators: str) -> list[str]:
+    """Split a text at separators outside of quotes and brackets."""
+    parts = [""]
+    depth = 0
+    for piece in STRING_OR_CHARACTER.findall(text):
+        depth += NESTING.get(piece, 0)
+        if depth == 0 and piece in separators:
+            parts.append("")
+        else:
+            parts[-1] += piece
+    return parts
 
 
 def compare_of(document: Document) -> Compare:
@@ -183,7 +214,29 @@ def read_arms(
         hint = "\n".join(["a comparison needs two arms or more", *reasons])
         message = f"only one arm is valid: {valid[0][0].name}"
         raise Refused(Problem(message, help=hint, code="misfit"))
+    _require_different(valid)
     return _with_equal_batches(valid), rejected
+
+
+def _require_different(arms: Sequence[tuple[Arm, Loaded]]) -> None:
+    """Refuse two arms of the same experiment, or of which no metric can differ."""
+    experiments: dict[str, str] = {}
+    unsampled: dict[str, str] = {}
+    for arm, loaded in arms:
+        key = json.dumps(resolved(loaded), sort_keys=True, default=str)
+        same = experiments.setdefault(key, arm.name)
+        if same != arm.name:
+            message = f'arms "{same}" and "{arm.name}" are the same experiment'
+            raise Refused(message, code="duplicate")
+        if loaded.experiment.sample.count > 0:
+            continue
+        key = training_key(loaded) + loaded.experiment.evaluate.model_dump_json()
+        same = unsampled.setdefault(key, arm.name)
+        if same != arm.name:
+            message = f'arms "{same}" and "{arm.name}" differ in sampling only, '
+            message += "but sample.count = 0"
+            hint = "--set sample.count=64"
+            raise Refused(Problem(message, help=hint, code="no-effect"))
 
 
 def _mistakes(problems: Mapping[str, Problem]) -> dict[str, Problem]:
@@ -198,17 +251,16 @@ def _products(document: Document, catalog: Catalog, compare: Compare) -> Iterato
         yield Arm(BASE, ())
         return
     axes: list[list[tuple[Value, bool]]] = []
-    paths: list[Path] = []
-    for path, (place, given) in iter_keys(compare.over, ("compare", "over")):
+    paths = _axis_places(compare.over, document)
+    for path, (place, given) in paths.items():
         _require_key(path, place, document)
-        paths.append(path)
         axes.append(list(_axis_values(path, place, given, document, catalog)))
     count = math.prod(map(len, axes))
     if count > MAX_ARMS:
         message = f"{count:,} arms; at most {MAX_ARMS:,} are allowed"
         raise Refused(message, code="too-large")
 
-    keys = short_keys(paths)
+    keys = short_keys(list(paths))
     for combination in itertools.product(*axes):
         words = []
         for key, axis, ((path, value, _), _) in zip(
@@ -225,6 +277,22 @@ def _products(document: Document, catalog: Catalog, compare: Compare) -> Iterato
         )
         tried = any(tried for _, tried in combination)
         yield Arm(", ".join(words), values, tried)
+
+
+def _axis_places(
+    over: Mapping[str, Any], document: Document
+) -> dict[Path, tuple[Path, Any]]:
+    """Return place and values of each axis; a later layer replaces an axis in another notation."""
+    places: dict[Path, tuple[Path, Any]] = {}
+    for path, (place, given) in iter_keys(over, ("compare", "over")):
+        if path in places:
+            origin = document.origin(place)
+            before = document.origin(places[path][0])
+            if origin and before and origin.file == before.file:
+                message = f"{dotted(path)} is given twice"
+                raise Refused(Problem(message, place, origin, code="duplicate"))
+        places[path] = (place, given)
+    return places
 
 
 def _axis_values(
@@ -254,11 +322,13 @@ def _component(path: Path, value: Any, document: Document) -> Any:
 def _named_arms(document: Document, compare: Compare) -> Iterator[Arm]:
     for name, table in compare.arms.items():
         place: Path = ("compare", "arms", name)
-        values: list[Value] = []
+        # "a.b" of the command line replaces the table a of the file.
+        values: dict[Path, Value] = {}
         for path, (inner, value) in iter_keys(table, place):
             _require_key(path, inner, document)
-            values.append((path, _component(path, value, document), inner))
-        yield Arm(name, tuple(sorted(values, key=lambda value: len(value[0]))))
+            values[path] = (path, _component(path, value, document), inner)
+        ordered = sorted(values.values(), key=lambda value: len(value[0]))
+        yield Arm(name, tuple(ordered))
 
 
 def _require_key(path: Path, place: Path, document: Document) -> None:
