@@ -362,6 +362,7 @@ def test_an_unknown_metric_is_refused_after_the_runs(experiment_file, tmp_path, 
     output = capfd.readouterr()
     shown = "".join((output.out + output.err).split())
     assert 'didyoumean"valid/loss"' in shown
+    assert "known:" in shown
     assert "".join(f"dither compare {path} --metric NAME".split()) in shown
     assert main(["compare", str(path), "--metric", "valid/loss"]) == 0
     for option in (["--metric", "valid/loss"], ["--against", "x"], ["--json"]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -115,7 +116,7 @@ def compare(
     if resume is not None:
         if as_json or any((metric, against, out)):
             message = "--metric, --against, --json and --out have no effect on --resume"
-            hint = f"dither compare {resume} --metric NAME"
+            hint = f"dither compare {quote(str(resume))} --metric NAME"
             raise Refused(Problem(message, help=hint, code="usage"))
         return start_comparison(open_comparison(resume), settings)
     assert targets

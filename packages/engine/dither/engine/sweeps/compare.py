@@ -177,7 +177,7 @@ def start_comparison(sweep: SweepDirectory, settings: Settings) -> int:
     code = run_sweep(sweep, replace(settings, show=show), screen)
     for refused in refusals:
         problem = refused.problems[0]
-        if problem.code != "not-comparable":
+        if problem.code != "not-comparable" and code != STOPPED:
             command = f"dither compare {quote(str(sweep.path))} --metric NAME"
             lines = [line for line in (problem.help, command) if line]
             raise Refused(replace(problem, help="\n".join(lines)))

@@ -316,7 +316,8 @@ def require_metric(
     """Refuse a name under which nothing was measured, if anything was."""
     known = dict.fromkeys(chain.from_iterable(measured))
     if known and name not in known:
-        hint = did_you_mean(name, known, f"known: {', '.join(known)}")
+        listed = f"known: {', '.join(known)}"
+        hint = "\n".join(dict.fromkeys((did_you_mean(name, known, listed), listed)))
         message = f'{option}: unknown metric "{name}"'
         raise Refused(Problem(message, help=hint, code="unknown-metric"))
 
