@@ -317,7 +317,8 @@ def require_metric(
     known = dict.fromkeys(chain.from_iterable(measured))
     if known and name not in known:
         listed = f"known: {', '.join(known)}"
-        hint = "\n".join(dict.fromkeys((did_you_mean(name, known, listed), listed)))
+        lines = [line for line in (did_you_mean(name, known), listed) if line]
+        hint = "\n".join(lines)
         message = f'{option}: unknown metric "{name}"'
         raise Refused(Problem(message, help=hint, code="unknown-metric"))
 
