@@ -129,6 +129,7 @@ def test_clear_removes_only_temporary_files(tmp_path):
         run = directory.path
         left = [
             run / ".tmp-scores-0123abcd.json",
+            run / "evaluation/.tmp-valid-0123abcd.npz",
             run / "samples/step-00000012/.tmp-samples-0123abcd.safetensors",
         ]
         others = [

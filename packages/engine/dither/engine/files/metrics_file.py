@@ -10,7 +10,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -88,9 +88,9 @@ class MetricsFile:
         limit = math.inf if offset is None else offset
         size = 0
         self.position = 0
-        for line in read_bytes(path, TABLE_BYTES).splitlines(keepends=True):
+        for line in complete_lines(read_bytes(path, TABLE_BYTES)):
             end = self.position + len(without_times(line))
-            if not line.endswith(b"\n") or end > limit:
+            if end > limit:
                 break
             size += len(line)
             self.position = end
@@ -138,6 +138,14 @@ class MetricsFile:
         if self._held:
             self._warn(f"{self._path} lacks its last {len(self._held):,} bytes")
         os.close(self._file)
+
+
+def complete_lines(content: bytes) -> Iterator[bytes]:
+    """Yield the lines of a metrics file up to the first that is cut off or overwritten with zeros."""
+    for line in content.splitlines(keepends=True):
+        if not line.endswith(b"\n") or b"\0" in line:
+            return
+        yield line
 
 
 def without_times(content: bytes) -> bytes:
@@ -211,7 +219,8 @@ def read_metrics(path: Path, *, skip: bool = False) -> list[dict[str, Any]]:
 def missing_lines(path: Path, position: int) -> list[str]:
     """Return a warning if a metrics file is shorter than it was at a checkpoint, in bytes without times."""
     try:
-        size = len(without_times(read_bytes(path, TABLE_BYTES)))
+        lines = complete_lines(read_bytes(path, TABLE_BYTES))
+        size = sum(len(without_times(line)) for line in lines)
     except OSError as error:
         return [f"{path} cannot be read: {error.strerror}"] if position else []
     if size >= position:

@@ -215,7 +215,8 @@ class RunDirectory:
         samples = self.path.glob(
             "samples/step-" + 8 * "[0-9]"
         )  # not those of other commands
-        for folder in (self.path, self.path / "plugins", *samples):
+        own = [self.path / name for name in ("", "plugins", "evaluation")]
+        for folder in (*own, *samples):
             for path in folder.glob(".*"):
                 if TEMPORARY.fullmatch(path.name):
                     path.unlink(missing_ok=True)
