@@ -260,6 +260,7 @@ def test_an_export_may_have_other_sampling_options(run, tmp_path, cli) -> None:
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.slow
 def test_text_files_are_evaluated_as_the_split_that_holds_them(
     run, tmp_path, refusal, cli
 ) -> None:
@@ -337,6 +338,7 @@ def test_infilling_keeps_what_is_known(run, tmp_path, cli) -> None:
         assert "[misfit]" in cli("infill", str(run), text, code=2).err
 
 
+@pytest.mark.slow
 def test_a_frontier_compares_options_of_sampling_with_real_text(
     run, tmp_path, cli
 ) -> None:

@@ -347,6 +347,7 @@ def test_a_dry_run_lists_the_arms(experiment_file, tmp_path, capfd):
     assert main(["compare", str(tmp_path), "--seeds", "3"]) == 2
 
 
+@pytest.mark.slow
 def test_an_unknown_metric_is_refused_after_the_runs(experiment_file, tmp_path, capfd):
     words = ["compare", str(experiment_file), "--over", f"{LR}=0.02,0.1"]
     words += [

@@ -125,6 +125,7 @@ def test_equal_runs_and_deterministic_ones():
     assert judge([almost], None)[0].verdict == "higher"
 
 
+@pytest.mark.slow
 def test_false_verdicts_of_a_discrete_metric_of_two_seeds():
     rng = np.random.default_rng(8)
     found = 0

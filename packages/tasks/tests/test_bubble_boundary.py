@@ -388,6 +388,7 @@ def test_modelled_front_doors_are_drawn_where_the_boundary_has_one():
     assert np.mean(at) > 0.9
 
 
+@pytest.mark.slow
 def test_task_gives_boundaries_as_a_condition(task, tmp_path):
     (condition,) = task.space.conditions
     batch, like = task.batch("train", [3, 1]), task.like(20, 0)

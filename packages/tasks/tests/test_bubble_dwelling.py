@@ -81,6 +81,7 @@ def test_one_room_may_be_reached_through_a_bedroom():
     assert len(problems(doors=doors)) == 1
 
 
+@pytest.mark.slow
 def test_dwellings_are_a_level_a_metric_and_a_constraint(tmp_path):
     data = ProceduralPlans(train=60, valid=20, test=20)
     task = BubbleDiagram(data=data, constraints=Constraints(dwelling=True)).build()

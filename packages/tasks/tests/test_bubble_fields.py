@@ -340,6 +340,7 @@ def test_sampling_honours_allowed_ids_and_edits_keep_doors_and_areas():
     ]
 
 
+@pytest.mark.slow
 def test_drawn_areas_are_those_of_the_tokens():
     """In every plan that is laid out from its own tokens; another sample is marked, and not satisfied."""
     tokens = PLANS[:12].tokens(8, doors=True, areas=True)

@@ -126,6 +126,7 @@ def test_metrics_of_a_known_model_are_the_baselines(task):
     assert (baselines["level_2/real"], baselines["level_2/unigram"] < 0.4) == (1, True)
 
 
+@pytest.mark.slow
 def test_samples_are_evaluated_and_shown(task, tmp_path):
     clean = task.batch("valid", range(20))
     samples = clean.x0.clone()
@@ -461,6 +462,7 @@ def test_noise_floor(plans, reference):
     assert reference.sample_metrics(samples[:0]) == {}
 
 
+@pytest.mark.slow
 def test_constraints_limit_the_plans_that_samples_are_compared_with(plans):
     """Real plans that meet the constraints are at the noise floor, unlike when compared with all plans."""
     constraints = Constraints(counts={"Balcony": 0}, rooms="at most 7", buildable=True)

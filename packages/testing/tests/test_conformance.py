@@ -179,6 +179,7 @@ def test_a_recommended_check_fails_only_under_strict():
         case_of(silent, "summary", strict=True).run()
 
 
+@pytest.mark.slow
 def test_a_component_that_fits_nowhere_fails():
     picky = derived(Mix, "picky", check=lambda self, width, cond: [Misfit("never")])
     with pytest.raises(AssertionError, match="fits nowhere"):
@@ -233,6 +234,7 @@ def test_conformance(case):
 """
 
 
+@pytest.mark.slow
 def test_expected_failures_of_a_third_party_are_strict(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

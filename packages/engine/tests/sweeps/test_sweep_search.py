@@ -71,6 +71,7 @@ def test_a_search_runs_its_trials_and_lists_the_best_first(begin):
     assert (sweep.path / "journal.log").is_file()
 
 
+@pytest.mark.slow
 def test_a_stopped_search_is_resumed_to_its_number_of_trials(
     begin, console, monkeypatch, states
 ):
@@ -85,6 +86,7 @@ def test_a_stopped_search_is_resumed_to_its_number_of_trials(
     assert begun <= {folder.name for folder in sweep.folders()}
 
 
+@pytest.mark.slow
 def test_a_search_prunes_by_the_metric_of_the_run(begin, monkeypatch):
     monkeypatch.setenv("CHILD_SECONDS", "0.7")
     monkeypatch.setattr(scheduler, "PRUNE_SECONDS", 0.1)
