@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from dither.engine.cli.benchmark import bench, peak_flops
+from dither.engine.cli.benchmark import bench, peak_flops, synchronize
 from dither.engine.config.load_experiment import Loaded, load_experiment
 from dither.engine.runs.loading import build
 from dither.engine.training.device import peak_memory
@@ -61,6 +61,7 @@ END = "<!-- end of gpu -->"
 TOLERANCE = 1e-5
 """Largest relative difference of a loss in float32 from that on the CPU."""
 PRECISIONS = ("bfloat16", "float16", "tf32", "float32")
+Tensors = dict[str, Tensor]
 STEPS = 20
 """Steps between two synchronisations."""
 
@@ -109,12 +110,6 @@ def free() -> None:
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait for a GPU."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def seconds_of(work: Callable[[], object], device: torch.device) -> float:
@@ -208,44 +203,58 @@ def resumption(options: Options) -> Iterator[tuple[str, Any]]:
         arguments = {"precision": precision, "compile": compiled}
         make = lambda: options.trainer(file, batch, **arguments)  # noqa: B023, E731
 
-        weights = []
-        for _ in range(2):
-            trainer = make()
-            for _ in range(6):
-                trainer.advance()
-            weights.append([p.detach().cpu() for p in trainer.parameters])
-            del trainer
-            free()
+        expected = weights_after(make(), 6)
+        again = weights_after(make(), 6)
+        free()
 
         first = make()
-        for _ in range(3):
-            first.advance()
-        tensors, plain = first.state()
-        tensors = {key: value.detach().cpu().clone() for key, value in tensors.items()}
-        saved = {k: v.cpu().clone() for k, v in first.system.model.state_dict().items()}
-        averages = {}
-        if first.average is not None:
-            averages = {
-                key: value.cpu().clone()
-                for key, value in first.average.module.state_dict().items()
-            }
+        weights_after(first, 3)
+        checkpoint = saved(first)
         del first
         free()
         second = make()
-        second.system.model.load_state_dict(saved)
-        if second.average is not None:
-            second.average.module.load_state_dict(averages)
-        second.load_state(tensors, plain)
-        for _ in range(3):
-            second.advance()
-        weights.append([p.detach().cpu() for p in second.parameters])
+        restore(second, checkpoint)
+        resumed = weights_after(second, 3)
         del second
         free()
         row = {
-            "two runs": all(map(torch.equal, weights[0], weights[1])),
-            "resumed": all(map(torch.equal, weights[0], weights[2])),
+            "two runs": all(map(torch.equal, expected, again)),
+            "resumed": all(map(torch.equal, expected, resumed)),
         }
         yield f"{name}{', compiled' if compiled else ''}", row
+
+
+def weights_after(trainer: Trainer, count: int) -> list[Tensor]:
+    """Make steps and return the weights on the CPU."""
+    for _ in range(count):
+        trainer.advance()
+    return [parameter.detach().cpu().clone() for parameter in trainer.parameters]
+
+
+def saved(trainer: Trainer) -> tuple[Tensors, Tensors, Tensors, dict[str, Any]]:
+    """Return weights, average, and the state of a trainer, on the CPU."""
+    state, plain = trainer.state()
+    average = {}
+    if trainer.average is not None:
+        average = trainer.average.module.state_dict()
+    weights = trainer.system.model.state_dict()
+    return on_cpu(weights), on_cpu(average), on_cpu(state), plain
+
+
+def restore(
+    trainer: Trainer, checkpoint: tuple[Tensors, Tensors, Tensors, dict[str, Any]]
+) -> None:
+    """Continue from what `saved` returned."""
+    weights, average, state, plain = checkpoint
+    trainer.system.model.load_state_dict(weights)
+    if trainer.average is not None:
+        trainer.average.module.load_state_dict(average)
+    trainer.load_state(state, plain)
+
+
+def on_cpu(tensors: Tensors) -> Tensors:
+    """Return copies of tensors."""
+    return {name: value.detach().cpu().clone() for name, value in tensors.items()}
 
 
 def kernels(options: Options) -> Iterator[tuple[str, Any]]:
@@ -330,10 +339,10 @@ def steps(options: Options) -> Iterator[tuple[str, dict[str, Any]]]:
 def sampling(options: Options) -> Iterator[tuple[str, dict[str, Any]]]:
     """Samples of each model with its own sampler, and of the language model also with the other one."""
     counts = {"GET": 8, "bubble small": 1000, "bubble base": 1000, "LM": 8}
-    for name, (file, batch) in options.models.items():
+    for name, (file, _) in options.models.items():
         count = 2 if options.quick else counts[name]
         precision = "bfloat16" if options.on_gpu else "float32"
-        loaded = options.load(file, batch, precision=precision)
+        loaded = options.load(file, count, precision=precision)
         system, _ = build(loaded)
         randomize(system.model)
         system.eval()

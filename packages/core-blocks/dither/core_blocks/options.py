@@ -124,48 +124,48 @@ class TransformerBlock(ResidualBlock):
         qkv_bias: QKVBias = self.bias
         if self.qkv_bias is not None:
             qkv_bias = self.qkv_bias
-        # The three projections of "qv" are equally wide.
-        excluded = {
-            "kv_heads": self.kv_heads not in (None, self.heads),
-            "head_width": self.head_width is not None,
-        }
-        for option in [name for name, set_ in excluded.items() if set_]:
-            if qkv_bias == "qv":
-                yield Misfit(
-                    f'{option} excludes qkv_bias = "qv"',
-                    (option,),
-                    ("model", "block", "qkv_bias"),
-                )
+        if qkv_bias == "qv":
+            yield from self._check_equal_projections()
         yield from super().check(width, cond)
+
+    def _check_equal_projections(self) -> Iterator[Misfit]:
+        """Reject what makes the three projections of "qv" differ in width."""
+        related = ("model", "block", "qkv_bias")
+        if self.kv_heads not in (None, self.heads):
+            yield Misfit('kv_heads excludes qkv_bias = "qv"', ("kv_heads",), related)
+        if self.head_width is not None:
+            message = 'head_width excludes qkv_bias = "qv"'
+            yield Misfit(message, ("head_width",), related)
 
     def _check_heads(self, width: int) -> Iterator[Misfit]:
         heads = self.heads
-        rope = bool(self.rope)
         if self.head_width is not None:
-            if rope and self.head_width % 2:
+            if self.rope and self.head_width % 2:
                 message = f"RoPE rotates pairs of features, but head_width {self.head_width} is odd"
                 yield Misfit(message, ("head_width",))
             return
-        if width % heads == 0 and not (rope and width // heads % 2):
+        if self._divides(heads, width):
             return
-        if rope and width % 2:
+        if self.rope and width % 2:
             yield Misfit(
                 f"RoPE rotates pairs of features, but width {width} is odd", ("rope",)
             )
             return
 
-        allowed = []
-        for count in range(1, min(width, MAX_LISTED_HEADS) + 1):
-            if width % count == 0 and not (rope and width // count % 2):
-                allowed.append(str(count))
+        counts = range(1, min(width, MAX_LISTED_HEADS) + 1)
+        allowed = [str(count) for count in counts if self._divides(count, width)]
         even = ""
-        if rope and width % heads == 0:
+        if width % heads == 0:
             even = " of an even width, which RoPE requires"
         message = (
             f"width {width} is not divisible into {heads} equal heads{even}; "
             f"heads may be {', '.join(allowed)}"
         )
         yield Misfit(message, ("heads",))
+
+    def _divides(self, heads: int, width: int) -> bool:
+        """Whether a width has so many heads, of an even width under RoPE."""
+        return width % heads == 0 and not (self.rope and width // heads % 2)
 
 
 class ConvolutionalBlock(ResidualBlock):

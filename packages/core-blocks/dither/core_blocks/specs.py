@@ -153,6 +153,7 @@ class DenoiserModel(ModelSpec):
         """Reject components that are incompatible with the space, the widths and each other."""
         yield from super().check(space)
         yield from self._check_blocks(space)
+        yield from self._check_full_attention(space)
         condition = self.condition.with_space(space)
         of_condition = list(condition.check(self._cond))
         of_components = [
@@ -214,10 +215,6 @@ class DenoiserModel(ModelSpec):
                 f"block_size = {size} exceeds the {space.length} positions of a sample"
             )
             yield Misfit(message, ("block_size",), ("task",), code="out-of-range")
-        if size is not None and self.reads == "previous":
-            message = 'reads = "previous" requires full attention: a block is read in the one before'
-            fix = "remove block_size, or reads"
-            yield Misfit(message, ("reads",), ("model", "block_size"), fix)
         if self.blocks and self.block != type(self)().block:
             message = f'block "{self.block.name}" has no effect next to blocks'
             fix = "set model.blocks = [], or remove block"
@@ -233,6 +230,16 @@ class DenoiserModel(ModelSpec):
                 )
                 fix = 'set model.blocks = [] and block = "adaln-zero"'
                 yield Misfit(message, key, ("model", "block_size"), fix)
+        if any("positions" in block.traits() for block in self._pattern):
+            yield from missing_condition(space.conditions, CENTRE, key)
+
+    def _check_full_attention(self, space: Space) -> Iterator[Misfit]:
+        """Reject what excludes blocks, as each position depends on all others, or on the one before."""
+        size = self.block_size
+        if size is not None and self.reads == "previous":
+            message = 'reads = "previous" requires full attention: a block is read in the one before'
+            fix = "remove block_size, or reads"
+            yield Misfit(message, ("reads",), ("model", "block_size"), fix)
         packed = any(condition.name == DOCUMENT for condition in space.conditions)
         if packed and (size is not None or self.embedding.extra()):
             message = "documents that are packed into one window require full attention"
@@ -242,8 +249,6 @@ class DenoiserModel(ModelSpec):
                 ("task",),
                 "remove block_size, or set task.documents",
             )
-        if any("positions" in block.traits() for block in self._pattern):
-            yield from missing_condition(space.conditions, CENTRE, key)
 
     def traits(self) -> frozenset[str]:
         """The model ignores the noise level if its condition does."""

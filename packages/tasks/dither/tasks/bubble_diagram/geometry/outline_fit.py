@@ -152,13 +152,12 @@ def _filling(
     candidates = [start]
     for _ in range(rounds):
         boxes = candidates[-1]
-        pulls = [(wall, place, _FILL) for wall, place in _outer_walls(boxes, inside)]
         moved = improve_boxes(
             diagram=diagram,
             constraints=constraints,
             boxes=boxes,
             sides=sides,
-            pulls=pulls,
+            pulls=_pulls(boxes, inside),
         )
         if (moved == boxes).all():
             break
@@ -199,12 +198,18 @@ def _clamped(boxes: Boxes, rectangles: Boxes) -> Boxes:
     """Return each box moved and cut into the rectangle of which it covers most."""
     inner, outer = corners(rectangles)
     low, high = corners(boxes[:, None])
+    # Extents of what a box and a rectangle share, negative across a gap: R K 2
     shared = np.minimum(high, outer) - np.maximum(low, inner)
-    # Positive where they overlap; else the nearest rectangle is the one with the smallest gaps.
-    score = np.where((shared > 0).all(-1), shared.prod(-1), shared.clip(max=0).sum(-1))
-    chosen = score.argmax(1)
-    first = boxes[:, :2].clip(inner[chosen], outer[chosen] - SMALLEST)
-    last = boxes[:, 2:].clip(first + SMALLEST, outer[chosen])
+    area = shared.prod(-1)
+    gaps = shared.clip(max=0).sum(-1)
+    overlap = (shared > 0).all(-1)
+
+    # Without any overlap, the rectangle with the smallest gaps is the nearest one.
+    chosen = np.where(overlap, area, gaps).argmax(1)
+    least = inner[chosen]
+    most = outer[chosen]
+    first = boxes[:, :2].clip(least, most - SMALLEST)
+    last = boxes[:, 2:].clip(first + SMALLEST, most)
     return np.concatenate([first, last], 1)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
+from jaxtyping import Bool
 
 from ..arrays import Boundary, Boxes, Mask
 from .boundary import OUTER_WALL, mask_of
@@ -86,16 +87,28 @@ def _maximal(floor: Mask, xs: list[int], ys: list[int]) -> Iterator[list[int]]:
     # The last interval of `reduceat` ends with the array.
     rows = np.logical_and.reduceat(floor[: ys[-1], : xs[-1]], ys[:-1], axis=0)
     cells = np.logical_and.reduceat(rows, xs[:-1], axis=1)
-    for top in range(len(cells)):
-        for bottom in range(top + 1, len(cells) + 1):
-            open_columns = cells[top:bottom].all(0)
-            if not open_columns.any():
+    # A row outside at both ends, so that every rectangle has a neighbour above and below.
+    cells = np.pad(cells, ((1, 1), (0, 0)))
+    for top in range(len(ys) - 1):
+        for bottom in range(top + 1, len(ys)):
+            # Rows top .. bottom - 1 of the cells are `top + 1 : bottom + 1` of the padded ones.
+            inside = cells[top + 1 : bottom + 1].all(0)
+            if not inside.any():
                 break
             if ys[bottom] - ys[top] < SMALLEST:
                 continue
-            edges = np.flatnonzero(np.diff(np.pad(open_columns, 1).astype(np.int8)))
-            for left, right in edges.reshape(-1, 2).tolist():
-                above = top > 0 and cells[top - 1, left:right].all()
-                below = bottom < len(cells) and cells[bottom, left:right].all()
-                if not (above or below) and xs[right] - xs[left] >= SMALLEST:
+            for left, right in _intervals(inside):
+                if xs[right] - xs[left] < SMALLEST:
+                    continue
+                above = cells[top, left:right].all()
+                below = cells[bottom + 1, left:right].all()
+                if not (above or below):
                     yield [xs[left], ys[top], xs[right], ys[bottom]]
+
+
+def _intervals(inside: Bool[np.ndarray, " K"]) -> list[list[int]]:
+    """Return start and end (exclusive) of each interval of True."""
+    padded = np.pad(inside, 1).astype(np.int8)
+    edges = np.flatnonzero(np.diff(padded))
+    intervals: list[list[int]] = edges.reshape(-1, 2).tolist()
+    return intervals
