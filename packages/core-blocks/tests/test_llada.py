@@ -377,5 +377,9 @@ def test_options_that_exclude_each_other(changes: dict, path: tuple) -> None:
 def test_a_model_that_reads_the_previous_position_has_no_cache() -> None:
     spec = default_catalog().parse("model", {"use": "denoiser", "reads": "previous"})
     assert not spec.facts().cache
+    plain = {"use": "denoiser", "embedding": {"use": "tokens", "position": "none"}}
+    for reads in ("same", "previous"):
+        facts = default_catalog().parse("model", plain | {"reads": reads}).facts()
+        assert facts.position_free is (reads == "same")
     conv = default_catalog().parse("model", {"use": "denoiser", "block": "conv"})
     assert not conv.facts().cache

@@ -580,11 +580,25 @@ def test_an_overflow_of_float16_halves_the_scale_and_changes_nothing(make_traine
 
 def test_the_scale_does_not_change_the_step(make_trainer):
     norms = []
+    moments = []
     for scale in (1.0, 64.0):
         trainer = make_trainer(*HALF)
         trainer.loss_scale.scale.fill_(scale)
         norms.append(float(trainer.advance()["grad_norm"]))
+        states = trainer.optimizer.state.values()
+        moments.append(torch.cat([state["exp_avg"].flatten() for state in states]))
     assert norms[0] == pytest.approx(norms[1], rel=1e-2)
+    assert (moments[0] - moments[1]).norm() < 0.02 * moments[0].norm()
+
+
+def test_the_scale_is_part_of_a_checkpoint(make_trainer):
+    first = make_trainer(*HALF)
+    first.advance()
+    first.loss_scale.scale.fill_(2.0**11)
+    second = make_trainer(*HALF)
+    second.load_state(*first.state())
+    assert second.loss_scale.scale == 2.0**11
+    assert second.loss_scale.steps == first.loss_scale.steps == 1
 
 
 def test_the_scale_doubles_after_steps_without_overflow(monkeypatch):

@@ -141,9 +141,9 @@ class MetricsFile:
 
 
 def complete_lines(content: bytes) -> Iterator[bytes]:
-    """Yield the lines of a metrics file up to the first that is cut off or overwritten with zeros."""
+    """Yield the lines of a metrics file but a last one that is cut off, or zeros in its place."""
     for line in content.splitlines(keepends=True):
-        if not line.endswith(b"\n") or b"\0" in line:
+        if not line.endswith(b"\n"):
             return
         yield line
 
