@@ -92,7 +92,7 @@ def _maximal(floor: Mask, xs: list[int], ys: list[int]) -> Iterator[list[int]]:
     for top in range(len(ys) - 1):
         for bottom in range(top + 1, len(ys)):
             # Rows top .. bottom - 1 of the cells are `top + 1 : bottom + 1` of the padded ones.
-            inside = cells[top + 1 : bottom + 1].all(0)
+            inside: Bool[np.ndarray, " K"] = np.all(cells[top + 1 : bottom + 1], axis=0)
             if not inside.any():
                 break
             if ys[bottom] - ys[top] < SMALLEST:
