@@ -19,7 +19,7 @@ from dither.engine.cli import main
 from dither.engine.runs.evaluate_run import evaluate_run, load_model
 from dither.engine.runs.exports import (
     pack,
-    read_missing_data,
+    read_export_manifest,
     space_as_json,
     space_from_json,
 )
@@ -243,7 +243,7 @@ def test_space_round_trip(space):
 def test_invalid_data_entries_are_damage(tmp_path, damage):
     (tmp_path / "MANIFEST.json").write_text(damage)
     with pytest.raises(Damaged, match=r"MANIFEST\.json"):
-        read_missing_data(tmp_path)
+        read_export_manifest(tmp_path)
 
 
 @pytest.fixture

@@ -28,7 +28,12 @@ __all__ = [
 ]
 
 RunDirectory = Annotated[
-    Path, typer.Argument(help="A run directory.", show_default=False)
+    Path,
+    typer.Argument(
+        metavar="RUN",
+        help="A run directory, an export, or a trained model such as zoo/bubble-small.",
+        show_default=False,
+    ),
 ]
 Settings = Annotated[
     list[str] | None,

@@ -33,6 +33,7 @@ __all__ = [
     "RunDirectory",
     "Runs",
     "Split",
+    "Trained",
     "Words",
     "app",
     "load",
@@ -161,6 +162,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Runs = Annotated[Path, typer.Option("--runs", help="Parent folder of run directories.")]
 RunDirectory = Annotated[
     Path, typer.Argument(help="A run directory.", show_default=False)
+]
+Trained = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN",
+        help="A run directory, an export, or a trained model such as zoo/bubble-small.",
+        show_default=False,
+    ),
 ]
 Split = Annotated[
     Literal["train", "valid", "test"],

@@ -16,6 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dither.registry.config.errors import Problem, Refused, did_you_mean
+from dither.registry.files.limits import read_text
+from dither.registry.files.lookup import is_file
 from dither.registry.hookspecs import REGISTRATION
 from dither.registry.kinds import KINDS, known_kind
 from dither.registry.plugins.catalog import Catalog, Component
@@ -32,6 +34,7 @@ __all__ = [
     "filter_components",
     "show_component",
     "show_components",
+    "show_models",
     "show_plugins",
     "show_reference",
     "show_table",
@@ -74,6 +77,30 @@ def filter_components(
         message = f'no component matches "{pattern}"'
         raise Refused(Problem(message, help=hint, code="unknown-component"))
     return matching
+
+
+def show_models(models: Mapping[str, Path], pattern: str | None, as_json: bool) -> None:
+    """Print trained models, one per line: name, size of the weights, first line of the card."""
+    rows = []
+    for name, folder in models.items():
+        if pattern is None or fnmatch.fnmatchcase(name, pattern):
+            size = (folder / "weights.safetensors").stat().st_size
+            rows.append({"name": name, "bytes": size, "summary": card_summary(folder)})
+    if echo_json(as_json, rows):
+        return
+    lines = table("name", "size", "content", right=("size",))
+    for row in rows:
+        lines.add_row(row["name"], f"{row['bytes'] / 1e6:.1f} MB", row["summary"])
+    Console().print(lines)
+
+
+def card_summary(folder: Path) -> str:
+    """Return the first line of text of the card of a model, after its title."""
+    card = folder / "README.md"
+    if not is_file(card):
+        return ""
+    lines = [line for line in read_text(card).splitlines() if line]
+    return next((line for line in lines if not line.startswith("#")), "")
 
 
 def show_components(components: Iterable[Any], as_json: bool) -> None:

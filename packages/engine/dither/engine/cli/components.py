@@ -41,7 +41,11 @@ def visible_plugins(names: list[str] | None) -> Plugins:
 @app.command("list")
 def list_components(
     kind: Annotated[
-        str | None, typer.Argument(help="Only this kind.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="Only this kind; or zoo, the trained models of dither-zoo.",
+            show_default=False,
+        ),
     ] = None,
     pattern: Annotated[
         str | None,
@@ -59,9 +63,23 @@ def list_components(
         bool, typer.Option("--markdown", help="Print a reference page.")
     ] = False,
 ) -> None:
-    """List the components that an experiment may name."""
-    from .catalog_output import filter_components, show_components, show_reference
+    """List the components that an experiment may name, or trained models."""
+    from ..files.installed_models import installed_models
+    from .catalog_output import (
+        filter_components,
+        show_components,
+        show_models,
+        show_reference,
+    )
 
+    models = {
+        name: folder
+        for name, folder in installed_models().items()
+        if name.startswith(f"{kind}/")
+    }
+    if models:
+        show_models(models, pattern, as_json)
+        return
     # A reference page needs the option classes, which the cache does not hold.
     if not (plugins or as_markdown):
         components, known = cached_components()

@@ -19,6 +19,7 @@ from .app import (
     PluginNames,
     RunDirectory,
     Split,
+    Trained,
     Words,
     app,
 )
@@ -191,7 +192,7 @@ def report(
 
 @app.command()
 def sample(
-    run_directory: RunDirectory,
+    run: Trained,
     words: Assignments = None,
     count: Annotated[
         int,
@@ -253,12 +254,12 @@ def sample(
             clean: Clean = task.prompted(prompt, n, seed)
             return clean
 
-    return RunEngine().sample(run_directory, options, request, templates)
+    return RunEngine().sample(run, options, request, templates)
 
 
 @app.command()
 def evaluate(
-    run_directory: RunDirectory,
+    run: Trained,
     words: Assignments = None,
     split: Split = "valid",
     checkpoint: Checkpoint = "newest",
@@ -270,7 +271,7 @@ def evaluate(
     from dither.registry.contracts.commands import RunOptions
 
     options = RunOptions(checkpoint, [*(overrides or ()), *(words or ())], plugins)
-    RunEngine().evaluate(run_directory, options, as_json=as_json, split=split)
+    RunEngine().evaluate(run, options, as_json=as_json, split=split)
 
 
 @app.command()
@@ -322,7 +323,7 @@ def export(
     dither.load("ORG/NAME") a pushed one. Data files are listed, not copied. Overrides are of
     sampler.* and sample.*. HF_TOKEN is the access token of the hub.
     """
-    from ..runs.exports import export_run, load, read_missing_data
+    from ..runs.exports import export_run, load, read_export_manifest
     from ..runs.hub import PROGRAM, export_program, export_to_hub_folder
     from ..runs.hub import push as push_folder
 
@@ -355,7 +356,7 @@ def export(
             files.append(export_program(system, out / PROGRAM))
         for path in files:
             echo(path)
-        for option, name in read_missing_data(out)[0]:
+        for option, name in read_export_manifest(out)[0]:
             echo(f"data not included: {option} = {name}")
     if push is not None:
         echo(push_folder(folder, push, private))

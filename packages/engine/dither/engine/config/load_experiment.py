@@ -19,6 +19,7 @@ from dither.registry.spec.base import Options, Slot, Spec, components_in
 from dither.registry.spec.misfit import Misfit, below
 from dither.registry.spec.misfit import Path as KeyPath
 
+from ..files.installed_models import model_folder
 from .component_errors import ComponentFailed, title
 from .experiment import DEFAULTS, Experiment, misfits_without_task
 from .options import Train
@@ -31,6 +32,7 @@ __all__ = [
     "load_experiment",
     "load_for_sampling",
     "open_experiment",
+    "open_for_sampling",
     "override_texts",
     "select",
     "settings",
@@ -192,7 +194,13 @@ def _missing_weights(experiment: Experiment, document: Document) -> Iterator[Mis
     # A run needs them only at its start.
     if given is None or any(file.name == "resolved.toml" for file in document.files):
         return
-    source = Path(given)
+    try:
+        source = model_folder(given)
+    except Refused as refused:
+        for problem in refused.problems:
+            path = ("train", "start_from")
+            yield Misfit(problem.message, path, help=problem.help, code=problem.code)
+        return
     weights = (source / "checkpoints", source / "weights.safetensors")
     if is_file(source) or any(exists(weight) for weight in weights):
         return
@@ -217,10 +225,23 @@ def load_for_sampling(
     select: Sequence[str] | None = None,
     tables: Sequence[str] = SAMPLING_TABLES,
 ) -> Loaded:
-    """Read the experiment of a run with other options of sampling.
+    """Read and check the experiment of a run; arguments as for `open_for_sampling`."""
+    return check_experiment(
+        *open_for_sampling(experiment, constraints, changes, select, tables)
+    )
+
+
+def open_for_sampling(
+    experiment: Path,
+    constraints: Path | None = None,
+    changes: Iterable[str] = (),
+    select: Sequence[str] | None = None,
+    tables: Sequence[str] = SAMPLING_TABLES,
+) -> tuple[Document, Plugins]:
+    """Read the experiment of a run or export with other options of sampling.
 
     Args:
-        experiment: resolved.toml of the run.
+        experiment: resolved.toml of a run, experiment.toml of an export.
         constraints: A TOML file with [task.constraints] in place of its own, and optionally
             [sampler] and sample.tries.
         changes: As after --set, of `tables`.
@@ -249,7 +270,7 @@ def load_for_sampling(
             document.merge(Layer("", {"task": {"constraints": {}}}))
             del task["constraints"]
         document.merge(layer)
-    return check_experiment(document, plugins)
+    return document, plugins
 
 
 def _invalid_constraints(layer: Layer) -> list[Problem]:

@@ -213,7 +213,8 @@ class Train(Options):
     """Precision of the all-gather of weights under "fsdp"; bfloat16 halves the traffic and also
     rounds the weights of norms. Gradients are reduced in float32."""
     start_from: PathStr | None = None
-    """Initialise from the weights of a run directory, an export, or a weight file."""
+    """Initialise from the weights of a run directory, an export, an installed model such as
+    "zoo/bubble-small", or a weight file."""
     start_layout: str | None = None
     """Layout of a weight file of another project, such as "get" (.safetensors, .pt, .pth or
     .ckpt)."""

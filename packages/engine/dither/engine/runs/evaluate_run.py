@@ -17,11 +17,11 @@ from dither.registry.contracts.commands import (
     Templates,
 )
 from dither.registry.contracts.protocols import Picture, Split, Task
-from dither.registry.files.lookup import exists, is_file, is_folder
+from dither.registry.files.lookup import exists, is_folder
 from dither.registry.files.safe_path import safe_name
 from dither.registry.kinds import TaskSpec
 
-from ..config.load_experiment import SAMPLING_TABLES, load_experiment, load_for_sampling
+from ..config.load_experiment import SAMPLING_TABLES, load_for_sampling
 from ..files.run_folders import require_folder
 from ..sampling.samples import (
     SampleSet,
@@ -33,11 +33,9 @@ from ..sampling.samples import (
 )
 from ..training.diffusion import Diffusion
 from ..training.evaluation import evaluate, without_likelihoods
-from .bundle import WEIGHTS
-from .exports import load
-from .loading import Which, load_run
+from .exports import experiment_file, is_export, load_trained
+from .loading import Which
 from .progress import Screen, say, show_metrics
-from .run_directory import resolved_file
 from .summary import reading_aids
 from .system import SystemModel
 
@@ -58,6 +56,8 @@ MAX_TEXTS = 4
 MAX_CHARACTERS = 2000
 """Characters printed of a text."""
 DEFAULTS = RunOptions()
+RUNS = Path("runs")
+"""Folder of the results of exports, which are not written into."""
 
 
 def parse_checkpoint(word: str) -> Which:
@@ -84,7 +84,7 @@ def evaluate_run(
     With `task`, the whole split of the task that it makes from that of the run is evaluated.
     Refused if the split is empty.
     """
-    loaded, system, _ = load_run(
+    loaded, system, _ = load_trained(
         run,
         checkpoint=parse_checkpoint(options.checkpoint),
         changes=options.changes,
@@ -135,14 +135,7 @@ def sample_run(
     """
     screen = console or Screen()
     _require_empty(request.out)
-    if request.formats:
-        # An unknown format is reported before torch builds the model.
-        experiment = load_experiment(
-            resolved_file(run), select=options.plugins
-        ).experiment
-        check_forms(experiment.task, request.formats)
-
-    loaded, system, step = load_run(
+    loaded, system, step = load_trained(
         run,
         console,
         request.constraints,
@@ -150,6 +143,7 @@ def sample_run(
         changes=options.changes,
         select=options.plugins,
     )
+    check_forms(loaded.experiment.task, request.formats)
     like = None
     if templates is not None:
         like = templates(system.task, request.count, request.seed)
@@ -174,7 +168,7 @@ def sample_run(
                 warn=lambda line: say(screen, line, "yellow"),
             )
         assert samples is not None
-        if request.out is None:
+        if request.out is None and not is_export(run):
             require_folder(run, "resolved.toml")
         _show_texts(screen, samples.pictures)
         for path in write_samples(samples, folder):
@@ -195,7 +189,7 @@ def draw_points(
     A point is a list of overrides of sampling, in addition to those of `options`.
     """
     tables = (*EVALUATION, *SAMPLING_TABLES)
-    loaded, system, _ = load_run(
+    loaded, system, _ = load_trained(
         run,
         checkpoint=parse_checkpoint(options.checkpoint),
         changes=options.changes,
@@ -205,7 +199,7 @@ def draw_points(
     # All points are validated before the first one is sampled.
     experiments = [
         load_for_sampling(
-            resolved_file(run),
+            experiment_file(run),
             None,
             [*options.changes, *point],
             options.plugins,
@@ -233,13 +227,11 @@ def draw_points(
 
 def load_model(path: Path, options: RunOptions = DEFAULTS) -> SystemModel:
     """Return the system of a run or export as a `TrainedModel`."""
-    checkpoint = parse_checkpoint(options.checkpoint)
-    if is_file(path / WEIGHTS):
-        return SystemModel(
-            load(path, overrides=options.changes, plugins=options.plugins)
-        )
-    loaded, system, _ = load_run(
-        path, checkpoint=checkpoint, changes=options.changes, select=options.plugins
+    loaded, system, _ = load_trained(
+        path,
+        checkpoint=parse_checkpoint(options.checkpoint),
+        changes=options.changes,
+        select=options.plugins,
     )
     return SystemModel(system, loaded.experiment.seed)
 
@@ -272,10 +264,12 @@ def new_folder(
 ) -> Iterator[Path]:
     """Create a folder: `out`, or a new one inside the run; remove it if it remains empty.
 
-    The names of `default` may come from data.
+    Results of an export or an installed model are written into runs/NAME. The names of `default`
+    may come from data.
     """
     _require_empty(out)
-    folder = out or _free_folder(run.joinpath(*map(safe_name, default)))
+    parent = RUNS / run.name if is_export(run) else run
+    folder = out or _free_folder(parent.joinpath(*map(safe_name, default)))
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:

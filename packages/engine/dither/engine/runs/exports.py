@@ -26,15 +26,18 @@ from dither.registry.plugins.manager import default_catalog
 from ..checkpoints.checkpoint import Damaged, load_weights, weights_of
 from ..config.experiment import Experiment
 from ..config.load_experiment import (
+    SAMPLING_TABLES,
     Loaded,
     check_experiment,
     load_for_sampling,
     open_experiment,
+    open_for_sampling,
     override_texts,
 )
 from ..config.paths import absolute_path
 from ..config.plugins import names_in
 from ..files.checksums import MANIFEST, verify
+from ..files.installed_models import model_folder
 from ..training.device import choose_device
 from ..training.lora import write_merged
 from ..training.randomness import preserved_generators
@@ -55,12 +58,15 @@ from .system import System
 
 __all__ = [
     "download",
+    "experiment_file",
     "export_run",
     "first_line",
     "import_hub",
+    "is_export",
     "is_hub_name",
     "load",
-    "read_missing_data",
+    "load_trained",
+    "read_export_manifest",
 ]
 
 MISSING_DATA = frozenset({"file-not-found", "download-failed"})
@@ -112,8 +118,8 @@ def load(
     If the data of an export are missing, its task only knows the space of a sample.
 
     Args:
-        path: A run directory, a folder that `dither export` wrote, or a repository of the Hugging
-            Face hub: org/name.
+        path: A run directory, a folder that `dither export` wrote, an installed model such as
+            zoo/bubble-small, or a repository of the Hugging Face hub: org/name.
         checkpoint: The checkpoint of a run.
         device: auto, cpu or cuda.
         overrides: As of `load_experiment`: options of sampling, and for an export also paths of its
@@ -125,61 +131,103 @@ def load(
         Refused: The path is neither a run nor an export. Damaged: Files do not match their
             checksums.
     """
+    path = model_folder(path)
     if is_hub_name(path):
         path = download(str(path))
         _require_named(path, plugins or ())
-    path = Path(path)
-    changes = override_texts(overrides)
     # Initial weights are drawn before those of the file replace them.
     with preserved_generators(choose_device(device)):
-        if is_file(path / WEIGHTS):
-            return _load_export(path, device, changes, plugins)
-        _, system, _ = load_run(
+        _, system, _ = load_trained(
             path,
             checkpoint=checkpoint,
-            changes=changes,
+            changes=override_texts(overrides),
             device=device,
             select=plugins,
         )
     return system
 
 
+def load_trained(
+    path: Path,
+    console: Console | None = None,
+    constraints: Path | None = None,
+    checkpoint: Which = "newest",
+    changes: Sequence[str] = (),
+    device: str | None = None,
+    select: Sequence[str] | None = None,
+    tables: Sequence[str] = SAMPLING_TABLES,
+) -> tuple[Loaded, System, int]:
+    """Return experiment, system and step of a run, an export or an installed model.
+
+    Arguments and errors are those of `load_run`; the paths of the data of an export may change, too.
+    """
+    path = model_folder(path)
+    if not is_file(path / WEIGHTS):
+        return load_run(
+            path, console, constraints, checkpoint, changes, device, select, tables
+        )
+    if checkpoint != "newest":
+        message = f"{path} is an export: it has the weights of one step"
+        raise Refused(Problem(message, help="omit --checkpoint", code="usage"))
+    return _load_export(path, device, constraints, changes, select, tables)
+
+
+def is_export(path: Path) -> bool:
+    """Return whether a path names an export or an installed model, not a run."""
+    return is_file(model_folder(path) / WEIGHTS)
+
+
+def experiment_file(path: Path) -> Path:
+    """Return the file with the experiment of a run, an export or an installed model."""
+    if is_export(path):
+        return model_folder(path) / EXPERIMENT
+    return resolved_file(path)
+
+
 def _load_export(
-    folder: Path, device: str, changes: Sequence[str], plugins: Sequence[str] | None
-) -> System:
+    folder: Path,
+    device: str | None,
+    constraints: Path | None,
+    changes: Sequence[str],
+    plugins: Sequence[str] | None,
+    tables: Sequence[str],
+) -> tuple[Loaded, System, int]:
     assets = folder / ASSETS
     names = [f"{ASSETS}/{file.name}" for file in assets.glob("*")]
     if reason := verify(folder, {WEIGHTS, EXPERIMENT, *names}):
         raise Damaged(f"{folder} is damaged: {reason}")
-    data, space = read_missing_data(folder)
-    document, found = open_experiment(folder / EXPERIMENT, changes, select=plugins)
+    data, space, step = read_export_manifest(folder)
+    document, found = open_for_sampling(
+        folder / EXPERIMENT, constraints, changes, plugins, (*tables, "task")
+    )
     _anchor(document, folder, found.catalog)
 
-    def with_space(problem: Problem) -> System:
+    def with_space(problem: Problem) -> tuple[Loaded, System]:
         """Build with a task that only knows the space of a sample, and what its assets allow."""
         assert space is not None
         loaded = Loaded(validate(Experiment, document, found.catalog), document, found)
         task = AbsentTask(space, problem)
         if is_folder(assets):
             task.adopt(loaded.experiment.task.restore(assets, space))
-        return build(on_device(loaded, device), task=cast(Task, task))[0]
+        return loaded, build(on_device(loaded, device), task=cast(Task, task))[0]
 
     overridden = {change.partition("=")[0].strip() for change in changes}
     missing = _missing_data(folder, data, overridden)
     if missing and space is not None:
-        system = with_space(_describe_missing(folder, missing))
+        loaded, system = with_space(_describe_missing(folder, missing))
     else:
         try:
-            system, _ = build(on_device(check_experiment(document, found), device))
+            loaded = check_experiment(document, found)
+            system, _ = build(on_device(loaded, device))
         except Refused as refused:
             # Data may also be downloaded by the task; data that the user names must be there.
             codes = {problem.code for problem in refused.problems}
             named = any(option.startswith("task") for option in overridden)
             if space is None or named or not codes <= MISSING_DATA:
                 raise
-            system = with_space(refused.problems[0])
+            loaded, system = with_space(refused.problems[0])
     load_weights(folder / WEIGHTS, system.model)
-    return system.eval()
+    return loaded, system.eval(), step
 
 
 def _missing_data(
@@ -221,15 +269,18 @@ def _anchor(document: Document, folder: Path, catalog: Catalog) -> None:
             table[key] = absolute_path(table[key], folder)
 
 
-def read_missing_data(folder: Path) -> tuple[list[tuple[str, str]], Space | None]:
-    """Return option and path of data outside an export, and the space of a sample if known."""
+def read_export_manifest(
+    folder: Path,
+) -> tuple[list[tuple[str, str]], Space | None, int]:
+    """Return option and path of data outside an export, the space of a sample if known, and the step."""
     try:
         manifest = json.loads(read_text(folder / MANIFEST))
         space = manifest.get("space")
         data = [
             (str(one["option"]), str(one["name"])) for one in manifest.get("data", ())
         ]
-        return data, None if space is None else space_from_json(space)
+        known = None if space is None else space_from_json(space)
+        return data, known, int(manifest["step"])
     except (
         OSError,
         ValueError,

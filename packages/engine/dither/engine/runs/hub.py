@@ -22,7 +22,7 @@ from dither.registry.files.lookup import is_file
 from ..files.metrics_file import is_companion_metric, shown_baselines, with_interval
 from ..training.diffusion import Diffusion
 from .bundle import EXPERIMENT, WEIGHTS
-from .exports import export_run, first_line, import_hub, read_missing_data
+from .exports import export_run, first_line, import_hub, read_export_manifest
 from .loading import Which
 from .run_directory import ASSETS, read_manifest
 
@@ -129,7 +129,7 @@ def _card(
     from dither.registry.plugins.manager import default_catalog
 
     data = tree["task"].get("data") if isinstance(tree["task"], Mapping) else None
-    missing = ", ".join(f"`{option}`" for option, _ in read_missing_data(to)[0])
+    missing = ", ".join(f"`{option}`" for option, _ in read_export_manifest(to)[0])
     found = default_catalog()
     named = (("data", _name_of(data)), ("task", _name_of(tree["task"])))
     spec = next(

@@ -25,6 +25,7 @@ from ..config.load_experiment import SAMPLING_TABLES, Loaded, load_for_sampling
 from ..config.options import Train
 from ..config.provenance import changed_plugin_files
 from ..files.checksums import MANIFEST, verify
+from ..files.installed_models import model_folder
 from ..training.device import (
     choose_device,
     choose_threads,
@@ -189,8 +190,8 @@ def start_from(
 ) -> list[str]:
     """Copy weights into a model by name; return a line for each reason why weights were skipped.
 
-    `source` is a run directory (its newest intact checkpoint), an export, or a .safetensors file;
-    with `rename`, which maps names, a .safetensors or torch file of another project. With
+    `source` is a run directory (its newest intact checkpoint), an export, an installed model, or a
+    .safetensors file; with `rename`, which maps names, a .safetensors or torch file of another project. With
     `partial`, weights that only one side has or whose shapes differ are skipped. Refused if others
     do not match or contain NaN or inf; Damaged by checksums.
     """
@@ -268,6 +269,7 @@ def _read(source: Path, foreign: bool) -> tuple[Path, Mapping[str, Tensor]]:
     """Return the file of weights of a run, export or file, and its tensors."""
     if foreign:
         return source, read_weights(source)
+    source = model_folder(source)
     if is_folder(source / "checkpoints"):
         path = weights_of(find_checkpoint(source))
     else:

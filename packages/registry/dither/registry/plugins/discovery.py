@@ -22,6 +22,7 @@ __all__ = [
     "FILE_MODULE",
     "GROUP",
     "Installed",
+    "entry_points_of",
     "import_file",
     "installed_plugins",
     "invalid_name",
@@ -48,7 +49,7 @@ class Installed:
 def installed_plugins() -> dict[str, list[Installed]]:
     """Return the entry points by name, sorted; more than one of a name is a clash."""
     plugins: dict[str, list[Installed]] = {}
-    for point in sorted(_entry_points(), key=lambda point: point.name):
+    for point in sorted(entry_points_of(GROUP), key=lambda point: point.name):
         distribution = "?"
         version = ""
         # An interrupted installation leaves metadata that raise many types.
@@ -61,15 +62,16 @@ def installed_plugins() -> dict[str, list[Installed]]:
     return plugins
 
 
-def _entry_points() -> Iterable[EntryPoint]:
+def entry_points_of(group: str) -> Iterable[EntryPoint]:
+    """Return the entry points of a group, of all distributions that can be read."""
     try:
-        return entry_points(group=GROUP)
+        return entry_points(group=group)
     except Exception:
         # One unreadable entry_points.txt of any package fails the whole call.
         points: list[EntryPoint] = []
         for distribution in distributions():
             with suppress(Exception):
-                points += distribution.entry_points.select(group=GROUP)
+                points += distribution.entry_points.select(group=group)
         return points
 
 
