@@ -14,10 +14,12 @@ from dither.processes.samplers.repaint import RePaint
 from dither.processes.schedules import betas
 from dither.processes.schedules.alpha import CosineSquared, LogLinear
 from dither.processes.schedules.betas import LinearBeta, tabulated
+from dither.processes.specs import register_components
 from dither.processes.timestep_sampling import TimestepSampling, spaced_times
 from dither.registry import default_catalog
 from dither.registry.contracts.records import Clean, Noise, State
 from dither.registry.contracts.spaces import FeatureSpace
+from dither.registry.kinds import ScheduleSpec
 
 SPACE = FeatureSpace(3, 2)
 MEAN, STD = 3.0, 0.5
@@ -214,3 +216,91 @@ def test_times_next_to_each_other_do_no_harm(normal) -> None:
         )
         *_, last = sampler(process, normal(process), like)
         assert last.isfinite().all()
+
+
+class Correlated:
+    """The exact denoiser of normal pairs with mean (1, -2), unit variances and correlation .5."""
+
+    mean = torch.tensor([1.0, -2.0], dtype=torch.float64)
+    cov = torch.tensor([[1.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
+
+    def __init__(self, process: GaussianProcess) -> None:
+        self.process = process
+
+    def __call__(self, state: State, t: Tensor):
+        noise = self.process.schedule(t)
+        a, b = self.process.scales(noise, state.x)
+        scale = a.flatten()[0]
+        seen = scale**2 * self.cov + b.flatten()[0] ** 2 * torch.eye(2)
+        gain = scale * self.cov @ torch.linalg.inv(seen)
+        x0 = self.mean + (state.x - a * self.mean) @ gain.T
+        eps = (state.x - a * x0) / b.clamp_min(1e-14)
+        velocity = eps - x0 if self.process.linear_path else a * eps - b * x0
+        return self.process.read(velocity, state, noise)
+
+    def flow(self, noise: Tensor) -> Tensor:
+        """mean + cov^(1/2) eps, where the probability flow leads from eps."""
+        values, vectors = torch.linalg.eigh(self.cov)
+        return self.mean + noise @ vectors @ torch.diag(values.sqrt()) @ vectors.T
+
+
+SCHEDULES = [
+    component.name
+    for component in register_components()
+    if issubclass(component, ScheduleSpec)
+]
+
+
+@pytest.mark.parametrize("name", ["gaussian", "flow-matching"])
+@pytest.mark.parametrize(
+    ("sampler", "options", "schedules"),
+    [
+        ("ode", {"steps": 12}, SCHEDULES),
+        ("ddim", {"steps": 400, "spacing": "linspace"}, ["cosine"]),
+        ("dpm-solver", {"steps": 100, "spacing": "log-snr"}, ["cosine"]),
+    ],
+)
+def test_samplers_keep_mean_and_covariance(
+    part, name: str, sampler: str, options: dict, schedules: list[str]
+) -> None:
+    """From the noise of the prior to the data, under every schedule, with an exact denoiser."""
+    like = Clean.of(torch.zeros(100, 1, 2, dtype=torch.float64))
+    for schedule in schedules:
+        spec = part("process", name, schedule=schedule, predict="velocity")
+        process = spec.build(FeatureSpace(1, 2))
+        torch.manual_seed(0)
+        start = process.prior(like).x[:, 0]
+        torch.manual_seed(0)
+        *_, x = part("sampler", sampler, **options).build()(
+            process, Correlated(process), like
+        )
+        expected = Correlated(process).flow(start)
+        mean = x[:, 0].mean(0) - expected.mean(0)
+        covariance = torch.cov(x[:, 0].T) - torch.cov(expected.T)
+        assert mean.abs().max() < 0.002, schedule
+        assert covariance.abs().max() < 0.015, schedule
+
+
+def test_the_signal_of_eps_that_is_lost_is_warned_of(part) -> None:
+    """No x_0 follows from eps alone: the schedule stays, and the mean that sampling loses is stated."""
+    space = FeatureSpace(1, 2)
+    assert not list(part("process", "gaussian", predict="eps").warn(space))
+    spec = part("process", "gaussian", predict="eps", schedule="cosine")
+    (misfit,) = spec.warn(space)
+    assert misfit.path == ("schedule",)
+    assert "3.2 %" in misfit.message
+    asked = part("process", "gaussian", predict="eps", zero_snr=True)
+    (misfit,) = asked.check(space)
+    assert misfit.path == ("zero_snr",)
+
+
+def test_a_rescaled_schedule_has_the_slope_of_its_sigma(part) -> None:
+    spec = part("process", "gaussian", schedule="cosine", predict="velocity")
+    t = torch.linspace(1e-6, 0.999, 50, dtype=torch.float64)
+    schedule = spec.build_schedule()
+    step = 1e-7
+    slope = (schedule(t + step).sigma - schedule(t - step).sigma) / (2 * step)
+    torch.testing.assert_close(schedule(t).rate, slope, rtol=1e-3, atol=1e-5)
+    assert schedule(t[:1]).sigma.item() > 0
+    end = schedule(torch.ones(1)).sigma.item()
+    assert end == pytest.approx(spec.sigma_end()) == 64

@@ -15,6 +15,8 @@ from dither.registry.kinds import ProcessSpec, ScheduleSpec
 from .options import Level
 
 if TYPE_CHECKING:
+    from dither.registry.contracts.protocols import Schedule
+
     from .timestep_sampling import TimestepSampling
 
 __all__ = ["ScheduledProcess"]
@@ -39,8 +41,15 @@ class ScheduledProcess(ProcessSpec):
 
     def level_end(self) -> float | None:
         """Return the largest noise level; None if unknown, or if levels are also negative."""
-        ends = {"t": 1.0, "index": 999.0, "sigma": self.schedule.sigma_end()}
+        ends = {"t": 1.0, "index": 999.0, "sigma": self.sigma_end()}
         return ends.get(self.level)
+
+    def sigma_end(self) -> float | None:
+        """Return sigma at t = 1; None if the schedule does not state it."""
+        return self.schedule.sigma_end()
+
+    def build_schedule(self) -> Schedule:
+        return self.schedule.build()
 
     def timesteps(self, max_signal: float | None = None) -> TimestepSampling:
         """Build the schedule and the sampling of timesteps.
@@ -50,7 +59,7 @@ class ScheduledProcess(ProcessSpec):
         """
         from .timestep_sampling import TimestepSampling
 
-        schedule = self.schedule.build()
+        schedule = self.build_schedule()
         if max_signal is None:
             max_signal = MAX_SIGNAL_AT_END
         # A schedule that states its end is checked before torch is imported.

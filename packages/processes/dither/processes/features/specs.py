@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,16 +14,20 @@ from dither.registry.config.errors import did_you_mean
 from dither.registry.kinds import FEATURES, ProcessFacts, ScheduleSpec
 
 from ..options import FeaturePredictionType, Mask
+from ..schedules.betas import MAX_SIGMA
 from ..timestep_specs import ScheduledProcess
 
 if TYPE_CHECKING:
-    from dither.registry.contracts.protocols import Process
+    from dither.registry.contracts.protocols import Process, Schedule
 
 __all__ = ["Gaussian", "MaskedRegion"]
 
 MAX_SIGMA_FOR_EPS = 30
 """Largest sigma at which x_0 may be computed from eps: there 1 / sqrt(alpha) is 3e6, about the
 limit of float32."""
+
+MAX_MEAN_LOST = 0.01
+"""Largest sqrt(alpha) at t = 1 without a warning; DDPM's own betas leave .006."""
 
 WHOLE = (None, "region", "block", "tss")
 """Masks of all columns of a position."""
@@ -144,6 +149,33 @@ class Gaussian(_MaskedProcess):
     ratio: float | None = Field(None, gt=0, le=1)
     """Share of the units that a mask picks; by default drawn for each sample, uniformly from 0 to
     1."""
+    zero_snr: bool | None = None
+    """Shift and scale sqrt(alpha) to 0 at t = 1, so that sampling starts from the last state of
+    training (Lin et al. 2023). By default unless predict = "eps", which says nothing of x_0
+    there."""
+
+    def rescales(self) -> bool:
+        """Return whether the schedule is rescaled to zero terminal signal."""
+        if self.zero_snr is None:
+            return self.predict != "eps"
+        return self.zero_snr
+
+    def sigma_end(self) -> float | None:
+        end = super().sigma_end()
+        if end is None or not self.rescales():
+            return end
+        return max(end, MAX_SIGMA)
+
+    def build_schedule(self) -> Schedule:
+        schedule = super().build_schedule()
+        end = self.schedule.built_sigma_end()
+        # Beyond, float32 cannot distinguish the signal from 0.
+        if not self.rescales() or end >= MAX_SIGMA:
+            return schedule
+
+        from ..schedules.zero_snr import zero_terminal_snr
+
+        return zero_terminal_snr(schedule, end)
 
     def check(self, space: Space) -> Iterable[Misfit]:
         """Require features, mask options that have an effect, and a schedule that ends in noise."""
@@ -151,14 +183,15 @@ class Gaussian(_MaskedProcess):
         if self.mask is None:
             yield from self._check_without_mask()
         yield from self.check_signal_at_end("of the variance would still be signal")
-        end = self.schedule.sigma_end()
+        end = self.sigma_end()
         if self.predict == "eps" and end is not None and end > MAX_SIGMA_FOR_EPS:
             message = (
                 'predict = "eps" divides by exp(-sigma / 2), and the schedule ends at '
                 f"sigma = {end:.3g}"
             )
             fix = f'end at sigma = {MAX_SIGMA_FOR_EPS}, or set predict = "velocity"'
-            yield Misfit(message, ("schedule",), help=fix)
+            key = "zero_snr" if self.zero_snr else "schedule"
+            yield Misfit(message, (key,), help=fix)
 
     def _check_without_mask(self) -> Iterable[Misfit]:
         for option in ("ratio", "exact"):
@@ -187,6 +220,15 @@ class Gaussian(_MaskedProcess):
                 "these are not standardised"
             )
             yield Misfit(message, related=("task",), help="set task.standardise = true")
+
+        end = self.sigma_end()
+        signal = 0.0 if end is None else math.exp(-end / 2)
+        if signal > MAX_MEAN_LOST:
+            message = (
+                f"{100 * signal:.2g} % of the mean of the data is left at t = 1, "
+                "but sampling starts from noise of mean 0"
+            )
+            yield Misfit(message, ("schedule",), help='set predict = "velocity"')
 
     def build(self, space: Space) -> Process:
         from .gaussian import GaussianProcess

@@ -35,6 +35,8 @@ class FlowMatching(Gaussian):
     """Noise as a function of time."""
     predict: Literal["velocity", "x0"] = "velocity"
     """Meaning of the raw output: the velocity eps - x_0, or x_0."""
+    zero_snr: Literal[True] = True
+    """The line ends in noise alone: sqrt(alpha) of any schedule is shifted and scaled to 0 at t = 1."""
 
     def facts(self, space: Space) -> ProcessFacts:
         # Losses distinguish eps - x_0 from the velocity of diffusion.
