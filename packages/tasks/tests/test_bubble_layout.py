@@ -18,11 +18,10 @@ from dither.tasks.bubble_diagram.geometry.placement import (
     Placement,
     place_diagram,
     place_rooms,
-    room_names,
     spread_boxes,
 )
 from dither.tasks.bubble_diagram.geometry.realisability import realise, realises
-from dither.tasks.bubble_diagram.plans import Diagram, decode, encode
+from dither.tasks.bubble_diagram.plans import Diagram, decode, encode, room_names
 from dither.tasks.bubble_diagram.plots.diagram import (
     METRES,
     Scene,
@@ -344,7 +343,7 @@ def samples():
 def test_verdicts_of_samples(samples):
     decoded = list(decode_samples(samples, 8))
     assert [sample.verdict for sample in decoded] == [
-        "L5 buildable", "L0 tokens", "L1 program", "unreadable", "unreadable", "L6 dwelling",
+        "L6 dwelling", "L0 tokens", "L1 program", "unreadable", "unreadable", "L6 dwelling",
     ]  # fmt: skip
     assert decoded[0].placement.exact
     assert decoded[2].placement.broken == 1

@@ -36,10 +36,9 @@ from .geometry.placement import (
     Placement,
     place_diagram,
     place_rooms,
-    room_names,
     whole_boxes,
 )
-from .plans import Box, Diagram
+from .plans import Box, Diagram, room_names
 from .plots.diagram import draw_floorplan
 from .plots.svg import to_svg
 from .relations import GRID, METRES

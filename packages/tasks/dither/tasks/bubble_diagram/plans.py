@@ -54,6 +54,7 @@ from .vocabulary import (
     NODE_MASK,
     NODE_PAD,
     ROOMS,
+    SHORT,
     door_ends,
     door_index,
     pairs,
@@ -214,6 +215,18 @@ class Diagram:
         """Return the diagram of rooms at boxes; the relations follow from Graph2Plan's rule."""
         row = edges_of(np.array(boxes, np.int64).reshape(-1, 4))
         return cls(tuple(types), _edge_list(row, len(types)), tuple(boxes), name)
+
+
+def room_names(diagram: Diagram) -> list[str]:
+    """Return a short name for each room; rooms of the same type are numbered."""
+    types = diagram.types
+    names = []
+    for room, kind in enumerate(types):
+        name = SHORT[kind]
+        if types.count(kind) > 1:
+            name += f" {types[: room + 1].count(kind)}"
+        names.append(name)
+    return names
 
 
 def is_door(ends: tuple[int, int | None], rooms: int) -> bool:

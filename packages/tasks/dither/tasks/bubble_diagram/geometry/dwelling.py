@@ -10,15 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..arrays import Boxes
-from ..plans import Diagram
+from ..plans import Diagram, room_names
 from ..relations import METRES, sides_of
 from ..vocabulary import BEDROOMS, ROOM_IDS
-from .floor_plan import FloorPlan, floor_plan, shared_walls
-from .placement import Placement, room_names
+from .floor_plan import FloorPlan, floor_plan
+
+if TYPE_CHECKING:
+    from .placement import Placement
 
 Range = tuple[float, float]
 
@@ -47,12 +50,15 @@ _NOT_HABITABLE = frozenset(
 )
 """Types without a smallest width."""
 
-_WINDOWLESS = _NOT_HABITABLE - {ROOM_IDS["Kitchen"]}
+LIT = frozenset(ROOM_IDS.values()) - _NOT_HABITABLE | {ROOM_IDS["Kitchen"]}
+"""Types that must have a window."""
 
 _DEAD_ENDS = frozenset(
     ROOM_IDS[name] for name in ("Bathroom", "Balcony", "Storage", "Wall-in")
 )
 """Types of rooms that others are not reached through."""
+
+_BALCONY = ROOM_IDS["Balcony"]
 
 _BEDROOMS = frozenset(ROOM_IDS[name] for name in BEDROOMS)
 
@@ -85,11 +91,31 @@ def dwelling_problems(
     placement: Placement, limits: DwellingLimits = LIMITS
 ) -> Iterator[str]:
     """Yield why a layout is not a dwelling; nothing if it is one."""
-    diagram = placement.diagram
+    yield from layout_problems(
+        placement.diagram, placement.boxes, placement.front_door, limits
+    )
+
+
+def layout_problems(
+    diagram: Diagram,
+    boxes: Boxes,
+    front_door: tuple[float, float] | None = None,
+    limits: DwellingLimits = LIMITS,
+) -> Iterator[str]:
+    """Yield why rooms at boxes are not a dwelling."""
+    plan = floor_plan(diagram.types, boxes, front_door, diagram.doors)
+    yield from plan_problems(diagram, boxes, plan, limits)
+
+
+def plan_problems(
+    diagram: Diagram,
+    boxes: Boxes,
+    plan: FloorPlan,
+    limits: DwellingLimits = LIMITS,
+) -> Iterator[str]:
+    """Yield why a floor plan of rooms at boxes is not a dwelling."""
     names = room_names(diagram)
-    boxes = placement.boxes
-    plan = floor_plan(diagram.types, boxes, placement.front_door, diagram.doors)
-    shared = shared_walls(plan.label, limits.wall / METRES, _THICKEST)
+    shared = plan.shared_walls(limits.wall / METRES, _THICKEST)
     rooms = range(len(names))
     body = _reached(0, {room: _neighbours(room, shared) for room in rooms}, rooms)
     for room in rooms:
@@ -97,10 +123,22 @@ def dwelling_problems(
             yield f"{names[room]} shares no wall of {limits.wall:g} m with the others"
     yield from _door_problems(diagram, plan, shared, names)
     yield from _size_problems(diagram, plan, boxes, names, limits)
-    lit = {window.room for window in plan.windows}
+    lit = lit_rooms(diagram, plan, shared)
     for room in rooms:
-        if diagram.types[room] not in _WINDOWLESS and room not in lit:
+        if diagram.types[room] in LIT and room not in lit:
             yield f"{names[room]} has no window"
+
+
+def lit_rooms(
+    diagram: Diagram, plan: FloorPlan, shared: Iterable[tuple[int, int]]
+) -> set[int]:
+    """Return the rooms with a window, or with a wall that they share with a balcony."""
+    lit = {window.room for window in plan.windows}
+    for i, j in shared:
+        for room, other in ((i, j), (j, i)):
+            if diagram.types[other] == _BALCONY:
+                lit.add(room)
+    return lit
 
 
 def _door_problems(
@@ -150,7 +188,7 @@ def _size_problems(
 ) -> Iterator[str]:
     """Yield rooms of unusual areas, widths and proportions."""
     bounds = {ROOM_IDS[name]: limits.areas[name] for name in limits.areas}
-    areas = np.bincount(plan.label[plan.label >= 0], minlength=len(names)) * METRES**2
+    areas = plan.room_areas() * METRES**2
     sides = np.sort(sides_of(boxes), 1) * METRES
     longish = {ROOM_IDS["Balcony"], ROOM_IDS["Entrance"]}
     for room, kind in enumerate(diagram.types):

@@ -8,7 +8,7 @@ Letters: R rooms, H x W pixels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import hypot
 
@@ -44,8 +44,14 @@ _DARK = frozenset(
 _WINDOW = 24
 """Largest length of a window in pixels."""
 
+_JAMB = 2
+"""Pixels of wall between a front door and a window."""
+
 _SHORT = 100
 """Cost of a door between rooms that share no wall long enough for it."""
+
+_THROUGH = {"bedroom": 30, "alone": 60}
+"""Cost of a door to a room that is reached through another one, by what that is."""
 
 Corner = tuple[int, int]
 Point = tuple[float, float]
@@ -80,6 +86,9 @@ class Window:
     length: float
 
 
+SharedWalls = dict[tuple[int, int], tuple[int, Door]]
+
+
 @dataclass(frozen=True)
 class FloorPlan:
     """Rooms without overlap, and doors.
@@ -90,12 +99,27 @@ class FloorPlan:
             to the others.
         windows: At most one for each room with an outer wall.
         label: Room at each pixel, -1 outside.
+        walls: Length, and the door, of the longest wall between each two rooms that face.
     """
 
     outlines: tuple[tuple[Corner, ...], ...]
     doors: tuple[Door, ...]
     windows: tuple[Window, ...]
     label: PixelLabels
+    walls: SharedWalls
+
+    def shared_walls(self, length: float, thickness: float) -> set[tuple[int, int]]:
+        """Return the rooms i < j that share a wall at least as long, and at most as thick, in pixels."""
+        return {
+            ends
+            for ends, (longest, door) in self.walls.items()
+            if longest >= length and door.depth <= thickness
+        }
+
+    def room_areas(self) -> Numbers:
+        """Return the area of each room as it is drawn, in square pixels."""
+        drawn = self.label[self.label >= 0]
+        return np.bincount(drawn, minlength=len(self.outlines))
 
 
 def floor_plan(
@@ -121,10 +145,14 @@ def floor_plan(
     for room, (x0, y0, x1, y1) in enumerate(boxes.tolist()):
         outlines.append(trace_outline(label[y0:y1, x0:x1] == room, x0, y0))
 
-    outer = sorted(_outer_walls(label), key=lambda wall: -wall.length)
+    # Without the empty pixels at the right and below, which takes half the time.
+    extent = min(int(boxes.max()) + 1, len(label))
+    cropped = label[:extent, :extent]
+    shared = _longest_walls(cropped)
+    outer = sorted(_outer_walls(cropped), key=lambda wall: -wall.length)
     if doors is None:
         joined = None
-        hosts = [_front_host(types)]
+        hosts = [front_host(types)]
     else:
         joined = [(i, j) for i, j in doors if j is not None]
         hosts = [i for i, j in doors if j is None]
@@ -147,15 +175,36 @@ def floor_plan(
         )
         for place in places
     ]
+    for wall, place in zip(walls, places, strict=True):
+        if wall in outer:
+            outer.remove(wall)
+            outer += _beside_door(wall, place)
+    outer.sort(key=lambda wall: -wall.length)
     return FloorPlan(
         outlines=tuple(outlines),
-        doors=(*doors_between(types, boxes, label, joined), *fronts),
-        windows=tuple(_windows(types, [wall for wall in outer if wall not in walls])),
+        doors=(*_doors_in(types, boxes, shared, joined), *fronts),
+        windows=tuple(_windows(types, outer)),
         label=label,
+        walls=shared,
     )
 
 
-def _front_host(types: Sequence[int]) -> int:
+def _beside_door(wall: Window, door: Window) -> Iterator[Window]:
+    """Yield the parts of a wall on both sides of a door in it."""
+    place = door.y - wall.y if wall.upright else door.x - wall.x
+    for sign in (-1, 1):
+        # From the jamb of the door to the end of the wall.
+        length = wall.length / 2 - sign * place - DOOR_WIDTH / 2 - _JAMB
+        if length <= 0:
+            continue
+        middle = sign * (wall.length - length) / 2
+        if wall.upright:
+            yield replace(wall, y=wall.y + middle, length=length)
+        else:
+            yield replace(wall, x=wall.x + middle, length=length)
+
+
+def front_host(types: Sequence[int]) -> int:
     """Return the room with the front door: the entrance, the living room, or the first one."""
     for kind in (ENTRANCE, LIVING):
         if kind in types:
@@ -215,9 +264,15 @@ def segment(
 
 
 def _door_at(wall: Window, point: Point | None) -> Window:
-    """Return the wall with the place of a door nearest to a point as its middle."""
+    """Return the wall with the place of a door as its middle: nearest to a point, if given."""
     if point is None:
-        return wall
+        beside = (wall.length - DOOR_WIDTH) / 2 - _JAMB
+        if beside > DOOR_WIDTH or wall.length < DOOR_WIDTH + 2 * _JAMB:
+            return wall
+        # At the end of a short wall, so that the rest has room for a window.
+        if wall.upright:
+            return replace(wall, y=wall.y + beside)
+        return replace(wall, x=wall.x + beside)
     x, y = point
     reach = max(wall.length - DOOR_WIDTH, 0) / 2
     if wall.upright:
@@ -386,11 +441,18 @@ def doors_between(
     label: PixelLabels,
     joined: Sequence[tuple[int, int]] | None,
 ) -> Iterator[Door]:
-    """Yield doors between pairs of rooms, by default those of a minimum spanning tree."""
-    import networkx
+    """Yield doors between pairs of rooms, by default those of `access_tree`."""
+    yield from _doors_in(types, boxes, _longest_walls(label), joined)
 
-    longest = _longest_walls(label)
-    graph = networkx.Graph()
+
+def _doors_in(
+    types: Sequence[int],
+    boxes: Boxes,
+    longest: SharedWalls,
+    joined: Sequence[tuple[int, int]] | None,
+) -> Iterator[Door]:
+    weights: dict[tuple[int, int], float] = {}
+    doors: dict[tuple[int, int], Door] = {}
     for i, j in pairs(len(types)):
         # Of a rectangle that both boxes share; reversed along an axis of a gap.
         low = np.maximum(boxes[i, :2], boxes[j, :2])
@@ -403,32 +465,54 @@ def doors_between(
             width, height = (high - low).tolist()
             length = 0
             door = Door(i, j, x, y, upright=width < height, depth=-1.0)
-        weight: float = _cost(types[i], types[j])
+        weight: float = door_cost(types[i], types[j])
         if length < DOOR_WIDTH:
             weight += _SHORT + float((low - high).clip(0).sum())
         # Among equal doors the one in the longest wall, which never outweighs a preference.
-        graph.add_edge(i, j, weight=weight - length / (10 * GRID), door=door)
+        weights[i, j] = weight - length / (10 * GRID)
+        doors[i, j] = door
 
     if joined is None:
-        joined = [(i, j) for i, j, _ in networkx.minimum_spanning_edges(graph)]
-    for edge in joined:
-        yield graph.edges[edge]["door"]
+        joined = access_tree(types, weights)
+    for pair in joined:
+        yield doors[pair]
 
 
-def shared_walls(
-    label: PixelLabels, length: float, thickness: float
-) -> set[tuple[int, int]]:
-    """Return the rooms i < j that share a wall at least as long, and at most as thick, in pixels."""
-    return {
-        ends
-        for ends, (longest, door) in _longest_walls(label).items()
-        if longest >= length and door.depth <= thickness
-    }
+def access_tree(
+    types: Sequence[int], weights: Mapping[tuple[int, int], float]
+) -> list[tuple[int, int]]:
+    """Return pairs i < j through which all rooms are reached from the front door.
+
+    Grown by the cheapest pair: its weight, and more if the room that is reached already is a
+    bedroom or a room that others are not reached through. Rooms without a pair stay unreached.
+    """
+    reached = {front_host(types)}
+    tree: list[tuple[int, int]] = []
+    while len(reached) < len(types):
+        options = []
+        for pair, weight in weights.items():
+            inner = reached.intersection(pair)
+            if len(inner) == 1:
+                (room,) = inner
+                options.append((weight + _passing(types[room]), pair))
+        if not options:
+            break
+        _, pair = min(options)
+        reached.update(pair)
+        tree.append(pair)
+    return tree
 
 
-def _longest_walls(label: PixelLabels) -> dict[tuple[int, int], tuple[int, Door]]:
+def _passing(kind: int) -> int:
+    """Return the cost of a way through a room."""
+    if kind in _ALONE:
+        return _THROUGH["alone"]
+    return _THROUGH["bedroom"] if kind in _BEDROOMS else 0
+
+
+def _longest_walls(label: PixelLabels) -> SharedWalls:
     """Return the length, and the door, of the longest wall between each two rooms that face."""
-    longest: dict[tuple[int, int], tuple[int, Door]] = {}
+    longest: SharedWalls = {}
     # Walls across columns of the transposed image are the level ones.
     for upright, image in ((True, label), (False, label.T)):
         beyond, gap = _next_rooms(image)
@@ -473,7 +557,7 @@ def _next_rooms(image: PixelLabels) -> tuple[PixelLabels, PixelLabels]:
     return beyond, gap
 
 
-def _cost(one: int, other: int) -> int:
+def door_cost(one: int, other: int) -> int:
     """Preference for a door between two types."""
     if LIVING in (one, other):
         return 1

@@ -10,11 +10,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..arrays import Boundary, Boxes, Mask
+from ..arrays import Boundary, Boxes, Mask, PixelLabels
 from ..plans import Diagram
 from ..relations import GRID, METRES, corners
 from ..vocabulary import NO_EDGE
 from .boundary import OUTER_WALL, boundary_iou, mask_of, pack_boundary
+from .dwelling_fit import fit_dwelling
 from .floor_plan import floor_plan, regions_of
 from .outline_rectangles import floor_within, rectangles_within
 from .placement import (
@@ -76,15 +77,7 @@ def place_in_outline(placement: Placement, boundary: Boundary) -> Placement:
                     rectangles=rectangles,
                 )
     if candidates:
-
-        def quality(boxes: Boxes) -> tuple[float, float]:
-            error = 0.0
-            if diagram.areas is not None:
-                error = float(area_errors(diagram, boxes).sum())
-            label = regions_of(diagram.types, boxes)
-            return -error, boundary_iou(label, boundary)
-
-        boxes = max(candidates, key=quality)
+        boxes = _best_inside(diagram, candidates, boundary, rectangles)
     else:
         boxes = _squeezed(
             diagram=diagram,
@@ -95,6 +88,41 @@ def place_in_outline(placement: Placement, boundary: Boundary) -> Placement:
         if placement.exact:
             unmet.append(NOT_INSIDE)
     return Placement.of(diagram, boxes, boundary, tuple(unmet))
+
+
+def _best_inside(
+    diagram: Diagram,
+    candidates: list[Boxes],
+    boundary: Boundary,
+    rectangles: Boxes,
+) -> Boxes:
+    """Return the best of some boxes inside an outline, as a dwelling if possible."""
+
+    def error_of(boxes: Boxes) -> float:
+        if diagram.areas is None:
+            return 0.0
+        return float(area_errors(diagram, boxes).sum())
+
+    def quality_of(label: PixelLabels) -> float:
+        return boundary_iou(label, boundary)
+
+    def rank(boxes: Boxes) -> tuple[float, float]:
+        return -error_of(boxes), quality_of(regions_of(diagram.types, boxes))
+
+    front = None
+    if boundary[0, 0] >= 0:
+        x, y = boundary[:2].mean(0).tolist()
+        front = (x, y)
+    filled = max(candidates, key=rank)
+    return fit_dwelling(
+        diagram,
+        constraints_of(diagram, filled).inside(rectangles),
+        [filled],
+        error_of=error_of,
+        quality_of=quality_of,
+        pulls_of=lambda boxes: _pulls(boxes, mask_of(boundary)),
+        front=front,
+    )
 
 
 def _excess_areas(diagram: Diagram, boundary: Boundary) -> Iterator[str]:

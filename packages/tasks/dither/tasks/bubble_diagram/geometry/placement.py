@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, product
-from typing import Any
+from itertools import product
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from numpy import ndarray
 
 from ..arrays import Boundary, Boxes, RelationRow, Walls
-from ..plans import Box, Diagram
+from ..plans import Box, Diagram, room_names
 from ..relations import (
     METRES,
     NEAR,
@@ -32,18 +31,25 @@ from ..vocabulary import (
     LIVING,
     NO_EDGE,
     RELATIONS,
-    SHORT,
     SURROUNDING,
     area_text,
     pair_index,
     pairs,
 )
 from .boundary import corners_of, pack_boundary
+from .dwelling_fit import fit_dwelling
 from .floor_plan import DOOR_WIDTH, doors_between, regions_of, room_areas
-from .realisability import realise, realises, wall_rows
-from .wall_constraints import Canvas, WallConstraints, mark_values, wall_constraints_of
-
-_CANVAS = Canvas()
+from .realisability import realise, realises
+from .wall_constraints import WallConstraints, wall_constraints_of
+from .wall_program import (
+    AREA_PENALTY,
+    MARGINS,
+    PREFERRED_SIDES,
+    Pull,
+    WallProgram,
+    active_bounds,
+    demand_areas,
+)
 
 _LAYOUT_ROUNDS = 6
 _SPREAD_ROUNDS = 3
@@ -57,12 +63,6 @@ _SOFT_ROUNDS = (0, 3)
 _NO_WALL = 0.5
 """Penalty of a door without a wall."""
 
-_MARGINS = (2.0, 1.0, 0.0)
-"""Margins in half pixels that protect bounds from rounding, tried in this order."""
-
-PREFERRED_SIDES = np.array([84, 60, 44, 36, 46, 50, 46, 54, 50, 38, 34, 34, 32], float)
-"""Preferred side by room type, in pixels."""
-
 _SLIMMEST = 1.6
 """Largest factor by which it is stretched."""
 
@@ -71,17 +71,6 @@ _AREA_SLIMMEST = 2.5
 
 _AREA_SIZE = 40.0
 """Factor of the penalty of the size of such rooms."""
-
-_AREA = 5.0
-"""Penalty per pixel of an area outside its bounds, above all others of rooms that may have it."""
-
-_SLIMMEST_AREA = 6.0
-"""Largest ratio of the sides of a room whose area is bounded."""
-
-_CHORDS = _SLIMMEST_AREA ** np.linspace(-0.5, 0.5, 11)
-"""Widths of rooms of area 1, between which areas are bounded by a chord; 0.8 % too large at most."""
-
-_HALF_PIXEL = 0.5
 
 _SMALLEST = 18
 """Smallest side in pixels."""
@@ -123,10 +112,6 @@ _Sides = Float[ndarray, "R 2"]
 _Separations = dict[tuple[str, int, int], int]
 """Wall of room u that separates it from room v ("apart"), or that must not protrude beyond v's
 ("within")."""
-
-
-_Pull = tuple[int, float, float]
-"""A wall (4 room + side), its preferred place, and the penalty per pixel."""
 
 
 @dataclass(frozen=True)
@@ -209,18 +194,6 @@ class Placement:
         return [f"{names[i]} and {names[j]}" for i, j in self.extra]
 
 
-def room_names(diagram: Diagram) -> list[str]:
-    """Return a short name for each room; rooms of the same type are numbered."""
-    types = diagram.types
-    names = []
-    for room, kind in enumerate(types):
-        name = SHORT[kind]
-        if types.count(kind) > 1:
-            name += f" {types[: room + 1].count(kind)}"
-        names.append(name)
-    return names
-
-
 def place_diagram(
     diagram: Diagram,
     realisation: Boxes | None = None,
@@ -255,7 +228,7 @@ def place_diagram(
             found = realise(target, rooms).boxes
         starts += [] if found is None else [found]
     if starts:
-        boxes = _best_spread(diagram, starts)
+        boxes = _compact(diagram, [_best_spread(diagram, starts), *starts])
     elif diagram.areas is not None:
         boxes = keep_areas(diagram, boxes)
     return Placement.of(diagram, boxes)
@@ -273,6 +246,16 @@ def _best_spread(diagram: Diagram, starts: Sequence[Boxes]) -> Boxes:
     return min(layouts, key=lambda layout: layout[0])[1]
 
 
+def _compact(diagram: Diagram, starts: Sequence[Boxes]) -> Boxes:
+    """Return boxes without gaps that realise a diagram, as a dwelling if possible; see `dwelling_fit`."""
+    return fit_dwelling(
+        diagram,
+        constraints_of(diagram, starts[0]),
+        starts,
+        error_of=lambda boxes: layout_error(diagram, boxes),
+    )
+
+
 def place_edited(diagram: Diagram) -> Placement | None:
     """Return a sample of an edited plan with the boxes of its kept rooms; None if none are found.
 
@@ -284,7 +267,7 @@ def place_edited(diagram: Diagram) -> Placement | None:
     for disjoint in (exclusive(np.array(diagram.types)), False):
         search = realise(diagram.relations, rooms, disjoint=disjoint, pinned=pinned)
         if search.boxes is not None:
-            boxes = spread_boxes(diagram, search.boxes)
+            boxes = _compact(diagram, [spread_boxes(diagram, search.boxes)])
             restored = diagram.restored(boxes)
             return Placement.of(restored, np.array(restored.boxes))
     return None
@@ -409,7 +392,7 @@ def improve_boxes(
     constraints: WallConstraints,
     boxes: Boxes,
     sides: _Sides,
-    pulls: Iterable[_Pull] = (),
+    pulls: Iterable[Pull] = (),
     *,
     demand_areas: bool = True,
 ) -> Boxes:
@@ -421,14 +404,16 @@ def improve_boxes(
     target = constraints.edges
     separations = choose_separations(boxes, target, {})
     # Relations are hard here, so that doors and areas outweigh everything else.
-    program = soft_program(diagram, target, separations, sides, door_penalty=_AREA)
-    _pull_walls(program, pulls)
+    program = soft_program(
+        diagram, target, separations, sides, door_penalty=AREA_PENALTY
+    )
+    program.pull(pulls)
     if diagram.areas is not None and demand_areas:
-        _demand_areas(program, diagram, boxes)
+        demand_own_areas(program, diagram, boxes)
     if diagram.edit is not None:
         program.pinned = diagram.edit.pinned
     hard = active_bounds(constraints, boxes)
-    for margin in _MARGINS:
+    for margin in MARGINS:
         walls = program.solve(hard, margin)
         if walls is not None:
             rounded: Boxes = np.rint(walls).astype(np.int64)
@@ -438,17 +423,11 @@ def improve_boxes(
     return boxes
 
 
-def _pull_walls(program: _WallProgram, pulls: Iterable[_Pull]) -> None:
-    for wall, place, penalty in pulls:
-        program.add_soft({wall: 1.0}, place, penalty)
-        program.add_soft({wall: -1.0}, -place, penalty)
-
-
 def keep_areas(
     diagram: Diagram,
     boxes: Boxes,
     inside: WallConstraints | None = None,
-    pulls_of: Callable[[Boxes], Iterable[_Pull]] | None = None,
+    pulls_of: Callable[[Boxes], Iterable[Pull]] | None = None,
 ) -> Boxes:
     """Return boxes with the areas of a diagram, if it has any, and with as many relations as possible.
 
@@ -464,9 +443,9 @@ def keep_areas(
         sides = preferred_sides(diagram)
         program = soft_program(diagram, target, separations, sides)
         if diagram.areas is not None:
-            _demand_areas(program, diagram, boxes)
+            demand_own_areas(program, diagram, boxes)
         if pulls_of is not None:
-            _pull_walls(program, pulls_of(boxes))
+            program.pull(pulls_of(boxes))
         hard = None if inside is None else active_bounds(inside, boxes)
         walls = program.solve(hard)
         if walls is None:
@@ -532,65 +511,10 @@ def area_bounds(diagram: Diagram) -> Float[ndarray, "2 R"]:
     return np.stack([low, high]) / METRES**2
 
 
-def _demand_areas(program: _WallProgram, diagram: Diagram, boxes: Boxes) -> None:
-    """Add bounds of the areas of rooms, linear at their current shape.
-
-    Width times height is at least `low` above the chords of a hyperbola, whose points all have that
-    area, and at most `high` below a tangent of another one, so that neither bound is relaxed. The
-    area that a room loses to others and to walls is that of the given boxes.
-    """
-    sides = sides_of(boxes).astype(float)
-    lost = sides.prod(1) - room_areas(diagram.types, boxes)
-    low, high = area_bounds(diagram) + lost
-    demanded = area_bounds(diagram)[0] > 0
-    for room, (width, height) in enumerate(sides.tolist()):
-        if demanded[room]:
-            widths = np.sqrt(low[room]) * _CHORDS
-            points = np.stack([widths, low[room] / widths], 1)
-            # Whole pixels may round both sides down.
-            points += _HALF_PIXEL
-            for (w0, h0), (w1, h1) in pairwise(points.tolist()):
-                normal = np.array([h0 - h1, w1 - w0])
-                normal /= np.hypot(*normal)
-                _bound_sides(
-                    program=program,
-                    room=room,
-                    normal=-normal,
-                    most=-float(normal @ [w0, h0]),
-                )
-            narrowest, lowest = points.min(0).tolist()
-            _bound_sides(
-                program=program,
-                room=room,
-                normal=np.array([-1.0, 0.0]),
-                most=-narrowest,
-            )
-            _bound_sides(
-                program=program,
-                room=room,
-                normal=np.array([0.0, -1.0]),
-                most=-lowest,
-            )
-        if np.isfinite(high[room]):
-            aspect = min(max(width / height, 1 / _SLIMMEST_AREA), _SLIMMEST_AREA)
-            w0 = np.sqrt(high[room] * aspect) - _HALF_PIXEL
-            h0 = np.sqrt(high[room] / aspect) - _HALF_PIXEL
-            normal = np.array([h0, w0]) / np.hypot(w0, h0)
-            _bound_sides(program, room, normal, float(normal @ [w0, h0]))
-
-
-def _bound_sides(
-    program: _WallProgram,
-    room: int,
-    normal: Float[ndarray, " 2"],
-    most: float,
-) -> None:
-    """Require a combination of the width and the height of a room to be at most `most`."""
-    factors: dict[int, float] = {}
-    for axis, factor in enumerate(normal.tolist()):
-        factors[4 * room + axis] = -factor
-        factors[4 * room + axis + 2] = factor
-    program.add_soft(factors, most, _AREA)
+def demand_own_areas(program: WallProgram, diagram: Diagram, boxes: Boxes) -> None:
+    """Add bounds of the areas of a diagram; see `demand_areas`."""
+    lost = sides_of(boxes).prod(1) - room_areas(diagram.types, boxes)
+    demand_areas(program, area_bounds(diagram), boxes, lost)
 
 
 def preferred_sides(diagram: Diagram) -> _Sides:
@@ -602,37 +526,19 @@ def preferred_sides(diagram: Diagram) -> _Sides:
     return np.tile(np.sqrt(middle)[:, None] / METRES, 2)
 
 
-def active_bounds(constraints: WallConstraints, boxes: Boxes) -> Int[ndarray, "B 4"]:
-    """Return the fixed bounds, and of each choice those that the boxes satisfy best."""
-    choices = constraints.choices
-    if not len(choices):
-        return constraints.fixed
-    marks = mark_values(boxes)
-    axis, first, second, most = np.moveaxis(choices, -1, 0)
-    differences = marks[axis, first] - marks[axis, second]
-    slack = most - differences
-
-    # Padding is neither the tightest bound of an alternative nor the best alternative.
-    limits = np.iinfo(np.int64)
-    slack = np.where(choices.any(-1), slack, limits.max).min(-1)
-    best = np.where(constraints.available, slack, limits.min).argmax(1)
-    chosen = choices[np.arange(len(best)), best].reshape(-1, 4)
-    return np.concatenate([constraints.fixed, chosen[chosen.any(-1)]])
-
-
 def soft_program(
     diagram: Diagram,
     target: RelationRow,
     separations: _Separations,
     sides: _Sides,
     door_penalty: float = _MUST,
-) -> _WallProgram:
+) -> WallProgram:
     """Return a linear program with soft constraints.
 
     These are relations, separations, doors, and preferred width and height.
     """
     types = diagram.types
-    program = _WallProgram(len(types))
+    program = WallProgram(len(types))
     for room, kind in enumerate(types):
         size = 2 * _SIZE if kind == LIVING else _SIZE
         if diagram.areas is not None:
@@ -687,7 +593,7 @@ def soft_program(
 
 
 def _relate(
-    program: _WallProgram,
+    program: WallProgram,
     u: int,
     v: int,
     relation: int,
@@ -716,7 +622,7 @@ def _relate(
 
 
 def _separate(
-    program: _WallProgram,
+    program: WallProgram,
     u: int,
     v: int,
     side: int,
@@ -732,7 +638,7 @@ def _separate(
 
 
 def _share_wall(
-    program: _WallProgram,
+    program: WallProgram,
     u: int,
     v: int,
     side: int,
@@ -778,75 +684,3 @@ def _named_sides(relation: int) -> list[bool]:
     """Return on which sides of room v a relation of room u to it may separate the two."""
     x, y = _DIRECTION[relation]
     return [dx == x != 0 or dy == y != 0 for dx, dy in _SIDE_OF]
-
-
-class _WallProgram:
-    """Linear program on the walls of rooms: soft constraints, and hard ones on request."""
-
-    def __init__(self, rooms: int) -> None:
-        self.rooms = rooms
-        self.rows: list[tuple[dict[int, float], float, float]] = []
-        self.pinned: dict[int, int] = {}
-        """Place of each wall that must not move."""
-
-    def add_soft(
-        self,
-        factors: dict[int, float],
-        most: float,
-        penalty: float,
-    ) -> None:
-        """Require a linear combination of walls to be at most `most`; the penalty is per pixel."""
-        self.rows.append((factors, most, penalty))
-
-    def add_order(
-        self,
-        first: int,
-        second: int,
-        gap: float,
-        penalty: float,
-    ) -> None:
-        """Require one wall to be at least `gap` before another."""
-        self.add_soft({first: 1.0, second: -1.0}, -gap, penalty)
-
-    def solve(
-        self, hard: Int[ndarray, "B 4"] | None = None, margin: float = 0.0
-    ) -> Walls | None:
-        """Return the walls with the smallest penalty; None if the hard constraints are infeasible.
-
-        With `hard` bounds on marks (see `wall_constraints.Bound`) and their margin, rooms are on
-        the canvas.
-        """
-        from scipy.optimize import linprog
-        from scipy.sparse import csr_array, eye_array, hstack, vstack
-
-        soft = len(self.rows)
-        walls = 4 * self.rooms
-        entries = []
-        for row, (factors, _, _) in enumerate(self.rows):
-            entries += [(row, wall, factor) for wall, factor in factors.items()]
-        rows, columns, values = zip(*entries, strict=True)
-
-        # Each soft constraint may be violated by its own variable, which has a penalty.
-        relaxed = csr_array((values, (rows, columns)), shape=(soft, walls))
-        matrix = hstack([relaxed, -eye_array(soft)])
-        most = np.array([most for _, most, _ in self.rows])
-        upper = np.full(walls + soft, np.inf)
-        if hard is not None:
-            upper[:walls] = _CANVAS.side
-            bounded, limits = wall_rows(hard, self.rooms, _CANVAS)
-            # Its last column, the rounding margin, is replaced by a fixed one.
-            strict = hstack([bounded[:, :walls], csr_array((len(limits), soft))])
-            matrix = vstack([matrix, strict])
-            rounding = bounded[:, [walls]].toarray().ravel() > 0
-            most = np.concatenate([most, limits - np.where(rounding, margin, 0.0)])
-        penalties = [penalty for _, _, penalty in self.rows]
-        objective = np.concatenate([np.zeros(walls), penalties])
-        lower = np.zeros(walls + soft)
-        for wall, place in self.pinned.items():
-            lower[wall] = place
-            upper[wall] = place
-        bounds: Any = np.stack([lower, upper], 1)
-        result = linprog(
-            objective, matrix.tocsr(), most, bounds=bounds, method="highs-ds"
-        )
-        return None if result.x is None else result.x[:walls].reshape(-1, 4)

@@ -26,7 +26,8 @@ from ..geometry.floor_plan import (
     floor_plan,
     segment,
 )
-from ..geometry.placement import Placement, room_names
+from ..geometry.placement import Placement
+from ..plans import room_names
 from ..relations import METRES, NEAR, areas_of
 from ..vocabulary import COLOURS, LIVING, ROOMS
 from . import svg

@@ -1,0 +1,78 @@
+"""Layouts close their gaps and are dwellings where they can be."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dither.tasks.bubble_diagram.geometry.compactness import compactness
+from dither.tasks.bubble_diagram.geometry.dwelling import dwelling_problems
+from dither.tasks.bubble_diagram.geometry.floor_plan import access_tree, floor_plan
+from dither.tasks.bubble_diagram.geometry.placement import place_diagram
+from dither.tasks.bubble_diagram.plans import Diagram
+from dither.tasks.bubble_diagram.relations import METRES
+from dither.tasks.bubble_diagram.vocabulary import ROOM_IDS
+
+LIVING, MASTER, KITCHEN, BATH = (
+    ROOM_IDS[name] for name in ("LivingRoom", "MasterRoom", "Kitchen", "Bathroom")
+)
+
+
+def test_compactness_counts_slits_and_corners():
+    boxes = np.array([(0, 0, 60, 60), (64, 0, 120, 60)])
+    assert compactness((LIVING, KITCHEN), boxes) == (1.0, 4)
+    # A slit of 16 pixels makes two parts, a shorter room an L-shape.
+    fill, corners = compactness((LIVING, KITCHEN), boxes + [[0] * 4, [12, 0, 12, 0]])
+    assert (fill, corners) == (pytest.approx(116 / 132), 8)
+    assert compactness((LIVING, KITCHEN), boxes - [[0] * 4, [0, 0, 0, 20]])[1] == 6
+
+
+@pytest.mark.slow
+def test_layouts_are_compact_dwellings(make_diagrams):
+    fills = []
+    dwellings = 0
+    for diagram in make_diagrams(6, 22, boxes=False):
+        placed = place_diagram(replace(diagram, doors=None))
+        assert placed.exact
+        fills.append(compactness(diagram.types, placed.boxes)[0])
+        dwellings += not list(dwelling_problems(placed))
+    assert dwellings >= 4
+    assert np.median(fills) > 0.95
+
+
+def test_given_doors_and_areas_hold_in_the_layout():
+    # The kitchen is diagonal to the bathroom, with a door between the two.
+    boxes = [(0, 50, 60, 110), (64, 50, 110, 110), (50, 0, 100, 46)]
+    diagram = Diagram.from_boxes((LIVING, KITCHEN, BATH), boxes)
+    areas = ((20.0, 30.0), (8.0, 10.0), (4.0, 6.0))
+    asked = replace(diagram, boxes=None, areas=areas, doors=((0, 1), (1, 2), (0, None)))
+    placed = place_diagram(asked)
+    assert placed.exact
+    plan = floor_plan(asked.types, placed.boxes, None, asked.doors)
+    assert {(0, 1), (1, 2)} <= plan.shared_walls(0.85 / METRES, 6)
+    for area, (low, high) in zip(plan.room_areas() * METRES**2, areas, strict=True):
+        assert low <= area <= high
+
+
+def test_rooms_are_reached_through_public_ones():
+    types = (LIVING, MASTER, BATH, KITCHEN)
+    weights = {(0, 1): 1.0, (1, 2): 3.0, (0, 3): 1.0, (2, 3): 5.0}
+    assert access_tree(types, weights) == [(0, 1), (0, 3), (2, 3)]
+    # Unless that costs more than a bedroom
+    weights[2, 3] = 60.0
+    assert access_tree(types, weights) == [(0, 1), (0, 3), (1, 2)]
+
+
+def test_a_short_wall_has_room_for_the_front_door_and_a_window():
+    rooms = np.array(
+        [(34, 0, 72, 80), (0, 0, 30, 80), (76, 0, 110, 80), (34, 84, 72, 120)]
+    )
+    plan = floor_plan((LIVING, MASTER, MASTER, BATH), rooms)
+    (door,) = [door for door in plan.doors if door.j is None]
+    windows = [window for window in plan.windows if window.room == 0]
+    (window,) = windows
+    ends = sorted([(door.x, 6), (window.x, window.length / 2)])
+    (first, half), (second, other_half) = ends
+    assert 34 <= first - half
+    assert first + half < second - other_half
+    assert second + other_half <= 72
