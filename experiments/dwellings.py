@@ -48,8 +48,10 @@ def report(title: str, tokens: Any, rooms: int) -> None:
     import numpy as np
 
     from dither.tasks.bubble_diagram.geometry.compactness import compactness
-    from dither.tasks.bubble_diagram.geometry.dwelling import dwelling_problems
-    from dither.tasks.bubble_diagram.geometry.placement import place_diagram
+    from dither.tasks.bubble_diagram.geometry.placement import (
+        dwelling_problems,
+        place_diagram,
+    )
     from dither.tasks.bubble_diagram.plans import decode
     from dither.tasks.bubble_diagram.validity import validity_levels
 

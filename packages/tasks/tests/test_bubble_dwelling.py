@@ -13,9 +13,11 @@ from dither.tasks.bubble_diagram.decoded_samples import decode_samples
 from dither.tasks.bubble_diagram.geometry.dwelling import (
     LIMITS,
     DwellingLimits,
-    dwelling_problems,
 )
-from dither.tasks.bubble_diagram.geometry.placement import place_diagram
+from dither.tasks.bubble_diagram.geometry.placement import (
+    dwelling_problems,
+    place_diagram,
+)
 from dither.tasks.bubble_diagram.plans import Diagram
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, ProceduralPlans
 from dither.tasks.bubble_diagram.vocabulary import ROOM_IDS

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from dither.tasks.bubble_diagram.geometry.compactness import compactness
-from dither.tasks.bubble_diagram.geometry.dwelling import dwelling_problems
 from dither.tasks.bubble_diagram.geometry.floor_plan import access_tree, floor_plan
-from dither.tasks.bubble_diagram.geometry.placement import place_diagram
+from dither.tasks.bubble_diagram.geometry.placement import (
+    dwelling_problems,
+    place_diagram,
+)
 from dither.tasks.bubble_diagram.plans import Diagram
 from dither.tasks.bubble_diagram.relations import METRES
 from dither.tasks.bubble_diagram.vocabulary import ROOM_IDS

@@ -16,12 +16,12 @@ from dither.registry.config.errors import Refused
 
 from .arrays import Boundaries, Tokens
 from .geometry.boundary import corners_of
-from .geometry.dwelling import dwelling_problems
 from .geometry.outline_fit import place_in_outline
 from .geometry.placement import (
     Placement,
     area_errors,
     area_problems,
+    dwelling_problems,
     place_diagram,
     place_edited,
 )

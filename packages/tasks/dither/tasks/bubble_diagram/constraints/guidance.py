@@ -19,10 +19,10 @@ from dither.registry.contracts.records import Clean
 
 from ..arrays import Boundary, Numbers, Rows
 from ..decoded_samples import decode_samples
-from ..geometry.dwelling import DwellingLimits, dwelling_problems
+from ..geometry.dwelling import DwellingLimits
 from ..geometry.floor_plan import room_areas
 from ..geometry.outline_rectangles import floor_within, rectangles_within
-from ..geometry.placement import Placement
+from ..geometry.placement import Placement, dwelling_problems
 from ..plans import Diagram, Edit, Plans, split_fields
 from ..relations import METRES, areas_of
 from ..validity import is_buildable, is_reachable, validity_levels

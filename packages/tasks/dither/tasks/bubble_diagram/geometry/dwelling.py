@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,9 +18,6 @@ from ..plans import Diagram, room_names
 from ..relations import METRES, sides_of
 from ..vocabulary import BEDROOMS, ROOM_IDS
 from .floor_plan import FloorPlan, floor_plan
-
-if TYPE_CHECKING:
-    from .placement import Placement
 
 Range = tuple[float, float]
 
@@ -85,15 +81,6 @@ class DwellingLimits:
 
 
 LIMITS = DwellingLimits()
-
-
-def dwelling_problems(
-    placement: Placement, limits: DwellingLimits = LIMITS
-) -> Iterator[str]:
-    """Yield why a layout is not a dwelling; nothing if it is one."""
-    yield from layout_problems(
-        placement.diagram, placement.boxes, placement.front_door, limits
-    )
 
 
 def layout_problems(

@@ -37,6 +37,7 @@ from ..vocabulary import (
     pairs,
 )
 from .boundary import corners_of, pack_boundary
+from .dwelling import LIMITS, DwellingLimits, layout_problems
 from .dwelling_fit import fit_dwelling
 from .floor_plan import DOOR_WIDTH, doors_between, regions_of, room_areas
 from .realisability import realise, realises
@@ -244,6 +245,15 @@ def _best_spread(diagram: Diagram, starts: Sequence[Boxes]) -> Boxes:
         if not error:
             break
     return min(layouts, key=lambda layout: layout[0])[1]
+
+
+def dwelling_problems(
+    placement: Placement, limits: DwellingLimits = LIMITS
+) -> Iterator[str]:
+    """Yield why a layout is not a dwelling; nothing if it is one."""
+    yield from layout_problems(
+        placement.diagram, placement.boxes, placement.front_door, limits
+    )
 
 
 def _compact(diagram: Diagram, starts: Sequence[Boxes]) -> Boxes:
