@@ -159,7 +159,11 @@ FAILURES = {
     (
         "loss:poisson",
         "truth_is_best",
-    ): "samples of the kit may be negative, which counts are not"
+    ): "samples of the kit may be negative, which counts are not",
+    (
+        "loss:hybrid",
+        "gradcheck",
+    ): "its bound trains the variances alone, with a detached mean",
 }
 
 

@@ -8,6 +8,7 @@ from dither.losses.specs import (
     MSE,
     FlowKL,
     Huber,
+    Hybrid,
     MaskedCE,
     Poisson,
     ScoreEntropy,
@@ -27,7 +28,13 @@ FACTS = {
     "marginal": ProcessFacts("marginal", TEXT, "score", "frequencies"),
     "gaussian": ProcessFacts("gaussian", REGIONS, "velocity", "gaussian"),
     "masked-region": ProcessFacts("masked-region", REGIONS, "x0", "hidden"),
+    "learned-variance": ProcessFacts(
+        "learned-variance", replace(REGIONS, outputs=2), "x0", "gaussian"
+    ),
 }
+
+
+TOKEN_FACTS = {name for name, facts in FACTS.items() if facts.space is TEXT}
 
 
 @pytest.mark.parametrize("spec", register_components(), ids=lambda spec: spec.name)
@@ -35,10 +42,11 @@ FACTS = {
 def test_who_serves_whom(spec, name: str) -> None:
     allowed = {
         MaskedCE: {"absorbing", "absorbing-plug-in"},
-        ScoreEntropy: set(FACTS) - {"gaussian", "masked-region"},
-        FlowKL: set(FACTS) - {"gaussian", "masked-region"},
+        ScoreEntropy: TOKEN_FACTS,
+        FlowKL: TOKEN_FACTS,
         MSE: {"gaussian", "masked-region"},
         Huber: {"gaussian", "masked-region"},
+        Hybrid: {"learned-variance"},
         Poisson: {"masked-region"},
     }[spec]
     loss, misfits = spec(), list(spec().check(FACTS[name]))

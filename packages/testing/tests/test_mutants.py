@@ -469,6 +469,12 @@ MUTANTS = [
         ),
     ),
     *of(
+        "embedding:patches",
+        masked_values_are_zeros=module(
+            forward=lambda inner, s, *a: inner(State.of(s.x.masked_fill(s.masked, 1.0)), *a)
+        ),
+    ),
+    *of(
         "position:sinusoid",
         positions_shape=module(forward=lambda inner, *a: inner(*a)[..., :1]),
         positions_start=module(forward=lambda inner, start, length, cond: inner(0, length, cond)),

@@ -24,6 +24,7 @@ from .block_causal import CleanAndNoised, number_blocks
 from .kv_cache import KVCache
 from .merge_identical import MergedPositions
 from .options import CENTRE, DOCUMENT
+from .patches import Patches, UnpatchedHead
 
 __all__ = ["Denoiser", "init_trunc_normal", "relative_coordinates", "tie_embeddings"]
 
@@ -75,6 +76,8 @@ class Denoiser(nn.Module):
         positions: Whether each block takes the coordinates of the condition "centre", as
             `positions`; none by default.
         reads_previous: Return at each position but the first the output of the one before it.
+        patches: Division of the grid into patches, which all components then take for positions;
+            None for none. Excludes caches and contexts.
     """
 
     def __init__(
@@ -92,13 +95,14 @@ class Denoiser(nn.Module):
         drop_padding: bool = False,
         positions: Sequence[bool] = (),
         reads_previous: bool = False,
+        patches: Patches | None = None,
     ) -> None:
         super().__init__()
         self.embedding = embedding
         self.condition = condition
         self.blocks = nn.ModuleList(blocks)
         self.final = final
-        self.head = head
+        self.head = head if patches is None else UnpatchedHead(head, patches)
         self.block_size = block_size
         self.checkpointing = checkpointing
         self.skip_unrequested = skip_unrequested
@@ -106,6 +110,7 @@ class Denoiser(nn.Module):
         self.drop_padding = drop_padding
         self.positions = positions
         self.reads_previous = reads_previous
+        self.patches = patches
 
     def forward(
         self,
@@ -152,8 +157,13 @@ class Denoiser(nn.Module):
         cache: KVCache | None = None,
         keep: bool = False,
     ) -> Float[Tensor, "B L D"]:
-        """Return the input of the head; takes the arguments of `forward`."""
+        """Return the input of the head, with one row per patch if there are patches.
+
+        Takes the arguments of `forward`.
+        """
         level = as_levels(level, valid)
+        if self.patches is not None:
+            state, level, valid, cond = self.patches.inputs(state, level, valid, cond)
         # Tokens of the positions, after extra ones such as a class token: B T D
         start = 0 if cache is None else cache.length
         h, extra = self.embedding(state, cond, start)

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field
 
-from dither.registry import Misfit, Slot, Space, Spec, below, hookimpl, named
+from dither.registry import (
+    FeatureSpace,
+    Misfit,
+    Slot,
+    Space,
+    Spec,
+    below,
+    hookimpl,
+    named,
+)
 from dither.registry.kinds import (
     BlockSpec,
     ConditionSpec,
@@ -104,6 +113,7 @@ class DenoiserModel(ModelSpec):
             "get": "GETRegionPretrain and GETRegionFinetune",
             "get-dit": "GET with blocks of DiT",
             "mdlm": "MDLM and BD3-LM without time conditioning",
+            "dit": "DiT",
             "llada": "LLaDA",
             "llama": "models of transformers with the names of Llama",
         }
@@ -137,6 +147,9 @@ class DenoiserModel(ModelSpec):
     reads: Literal["same", "previous"] = "same"
     """Where the prediction of a position is read: at the position, or at the one before it, as in
     models that continue from autoregressive weights (Dream); the first is always read in place."""
+    patch: int | None = Field(None, ge=2, le=64)
+    """Rows and columns of the square patches that an image, or another grid, is divided into; each
+    is one position of the blocks. By default every position is one."""
     block_size: int | None = Field(None, ge=1)
     """Positions per block with block-causal attention, where a position attends to its own and
     earlier blocks; full attention by default. For tokens of a single field this is block diffusion
@@ -152,6 +165,8 @@ class DenoiserModel(ModelSpec):
     def check(self, space: Space) -> Iterator[Misfit]:
         """Reject components that are incompatible with the space, the widths and each other."""
         yield from super().check(space)
+        yield from self._check_patch(space)
+        space = self._blocks_space(space)
         yield from self._check_blocks(space)
         yield from self._check_full_attention(space)
         condition = self.condition.with_space(space)
@@ -182,6 +197,42 @@ class DenoiserModel(ModelSpec):
             yield Misfit(
                 message, ("condition",), ("model", "block"), fix, code="no-effect"
             )
+
+    def _check_patch(self, space: Space) -> Iterator[Misfit]:
+        if self.patch is None:
+            return
+        path = ("patch",)
+        if not isinstance(space, FeatureSpace) or space.grid is None:
+            message = (
+                f"patches require samples on a grid, such as images; these are {space}"
+            )
+            yield Misfit(message, path, ("task",), "remove patch")
+        elif any(side % self.patch for side in space.grid):
+            rows, columns = space.grid
+            message = f"patch = {self.patch} does not divide {rows} x {columns}"
+            yield Misfit(message, path, ("task",), code="out-of-range")
+        for option in ("block_size", "reads"):
+            if getattr(self, option) != type(self).model_fields[option].default:
+                message = f"{option} orders positions, which patches do not keep"
+                yield Misfit(message, (option,), ("model", "patch"), f"remove {option}")
+
+    def _blocks_space(self, space: Space) -> Space:
+        """Return the space of the components: that of the patches, if these fit."""
+        if self.patch is None or list(self._check_patch(space)):
+            return space
+        assert isinstance(space, FeatureSpace)
+        assert space.grid is not None
+        rows, columns = space.grid
+        # Groups are of columns of a position, of which a patch has many.
+        return replace(
+            space,
+            length=space.length // self.patch**2,
+            width=space.width * self.patch**2,
+            grid=(rows // self.patch, columns // self.patch),
+            groups=(),
+            given=(),
+            merged=self.patch**2,
+        )
 
     def _check_each_block(self) -> Iterator[Misfit]:
         if not self.blocks:
@@ -270,11 +321,13 @@ class DenoiserModel(ModelSpec):
             # So does the position at which an output is read.
             position_free=position_free
             and self.block_size != 1
-            and self.reads == "same",
+            and self.reads == "same"
+            and self.patch is None,
         )
 
     def rename(self, layout: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return weights of a layout under the names of this model."""
+        from .convert.dit import DIT
         from .convert.get import GET, GET_DIT
         from .convert.llada import LLADA, LLAMA
         from .convert.sedd import MDLM, SEDD
@@ -284,6 +337,7 @@ class DenoiserModel(ModelSpec):
             "mdlm": MDLM,
             "get": GET,
             "get-dit": GET_DIT,
+            "dit": DIT,
             "llada": LLADA,
             "llama": LLAMA,
         }
@@ -305,7 +359,13 @@ class DenoiserModel(ModelSpec):
     def build(self, space: Space) -> Denoiser:
         from .denoiser import Denoiser, init_trunc_normal, tie_embeddings
         from .modulation import Final
+        from .patches import Patches
 
+        patches = None
+        if self.patch is not None:
+            assert isinstance(space, FeatureSpace)
+            patches = Patches.of(space, self.patch)
+        space = self._blocks_space(space)
         period = len(self._pattern)
         repetitions = -(-self.depth // period)
         layers = [
@@ -334,6 +394,7 @@ class DenoiserModel(ModelSpec):
             drop_padding=full and "equivariant" in block,
             positions=["positions" in layer.traits() for layer in layers],
             reads_previous=self.reads == "previous",
+            patches=patches,
         )
         if self.init == "trunc-normal":
             init_trunc_normal(model.condition, model.blocks)
@@ -352,7 +413,8 @@ class DenoiserModel(ModelSpec):
     @property
     def _has_cache(self) -> bool:
         # A piece of a sample lacks the position before it.
-        return "cache" in self._shared_traits and self.reads == "same"
+        whole = self.reads == "same" and self.patch is None
+        return "cache" in self._shared_traits and whole
 
     @property
     def _cond(self) -> int:

@@ -1,4 +1,4 @@
-"""Embedding of features. Letters: B batch, L length, K tokens including the class token, M features, D width."""
+"""Embeddings of features. Letters: B batch, L length, K tokens including the class token, M features, D width."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dither.registry.contracts.records import State
 
-__all__ = ["RegionEmbedding"]
+__all__ = ["PatchEmbedding", "RegionEmbedding"]
 
 
 class RegionEmbedding(nn.Module):
@@ -80,3 +80,26 @@ class RegionEmbedding(nn.Module):
         if self.cls_token is None or start:
             return h, 0
         return torch.cat([self.cls_token.expand(len(h), 1, -1), h], 1), 1
+
+
+class PatchEmbedding(nn.Module):
+    """A linear layer per position, such as a patch of an image (ViT, DiT); it reads no masks.
+
+    Args:
+        features: Number of columns.
+        width: Size of a vector.
+        position: (start, length, cond) -> vectors added to every position.
+    """
+
+    def __init__(self, features: int, width: int, position: nn.Module) -> None:
+        super().__init__()
+        self.linear = nn.Linear(features, width)
+        self.position = position
+
+    def forward(
+        self, state: State, cond: Mapping[str, Tensor], start: int = 0
+    ) -> tuple[Float[Tensor, "B L D"], int]:
+        """Return one vector per position, and 0 extra tokens."""
+        # A masked value may be anything: B L M -> B L D
+        h = self.linear(state.x.masked_fill(state.masked, 0.0))
+        return h + self.position(start, h.shape[1], cond), 0

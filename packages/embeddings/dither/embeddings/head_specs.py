@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from dither.registry import FeatureSpace, Group, Misfit, Space, TokenSpace, hookimpl
-from dither.registry.kinds import FEATURES, TOKENS, HeadSpec
+from dither.registry.kinds import FEATURES, TOKENS, EmbeddingSpec, HeadSpec
 
 from .options import check_groups
 
@@ -62,7 +62,7 @@ class FeatureValues(HeadSpec):
         from .heads import make_linear
 
         assert isinstance(space, FeatureSpace)
-        return make_linear(width, space.width, zero=self.zero, bias=self.bias)
+        return make_linear(width, space.raw_width, zero=self.zero, bias=self.bias)
 
 
 class Softplus(HeadSpec):
@@ -90,6 +90,7 @@ class Softplus(HeadSpec):
                 related=("task", "standardise"),
                 help="set task.standardise = false",
             )
+        yield from _check_outputs(self, space)
         if self.group is not None:
             yield from check_groups(space, [self.group], ("group",))
 
@@ -128,6 +129,14 @@ class TokenDiffusion(HeadSpec):
     """Prediction target. velocity is accurate at every noise level; the mean is less accurate from
     eps (MAR)."""
 
+    def check(self, space: Space, width: int) -> Iterator[Misfit]:
+        """Reject predicted variances, and patches, whose distribution is not that of positions."""
+        yield from super().check(space, width)
+        yield from _check_outputs(self, space)
+        if isinstance(space, FeatureSpace) and space.merged > 1:
+            message = f'head "{self.name}" draws values of positions, not of patches'
+            yield Misfit(message, related=("model", "patch"), help="remove patch")
+
     def build(self, space: Space, width: int) -> Head:
         from .token_diffusion import TokenDiffusion
 
@@ -135,10 +144,26 @@ class TokenDiffusion(HeadSpec):
         return TokenDiffusion(space.width, width, **self.model_dump())
 
 
+def _check_outputs(head: HeadSpec, space: Space) -> Iterator[Misfit]:
+    """Reject a process that has a model predict more than one number per column."""
+    if isinstance(space, FeatureSpace) and space.outputs > 1:
+        message = (
+            f'head "{head.name}" predicts one number per column, the process requires'
+        )
+        yield Misfit(
+            f"{message} {space.outputs}",
+            related=("process",),
+            help='use head "features"',
+        )
+
+
 @hookimpl
 def check_experiment(experiment: Any) -> Iterator[Misfit]:
-    """Reject components that a head that predicts distributions cannot serve."""
-    # A model of another package may have no head.
+    """Reject components that an embedding without masks or a head that predicts distributions cannot serve."""
+    # A model of another package may have neither.
+    embedding = getattr(experiment.model, "embedding", None)
+    if isinstance(embedding, EmbeddingSpec) and "unmarked-masks" in embedding.traits():
+        yield from _check_unmasked(embedding, experiment)
     head = getattr(experiment.model, "head", None)
     if not isinstance(head, TokenDiffusion):
         return
@@ -172,3 +197,17 @@ def check_experiment(experiment: Any) -> Iterator[Misfit]:
             "which FSDP does not support"
         )
         yield Misfit(message, ("train", "strategy"), path, 'use strategy "ddp"')
+
+
+def _check_unmasked(embedding: EmbeddingSpec, experiment: Any) -> Iterator[Misfit]:
+    """Reject a process that masks values, which look like zeros."""
+    process = experiment.process
+    space = experiment.task.space()
+    if space.data in process.serves and process.facts(space).prior == "hidden":
+        message = f'embedding "{embedding.name}" cannot tell masked values from zeros'
+        yield Misfit(
+            message,
+            ("model", "embedding"),
+            ("process",),
+            'use embedding "regions", or process "gaussian"',
+        )

@@ -7,15 +7,26 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from dither.registry import Misfit, Space
+from dither.registry import FeatureSpace, Misfit, Space
 from dither.registry.kinds import PositionSpec, missing_condition
 
 from .options import Layout
 
 if TYPE_CHECKING:
-    from .positions import LearnedPositions, NoPositions, SinusoidPositions
+    from .positions import (
+        GridPositions,
+        LearnedPositions,
+        NoPositions,
+        SinusoidPositions,
+    )
 
-__all__ = ["GenomicSinusoid", "LearnedPosition", "NoPosition", "Sinusoid"]
+__all__ = [
+    "GenomicSinusoid",
+    "GridSinusoid",
+    "LearnedPosition",
+    "NoPosition",
+    "Sinusoid",
+]
 
 
 class NoPosition(PositionSpec):
@@ -78,6 +89,32 @@ class GenomicSinusoid(PositionSpec):
         from .positions import SinusoidPositions
 
         return SinusoidPositions(width, **self.model_dump())
+
+
+class GridSinusoid(PositionSpec):
+    """Sinusoids of the column and the row of a position on a grid, half of the width each (MAE, DiT)."""
+
+    name = "grid-sinusoid"
+    max_period: float = Field(10_000.0, gt=1, le=1e9)
+    """The longest period is 2 pi times this."""
+
+    def check(self, space: Space, width: int) -> Iterator[Misfit]:
+        """Require positions on a grid, and sines and cosines for both coordinates."""
+        yield from super().check(space, width)
+        if not isinstance(space, FeatureSpace) or space.grid is None:
+            message = f"{space} have no grid"
+            fix = 'use position "learned" or "sinusoid"'
+            yield Misfit(message, related=("task",), help=fix)
+        if width % 4:
+            message = f"width {width} is not divisible by 4: sine and cosine of column and row"
+            yield Misfit(message, related=("model", "width"), code="out-of-range")
+
+    def build(self, space: Space, width: int) -> GridPositions:
+        from .positions import GridPositions
+
+        assert isinstance(space, FeatureSpace)
+        assert space.grid is not None
+        return GridPositions(space.grid, width, max_period=self.max_period)
 
 
 class LearnedPosition(PositionSpec):

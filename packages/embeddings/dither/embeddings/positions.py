@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .options import Layout
 from .timestep import sinusoids
 
-__all__ = ["LearnedPositions", "NoPositions", "SinusoidPositions"]
+__all__ = ["GridPositions", "LearnedPositions", "NoPositions", "SinusoidPositions"]
 
 
 class NoPositions(nn.Module):
@@ -88,6 +88,35 @@ class SinusoidPositions(nn.Module):
             values, self.width, max_period=self.max_period, layout=self.layout
         )
         return waves.to(self.anchor.dtype)
+
+
+class GridPositions(nn.Module):
+    """Sinusoids of the column, then of the row, of positions that run row by row (He et al., 2022).
+
+    Args:
+        grid: Numbers of rows and columns.
+        width: Size of a vector, divisible by 4.
+        max_period: The longest period is 2 pi times this.
+    """
+
+    table: Float[Tensor, "L D"]
+
+    def __init__(self, grid: tuple[int, int], width: int, *, max_period: float) -> None:
+        super().__init__()
+        rows, columns = grid
+        index = torch.arange(rows * columns, dtype=torch.float64)
+        halves = [
+            sinusoids(values, width // 2, max_period=max_period, layout="sin-cos")
+            for values in (index % columns, index // columns)
+        ]
+        # The options determine it, so that no checkpoint holds it.
+        table = torch.cat(halves, -1).float()
+        self.register_buffer("table", table, persistent=False)
+
+    def forward(
+        self, start: int, length: int, cond: Mapping[str, Tensor]
+    ) -> Float[Tensor, "1 L D"]:
+        return self.table[None, start : start + length]
 
 
 class LearnedPositions(nn.Module):

@@ -27,14 +27,27 @@ from .head_specs import (
     check_experiment,
 )
 from .options import Endpoint, Init, check_groups, columns_without, is_graph
-from .position_specs import GenomicSinusoid, LearnedPosition, NoPosition, Sinusoid
+from .position_specs import (
+    GenomicSinusoid,
+    GridSinusoid,
+    LearnedPosition,
+    NoPosition,
+    Sinusoid,
+)
 
 if TYPE_CHECKING:
-    from .features import RegionEmbedding
+    from .features import PatchEmbedding, RegionEmbedding
     from .graph import GraphEmbedding
     from .tokens import TokenEmbedding
 
-__all__ = ["Graph", "Regions", "Tokens", "check_experiment", "register_components"]
+__all__ = [
+    "Graph",
+    "PatchValues",
+    "Regions",
+    "Tokens",
+    "check_experiment",
+    "register_components",
+]
 
 MAX_TIED_STD = 0.1
 """Largest initial standard deviation of a table that a head may share."""
@@ -163,14 +176,42 @@ class Regions(EmbeddingSpec):
         )
 
 
+class PatchValues(EmbeddingSpec):
+    """A linear layer per position of a grid, such as the patches of an image (ViT, DiT).
+
+    It reads no masks: use a process that adds noise, or the embedding "regions".
+    """
+
+    name = "patches"
+    serves = FEATURES
+    position: Slot[PositionSpec] = named("grid-sinusoid")
+    """Position embedding, added to the vectors."""
+
+    def traits(self) -> frozenset[str]:
+        """Masked values look like zeros."""
+        return self.position.traits() | {"unmarked-masks"}
+
+    def check(self, space: Space, width: int) -> Iterator[Misfit]:
+        """Require features, and a position embedding that fits."""
+        yield from super().check(space, width)
+        yield from below("position", self.position.check(space, width))
+
+    def build(self, space: Space, width: int) -> PatchEmbedding:
+        from .features import PatchEmbedding
+
+        assert isinstance(space, FeatureSpace)
+        return PatchEmbedding(space.width, width, self.position.build(space, width))
+
+
 @hookimpl
 def register_components() -> list[type[Spec]]:
     """Return the specs of this package."""
-    embeddings: list[type[Spec]] = [Tokens, Graph, Regions]
+    embeddings: list[type[Spec]] = [Tokens, Graph, Regions, PatchValues]
     positions: list[type[Spec]] = [
         NoPosition,
         Sinusoid,
         GenomicSinusoid,
+        GridSinusoid,
         LearnedPosition,
     ]
     conditions: list[type[Spec]] = [Level, Label, Outline, Sum, NoCondition]

@@ -11,6 +11,7 @@ from pydantic import Field
 from dither.registry import FeatureSpace, Misfit, Spec, hookimpl
 from dither.registry.kinds import FEATURES, TOKENS, LossSpec, ProcessFacts
 
+from .hybrid import Hybrid
 from .options import Link, Reduction
 
 if TYPE_CHECKING:
@@ -145,6 +146,18 @@ class _FeatureLoss(LossSpec):
     """The mean over target elements (element-mean); the sum over features, averaged over regions
     with any target (region-sum); or the mean over all elements (zero-padded)."""
 
+    def check(self, process: ProcessFacts) -> Iterable[Misfit]:
+        """Require a process without predicted variances, which only "hybrid" trains."""
+        yield from super().check(process)
+        if isinstance(process.space, FeatureSpace) and process.space.outputs > 1:
+            message = f'loss "{self.name}" does not train the variances of process'
+            yield Misfit(
+                f'{message} "{process.name}"',
+                related=("process",),
+                help='use loss "hybrid", or process "gaussian"',
+                code="process-mismatch",
+            )
+
 
 class _ErrorLoss(_FeatureLoss):
     target: Literal["raw", "x0"] = "raw"
@@ -252,4 +265,4 @@ class Poisson(_FeatureLoss):
 @hookimpl
 def register_components() -> list[type[Spec]]:
     """Register the losses."""
-    return [FlowKL, Huber, MSE, MaskedCE, Poisson, ScoreEntropy]
+    return [FlowKL, Huber, Hybrid, MSE, MaskedCE, Poisson, ScoreEntropy]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dither.registry import Spec, hookimpl
 
 from .features.specs import Gaussian, MaskedRegion
+from .features.variance_spec import LearnedVariance
 from .flow_matching.specs import FlowMatching, Kappa, RectifiedFlow
 from .samplers.analytic import Analytic
 from .samplers.ancestral import Ancestral
@@ -54,6 +55,7 @@ def register_components() -> list[type[Spec]]:
         Guided,
         Hybrid,
         Kappa,
+        LearnedVariance,
         LinearBeta,
         LinearSigma,
         LogLinear,

@@ -39,6 +39,7 @@ __all__ = [
     "snapshot",
     "tensors_of",
     "usable_ids",
+    "with_variances",
     "without_truth",
 ]
 
@@ -118,7 +119,7 @@ def assert_output(space: Space, out: Tensor, shape: torch.Size) -> None:
         assert marked.all(), "-inf does not mark the ids outside the vocabulary"
         assert out[usable].isfinite().all(), "a logit is not finite"
     else:
-        assert actual == (*shape, space.width), f"shape {actual} for {space}"
+        assert actual == (*shape, space.raw_width), f"shape {actual} for {space}"
         assert out.isfinite().all(), "values are not finite"
 
 
@@ -257,7 +258,7 @@ def random_output(space: Space, valid: _Mask, seed: int) -> Float[Tensor, "B L V
     if isinstance(space, TokenSpace):
         raw = torch.randn(*valid.shape, space.vocab, generator=generator)
         return raw.masked_fill(~space.usable(), -torch.inf)
-    return torch.randn(*valid.shape, space.width, generator=generator)
+    return torch.randn(*valid.shape, space.raw_width, generator=generator)
 
 
 def gaussian_scales(process: Any, noise: Noise, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -303,6 +304,13 @@ def ideal_output(predict: str, noised: Noised, vocab: int) -> Float[Tensor, "B L
     if predict not in outputs:
         raise NotApplicable(f'the ideal output is unknown for predict = "{predict}"')
     return outputs[predict].float()
+
+
+def with_variances(space: Space, raw: Float[Tensor, "B L M"]) -> Tensor:
+    """Add the smallest variance to a raw output if the process has the model predict it."""
+    if isinstance(space, TokenSpace) or space.outputs == 1:
+        return raw
+    return torch.cat([raw, torch.full_like(raw, -1.0)], -1)
 
 
 def clean_ids(space: TokenSpace, x: _Ids) -> _Mask:

@@ -96,8 +96,12 @@ def graph_spaces(draw: st.DrawFn) -> TokenSpace:
 
 @st.composite
 def feature_spaces(draw: st.DrawFn) -> FeatureSpace:
-    """Draw a few positions of a few columns, which may be in groups."""
+    """Draw a few positions of a few columns, which may be in groups, or on a grid."""
     length = draw(st.integers(1, 8))
+    # Patches of two divide the second.
+    grid = draw(st.sampled_from([None, (2, 4), (1, length)]))
+    if grid is not None:
+        length = grid[0] * grid[1]
     width = draw(st.integers(2, 5))
     cut = draw(st.integers(0, width - 1))
     groups = (Group("left", 0, cut), Group("right", cut, width)) if cut else ()
@@ -106,6 +110,7 @@ def feature_spaces(draw: st.DrawFn) -> FeatureSpace:
         width=width,
         groups=groups,
         conditions=(*CONDITIONS, Condition("tss")),
+        grid=grid,
     )
 
 

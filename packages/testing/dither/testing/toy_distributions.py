@@ -15,7 +15,7 @@ from torch.nn.functional import one_hot
 from dither.registry import FeatureSpace, Field, TokenSpace
 from dither.registry.contracts.records import Clean, Noise, State, over
 
-from .check_utils import gaussian_scales
+from .check_utils import gaussian_scales, with_variances
 
 __all__ = [
     "FEATURES",
@@ -207,6 +207,7 @@ class NormalSession:
             mean=self.mean,
             std=self.std,
         )
+        raw = with_variances(self.process.space, raw)
         return self.process.read(raw, state, noise)
 
 

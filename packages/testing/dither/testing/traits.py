@@ -36,6 +36,7 @@ DECLARED_TRAITS = {
     ): "accepts requested=, a mask of positions whose output is used; others may be skipped",
     ("block", "cache"): "in a block-causal model, blocks with a cache equal the whole",
     ("embedding", "tables"): "has `tables`, one per field, that a head may share",
+    ("embedding", "unmarked-masks"): "masked features look like zeros",
     ("embedding", "known"): "known tokens are marked, from State.noisy",
     (
         "embedding",

@@ -69,6 +69,8 @@ def require_shapes(
         with _component(model, catalog), _checked_parts(system.model, model, catalog):
             raw = system.raw(noised.state, t, clean, context=system.context(clean))
             if isinstance(raw, Tensor | None):  # else a distribution of values
+                if not isinstance(space, TokenSpace):
+                    width = space.raw_width
                 _require_shape("the output", raw, count, space.length, width)
 
         with _component(experiment.process, catalog):
@@ -143,7 +145,9 @@ def _require_positions(
         result = result[0]
     fits = isinstance(result, Tensor)
     if fits and part.kind in ("block", "head") and inputs:
-        fits = result.shape[:2] == inputs[0].shape[:2]
+        # A head of patches returns the positions in them.
+        axes = 2 if part.kind == "block" else 1
+        fits = result.shape[:axes] == inputs[0].shape[:axes]
     if not fits:
         actual = (
             f"shape {tuple(result.shape)}"

@@ -23,6 +23,7 @@ __all__ = [  # noqa: F405
     "Metrics",
     "Noise",
     "Noised",
+    "NoisedStep",
     "Picture",
     "Prediction",
     "PredictionMetric",

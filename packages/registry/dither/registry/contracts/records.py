@@ -26,6 +26,7 @@ __all__ = [
     "Measured",
     "Noise",
     "Noised",
+    "NoisedStep",
     "Prediction",
     "State",
     "TensorRecord",
@@ -230,6 +231,24 @@ class Noised(TensorRecord):
         """Return some samples; the prior has no batch dimension and is kept."""
         part = replace(self, prior=None).apply(lambda value: value[rows])
         return replace(part, prior=self.prior)
+
+
+@dataclass(frozen=True)
+class NoisedStep(Noised):
+    """A noised batch at the end of a discrete step whose reverse has a predicted variance.
+
+    Its prediction has `variance_share`, v per value: the log-variance of the reverse step is
+    (1 - v) smallest + v largest.
+
+    Attributes:
+        before: The noise at the start of the step; sigma is 0 at the first.
+        log_variances: The smallest and the largest log-variance of the reverse step.
+        steps: Number of steps.
+    """
+
+    before: Noise = field(kw_only=True)
+    log_variances: Float[Tensor, "B *L 2"] = field(kw_only=True)
+    steps: int = field(kw_only=True)
 
 
 @runtime_checkable

@@ -215,6 +215,8 @@ class Group:
 class FeatureSpace:
     """Real vectors: `length` positions of `width` columns, which may be grouped.
 
+    The positions of an image are its pixels, row by row, and the columns its channels.
+
     Attributes:
         length: Number of positions.
         width: Number of columns.
@@ -225,8 +227,13 @@ class FeatureSpace:
             split, so that values may be negative; None if unknown.
         level_end: Largest noise level that the model is given, which a process adds to the space;
             None if unknown.
+        grid: Rows and columns of the grid that the positions are, row by row; None for a sequence
+            or a set.
+        outputs: Numbers that the model returns for each column, which a process sets: 2 if it
+            predicts variances, too. All first numbers of a position come before all second ones.
+        merged: Positions of a sample in one of this space, which a model with patches sets.
 
-    `given`, `standardised` and `level_end` do not take part in comparisons.
+    `given` and the attributes from `standardised` on do not take part in comparisons, but `grid`.
     """
 
     length: int
@@ -236,12 +243,20 @@ class FeatureSpace:
     given: tuple[str, ...] = field(default=(), compare=False)
     standardised: bool | None = field(default=None, compare=False)
     level_end: float | None = field(default=None, compare=False)
+    grid: tuple[int, int] | None = None
+    outputs: int = field(default=1, compare=False)
+    merged: int = field(default=1, compare=False)
 
     def __post_init__(self) -> None:
         if self.length < 1 or self.width < 1:
             numbers = f"{self.length}, {self.width}"
             raise ValueError(
                 f"a feature space requires length and width >= 1: {numbers}"
+            )
+        if self.grid is not None and self.grid[0] * self.grid[1] != self.length:
+            rows, columns = self.grid
+            raise ValueError(
+                f"a grid of {rows} x {columns} does not have {self.length} positions"
             )
         for group in self.groups:
             if not 0 <= group.start < group.stop <= self.width:
@@ -256,6 +271,11 @@ class FeatureSpace:
     @property
     def data(self) -> Data:
         return "features"
+
+    @property
+    def raw_width(self) -> int:
+        """Numbers per position that the model returns."""
+        return self.width * self.outputs
 
 
 Space = TokenSpace | FeatureSpace

@@ -94,7 +94,7 @@ def embeds_every_id(s: Situation) -> None:
 
 
 def masked_values_ignored(s: Situation) -> None:
-    """Masked values do not matter, but the mask does."""
+    """Masked values do not matter, but the mask does, unless the embedding reads no masks."""
     embedding, state = _embedding(s)
     h = _embed(s, embedding, state)
     changed = state.x + 1.0
@@ -104,9 +104,17 @@ def masked_values_ignored(s: Situation) -> None:
 
     visible = _embed(s, embedding, State.of(state.x))
     masked = state.masked.any(-1)
-    if masked.any():
+    if masked.any() and "unmarked-masks" not in s.spec.traits():
         differs = (visible != h)[masked]
         assert differs.any(), "masked values look like zeros"
+
+
+def masked_values_are_zeros(s: Situation) -> None:
+    """Masked values look like zeros."""
+    embedding, state = _embedding(s)
+    zeros = State.of(state.x.masked_fill(state.masked, 0.0))
+    h = _embed(s, embedding, state)
+    assert_close(_embed(s, embedding, zeros), h, "zeros instead of masked values")
 
 
 def masked_positions_identical(s: Situation) -> None:
@@ -585,6 +593,7 @@ CHECKS = (
     *checks_of("embedding", pieces_equal_whole, needs="one-field"),
     *checks_of("embedding", embeds_every_id, needs="tokens"),
     *checks_of("embedding", masked_values_ignored, needs="features"),
+    *checks_of("embedding", masked_values_are_zeros, needs="unmarked-masks"),
     *checks_of("embedding", masked_positions_identical, needs="identical-masked"),
     *checks_of("embedding", known_tokens_marked, needs="known"),
     *checks_of("embedding", embedding_tables, needs="tables"),

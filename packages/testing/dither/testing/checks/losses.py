@@ -23,6 +23,7 @@ from ..check_utils import (
     random_output,
     seed_cpu,
     snapshot,
+    with_variances,
 )
 from ..situations import Situation, checks_of
 from ..toy_distributions import (
@@ -165,6 +166,7 @@ def truth_is_best(s: Situation) -> None:
         return trial.measure(output).mean().item()
 
     ideal = ideal_output(s.args[0].predict, noised, trial.raw.shape[-1])
+    ideal = with_variances(trial.process.space, ideal)
     best = mean(ideal)
     random = mean(trial.raw)
     assert best < random, f"an ideal prediction has loss {best}, a random one {random}"
@@ -312,6 +314,7 @@ def _feature_bound(
         mean=2.0,
         std=0.5,
     )
+    raw = with_variances(process.space, raw)
     measured = _Trial(
         loss=loss,
         process=process,

@@ -198,7 +198,7 @@ def runs_on_meta(s: Situation) -> None:
         except (RuntimeError, NotImplementedError) as error:
             raise AssertionError(f"the model reads values: {error}") from None
     assert out.is_meta, f"the output is on {out.device}"
-    last = s.space.vocab if isinstance(s.space, TokenSpace) else s.space.width
+    last = s.space.vocab if isinstance(s.space, TokenSpace) else s.space.raw_width
     expected = (*inputs.valid.shape, last)
     shape = tuple(out.shape)
     assert shape == expected, f"shape {shape} on meta instead of {expected}"

@@ -22,6 +22,7 @@ from ..check_utils import (
     gaussian_scales,
     ideal_output,
     random_output,
+    with_variances,
 )
 from ..situations import Situation, checks_of
 from ..toy_distributions import (
@@ -167,6 +168,7 @@ def chapman_kolmogorov(s: Situation) -> None:
     noised = process.corrupt(many, _at(0.8))
     vocab = process.space.vocab if isinstance(process.space, TokenSpace) else 0
     ideal = ideal_output(s.spec.facts(s.space).predict, noised, vocab)
+    ideal = with_variances(process.space, ideal)
     pred = process.read(ideal, noised.state, noised.noise)
     back: State = process.step(noised.state, pred, late, early, many)
 
@@ -264,6 +266,7 @@ def normal_step(s: Situation) -> None:
     _assert_independent(state.x, "the state at t = 1")
     _assert_independent(noised.eps, "the noise of x_t")
     output = ideal_output(facts.predict, noised, 0)
+    output = with_variances(process.space, output)
     ideal = process.read(output, noised.state, noised.noise)
     assert_close(ideal.x0, noised.x0, "x0 of an exact model", atol=1e-3)
 
@@ -271,7 +274,7 @@ def normal_step(s: Situation) -> None:
     now = _noise(1.5)
     then = _noise(0.6)
     raw = random_output(FEATURES, like.valid[:1], s.seed)
-    output = raw.expand(MANY, -1, -1)
+    output = with_variances(process.space, raw.expand(MANY, -1, -1))
     pred = process.read(output, state, now)
     before = now.one_minus_alpha(state.x).double()
     after = then.one_minus_alpha(state.x).double()

@@ -163,7 +163,7 @@ def _compute(s: Situation, metric: Any, batches: list[slice]) -> Mapping[str, fl
     last = (
         process.space.vocab
         if isinstance(process.space, TokenSpace)
-        else process.space.width
+        else process.space.raw_width
     )
     raw = torch.zeros(*shape, last)
     # Samples of unequal weight, so that a mean of means differs from the mean.
