@@ -52,7 +52,7 @@ MODELS = {
 QUICK = {
     "GET": ("get_region/quick", 2),
     "bubble small": ("bubble_diagram/quick", 4),
-    "LM": ("language_model/quick", 2),
+    "LM": ("language_model/attention", 2),
 }
 """Small experiments in place of them for `--quick`."""
 FILE = ROOT / "docs" / "gpu.json"
@@ -389,7 +389,7 @@ def runs(options: Options) -> Iterator[tuple[str, dict[str, Any]]]:
     }
     for way, (start, more) in ways.items():
         command = [*start, "-m", "experiments.run"]
-        command += ["run", "experiments/language_model/quick.toml"]
+        command += ["run", "experiments/language_model/attention.toml"]
         command += ["--runs", str(options.folder / way.replace(", ", "-"))]
         for change in (*few, *more):
             command += ["--set", change]

@@ -81,7 +81,7 @@ QUICK = {
     "language_model/quick": (
         Metric("valid", "bits_per_char", "bits per character", ("unigram", "uniform")),
     ),
-    "language_model/hybrid": (
+    "language_model/attention": (
         Metric("valid", "bits_per_char", "bits per character", ("unigram", "uniform")),
     ),
     "dna_sequence/quick": (
@@ -157,7 +157,7 @@ def _measure(file: str, kind: str, seed: int) -> None:
         results = json.loads(summary.read_text(encoding="utf-8"))
 
     row: dict[str, Any] = key | {
-        "cpu": _cpu(),
+        "cpu": processor(),
         "seconds": round(time.monotonic() - started, 1),
         "cpu_seconds": round(after.ru_utime - before.ru_utime, 1),
         "values": {},
@@ -192,7 +192,7 @@ def _recipe(file: str) -> str:
     ]
 
 
-def _cpu() -> str:
+def processor() -> str:
     """Return the model of the processor."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():

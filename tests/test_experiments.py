@@ -89,11 +89,11 @@ QUICK = ROOT / "experiments/bubble_diagram/quick.toml"
         "bubble_diagram/quick process.estimator='mask-count' loss={use='masked-ce',reduction='sample'}",
         "get_region/quick",
         "language_model/quick",
-        "language_model/quick process={use='absorbing',predict='score'} loss='score-entropy' task.length=256",
-        "language_model/quick process={use='uniform',schedule='cosine'} loss='score-entropy'",
+        "language_model/attention process={use='absorbing',predict='score'} loss='score-entropy' task.length=256",
+        "language_model/attention process={use='uniform',schedule='cosine'} loss='score-entropy'",
         "language_model/blocks",
         "get_region/seed model.width=16 model.depth=2 model.block.heads=2 task.regions=300",
-        "language_model/quick task.tokenizer='gpt2' task.length=256 model.width=16",
+        "language_model/attention task.tokenizer='gpt2' task.length=256 model.width=16",
     ],
 )
 @pytest.mark.slow

@@ -25,13 +25,13 @@ def warned(name, overrides=(), **options):
 @pytest.mark.parametrize(
     ("name", "overrides", "expected"),
     [
-        ("language_model/quick", TEXT, False),
-        ("language_model/quick", BLIND, True),
-        ("language_model/quick", {**BLIND, "model.embedding.position": "none"}, True),
-        ("language_model/quick", {**BLIND, "model.embedding.position": "learned"}, False),
-        ("language_model/quick", {**BLIND, "model.embedding.position": "sinusoid"}, False),
-        ("language_model/quick", {**BLIND, "model.block": "pre-norm", "model.condition": "level"}, True),
-        ("language_model/quick", {**TEXT, "model.block": "conv"}, False),
+        ("language_model/attention", TEXT, False),
+        ("language_model/attention", BLIND, True),
+        ("language_model/attention", {**BLIND, "model.embedding.position": "none"}, True),
+        ("language_model/attention", {**BLIND, "model.embedding.position": "learned"}, False),
+        ("language_model/attention", {**BLIND, "model.embedding.position": "sinusoid"}, False),
+        ("language_model/attention", {**BLIND, "model.block": "pre-norm", "model.condition": "level"}, True),
+        ("language_model/attention", {**TEXT, "model.block": "conv"}, False),
         # Within a block, positions look the same; blocks of one position are causal.
         ("language_model/blocks", {**BLIND, "model.block_size": 4, "sampler.size": 4}, True),
         ("language_model/blocks", {**BLIND, "model.block_size": 1, "sampler.size": 1}, False),
@@ -94,7 +94,7 @@ def test_third_party_components_decide_about_positions(tmp_path):
 
 
 def test_validate_prints_the_warning(capsys):
-    words = ["validate", "language_model/quick", "model.block.rope=false", "--format", "json"]  # fmt: skip
+    words = ["validate", "language_model/attention", "model.block.rope=false", "--format", "json"]  # fmt: skip
     assert main(words) == 0
     (problem,) = json.loads(capsys.readouterr().out)["problems"]
     assert problem["code"] == "no-positions"
@@ -121,7 +121,7 @@ def test_validate_leaves_the_generator_alone(capsys):
 )
 def test_the_time_scale_fits_the_level(process, scale):
     overrides = {**TEXT, "model.condition": {"use": "sum", "parts": ["level"]}}
-    experiment = load_experiment("language_model/quick", {**overrides, **process})
+    experiment = load_experiment("language_model/attention", {**overrides, **process})
     system = dither.Diffusion.build(experiment.experiment)
     assert system.model.condition.parts[0].time_scale == scale
 
@@ -197,7 +197,7 @@ FEW_SEQUENCES = {
 @pytest.mark.parametrize(
     ("name", "overrides"),
     [
-        ("language_model/quick", TEXT),
+        ("language_model/attention", TEXT),
         pytest.param("bubble_diagram/quick", FEW_PLANS, marks=pytest.mark.slow),
         pytest.param("dna_sequence/quick", FEW_SEQUENCES, marks=pytest.mark.slow),
     ],

@@ -29,7 +29,7 @@ from dither.engine.config.load_experiment import load_experiment
 )
 def test_unknown_keys_are_searched_in_the_whole_tree(override, path, expected, refusal):
     (problem, *_) = refusal(
-        load_experiment, "language_model/quick", [override]
+        load_experiment, "language_model/attention", [override]
     ).problems
     assert ".".join(problem.path) == path
     assert problem.code == "unknown-key"

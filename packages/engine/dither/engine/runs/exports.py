@@ -202,6 +202,9 @@ def _load_export(
     )
     _anchor(document, folder, found.catalog)
 
+    def placed(loaded: Loaded) -> Loaded:
+        return loaded if device is None else on_device(loaded, device)
+
     def with_space(problem: Problem) -> tuple[Loaded, System]:
         """Build with a task that only knows the space of a sample, and what its assets allow."""
         assert space is not None
@@ -209,7 +212,7 @@ def _load_export(
         task = AbsentTask(space, problem)
         if is_folder(assets):
             task.adopt(loaded.experiment.task.restore(assets, space))
-        return loaded, build(on_device(loaded, device), task=cast(Task, task))[0]
+        return loaded, build(placed(loaded), task=cast(Task, task))[0]
 
     overridden = {change.partition("=")[0].strip() for change in changes}
     missing = _missing_data(folder, data, overridden)
@@ -218,7 +221,7 @@ def _load_export(
     else:
         try:
             loaded = check_experiment(document, found)
-            system, _ = build(on_device(loaded, device))
+            system, _ = build(placed(loaded))
         except Refused as refused:
             # Data may also be downloaded by the task; data that the user names must be there.
             codes = {problem.code for problem in refused.problems}

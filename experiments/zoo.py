@@ -1,0 +1,202 @@
+"""Train the models of packages/zoo and write them with their cards.
+
+    python -m experiments.zoo --runs zoo-runs                # about an hour of one core
+    python -m experiments.zoo --runs zoo-runs --only dna
+
+A finished run in the folder of runs is not trained again. Weights are stored as bfloat16; the
+metrics of a card are those of the stored weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from safetensors.torch import load_file, save_file
+
+import dither
+from dither.engine.files.checksums import MANIFEST, write_manifest
+from dither.engine.files.metrics_file import (
+    is_companion_metric,
+    shown_baselines,
+    with_interval,
+)
+from dither.engine.runs.bundle import WEIGHTS
+from dither.engine.runs.evaluate_run import evaluate_run
+from dither.engine.runs.exports import export_run
+from dither.engine.sampling.samples import make_samples
+from dither.registry.files.atomic import follow_umask
+
+from .results import processor
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "packages" / "zoo" / "dither" / "zoo"
+SEED = 0
+CARD = """# {name}
+
+{summary}
+
+```python
+import dither
+
+system = dither.load("zoo/{name}")
+print(system.decode(system.sample(4, seed=0)))
+```
+
+Or `dither sample zoo/{name} --count 4`, and `train.start_from = "zoo/{name}"` to train from these weights.
+
+## Training
+
+`experiment.toml`, which is experiments/{experiment}.toml: {parameters:,} parameters, seed {seed}, step
+{step:,}, {minutes:.0f} minutes on one core of {cpu}. Weights are stored as bfloat16.
+
+## Metrics
+
+Validation split, and {samples:,} samples; ± is half of a 95 % interval over them, of this one seed.
+
+| | metric | model | baselines |
+|---|---|---|---|
+{metrics}
+
+## Data
+
+{data}
+"""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of the zoo.
+
+    Attributes:
+        experiment: Its experiment file, without the ending.
+        summary: First line of the card.
+        data: Source and licence of the data.
+        samples: Number of samples that are drawn for the card.
+        checkpoint: Which one is stored.
+    """
+
+    experiment: str
+    summary: str
+    data: str
+    samples: int = 256
+    checkpoint: Literal["newest", "best"] = "newest"
+
+
+MADE_HERE = "Made by a generator of dither, under the licence of dither (Apache-2.0)."
+MODELS = {
+    "bubble-small": Model(
+        "bubble_diagram/small",
+        "Floor plans as graphs: eight rooms and their relations, masked diffusion.",
+        MADE_HERE,
+        samples=1000,
+    ),
+    "dna": Model(
+        "dna_sequence/quick",
+        "DNA of 200 bases with planted motifs, by cell type.",
+        MADE_HERE,
+    ),
+    "regions": Model(
+        "get_region/context",
+        "Accessibility of genome regions in four cell types, from the motifs of the region and of its neighbours.",
+        "Sites and accessibility of dnadiffusion (MIT, (c) 2022 Luca Pinello), motifs of JASPAR (CC BY 4.0).",
+        checkpoint="best",
+    ),
+    "shakespeare": Model(
+        "language_model/shakespeare",
+        "Characters of Shakespeare in windows of 128, block diffusion.",
+        "Plays of Shakespeare, public domain.",
+        samples=64,
+    ),
+}
+
+
+def main() -> None:
+    """Train what is missing, and write the folders of the models."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=Path, required=True, help="folder of the runs")
+    parser.add_argument("--only", nargs="+", choices=MODELS, default=list(MODELS))
+    options = parser.parse_args()
+    for name in options.only:
+        run = _trained(name, options.runs)
+        _write(name, run)
+        size = (FOLDER / name / WEIGHTS).stat().st_size
+        sys.stdout.write(f"{name} {size / 1e6:.2f} MB\n")
+
+
+def _trained(name: str, runs: Path) -> Path:
+    """Return the newest finished run of a model; train it if there is none."""
+    model = MODELS[name]
+    command = [sys.executable, "-m", "experiments.run"]
+    command += [f"experiments/{model.experiment}.toml", f"name={name}"]
+    command += ["train.threads=1", f"seed={SEED}", "--runs", str(runs.absolute())]
+    if not list(runs.glob(f"{name}-*/summary.json")):
+        subprocess.run(command, cwd=ROOT, check=True)
+    return max(summary.parent for summary in runs.glob(f"{name}-*/summary.json"))
+
+
+def _write(name: str, run: Path) -> None:
+    """Replace the folder of a model by an export of a run, with a card."""
+    folder = FOLDER / name
+    shutil.rmtree(folder, ignore_errors=True)
+    files = export_run(run, folder, MODELS[name].checkpoint)
+
+    weights = load_file(folder / WEIGHTS)
+    half = {key: weight.bfloat16() for key, weight in weights.items()}
+    save_file(half, folder / WEIGHTS)
+    follow_umask(folder / WEIGHTS)
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    listed = [file for file in files if file.name != MANIFEST]
+    facts = {key: manifest[key] for key in ("step", "data", "space")}
+    write_manifest(folder, listed, **facts)
+
+    (folder / "README.md").write_text(_card(name, run), encoding="utf-8")
+
+
+def _card(name: str, run: Path) -> str:
+    """Return the card of a model: its metrics are measured with the stored weights."""
+    model = MODELS[name]
+    folder = FOLDER / name
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    metrics, baselines = evaluate_run(folder)
+    system = dither.load(folder)
+    drawn = make_samples(system, model.samples, SEED, pictures=False)
+    assert drawn is not None
+    real = system.task.baselines("valid")
+
+    rows = [*_rows("valid", metrics, baselines), *_rows("sample", drawn.metrics, real)]
+    return CARD.format(
+        name=name,
+        summary=model.summary,
+        experiment=model.experiment,
+        parameters=sum(weight.numel() for weight in system.model.parameters()),
+        seed=SEED,
+        step=manifest["step"],
+        minutes=summary["steps"] / summary["steps_per_second"] / 60,
+        cpu=processor(),
+        samples=model.samples,
+        metrics="\n".join(rows),
+        data=model.data,
+    )
+
+
+def _rows(
+    kind: str, metrics: Mapping[str, float], baselines: Mapping[str, float]
+) -> Iterator[str]:
+    """Yield the lines of a table of metrics with their baselines."""
+    for name in metrics:
+        if not is_companion_metric(name, metrics):
+            value = with_interval(name, metrics)
+            yield f"| {kind} | {name} | {value} | {shown_baselines(kind, name, baselines)} |"
+
+
+if __name__ == "__main__":
+    main()
