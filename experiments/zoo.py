@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -24,7 +25,6 @@ from safetensors.torch import load_file, save_file
 import dither
 from dither.engine.files.checksums import MANIFEST, write_manifest
 from dither.engine.files.metrics_file import (
-    is_companion_metric,
     shown_baselines,
     with_interval,
 )
@@ -39,6 +39,8 @@ from .results import processor
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "packages" / "zoo" / "dither" / "zoo"
 SEED = 0
+COST = "cpu_seconds"
+"""File of a finished run with its CPU time, evaluations included."""
 CARD = """# {name}
 
 {summary}
@@ -54,12 +56,12 @@ Or `dither sample zoo/{name} --count 4`, and `train.start_from = "zoo/{name}"` t
 
 ## Training
 
-`experiment.toml`, which is experiments/{experiment}.toml: {parameters:,} parameters, seed {seed}, step
-{step:,}, {minutes:.0f} minutes on one core of {cpu}. Weights are stored as bfloat16.
+`experiment.toml`, which is experiments/{experiment}.toml{changes}: {parameters:,} parameters, seed {seed}, step
+{step:,}, {minutes:.0f} CPU minutes on one core of {cpu}. Weights are stored as bfloat16.
 
 ## Metrics
 
-Validation split, and {samples:,} samples; ± is half of a 95 % interval over them, of this one seed.
+Validation split, and {samples:,} samples of the model; ± is half of a 95 % interval over them, of this one seed.
 
 | | metric | model | baselines |
 |---|---|---|---|
@@ -79,15 +81,19 @@ class Model:
         experiment: Its experiment file, without the ending.
         summary: First line of the card.
         data: Source and licence of the data.
+        metrics: Those of the card.
         samples: Number of samples that are drawn for the card.
         checkpoint: Which one is stored.
+        changes: `key=value` of the training, in addition to the file.
     """
 
     experiment: str
     summary: str
     data: str
+    metrics: tuple[str, ...]
     samples: int = 256
     checkpoint: Literal["newest", "best"] = "newest"
+    changes: tuple[str, ...] = ()
 
 
 MADE_HERE = "Made by a generator of dither, under the licence of dither (Apache-2.0)."
@@ -96,23 +102,29 @@ MODELS = {
         "bubble_diagram/small",
         "Floor plans as graphs: eight rooms and their relations, masked diffusion.",
         MADE_HERE,
+        ("nats_per_graph", "level_5", "level_6", "unique", "edge_js"),
         samples=1000,
     ),
     "dna": Model(
         "dna_sequence/quick",
         "DNA of 200 bases with planted motifs, by cell type.",
         MADE_HERE,
+        ("nats_per_base", "kmer_js", "motif_r", "accuracy", "copied"),
     ),
     "regions": Model(
         "get_region/context",
         "Accessibility of genome regions in four cell types, from the motifs of the region and of its neighbours.",
         "Sites and accessibility of dnadiffusion (MIT, (c) 2022 Luca Pinello), motifs of JASPAR (CC BY 4.0).",
+        ("accessibility_auc", "accessibility_mse", "accessibility_r2"),
+        samples=0,
         checkpoint="best",
     ),
     "shakespeare": Model(
         "language_model/shakespeare",
         "Characters of Shakespeare in windows of 128, block diffusion.",
         "Plays of Shakespeare, public domain.",
+        ("bits_per_char",),
+        changes=("train.steps=4500",),
         samples=64,
     ),
 }
@@ -137,9 +149,13 @@ def _trained(name: str, runs: Path) -> Path:
     command = [sys.executable, "-m", "experiments.run"]
     command += [f"experiments/{model.experiment}.toml", f"name={name}"]
     command += ["train.threads=1", f"seed={SEED}", "--runs", str(runs.absolute())]
-    if not list(runs.glob(f"{name}-*/summary.json")):
+    command += model.changes
+    if not list(runs.glob(f"{name}-*/{COST}")):
         subprocess.run(command, cwd=ROOT, check=True)
-    return max(summary.parent for summary in runs.glob(f"{name}-*/summary.json"))
+        run = max(file.parent for file in runs.glob(f"{name}-*/summary.json"))
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        (run / COST).write_text(f"{used.ru_utime + used.ru_stime:.0f}\n")
+    return max(file.parent for file in runs.glob(f"{name}-*/{COST}"))
 
 
 def _write(name: str, run: Path) -> None:
@@ -165,22 +181,23 @@ def _card(name: str, run: Path) -> str:
     model = MODELS[name]
     folder = FOLDER / name
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     metrics, baselines = evaluate_run(folder)
     system = dither.load(folder)
-    drawn = make_samples(system, model.samples, SEED, pictures=False)
-    assert drawn is not None
-    real = system.task.baselines("valid")
-
-    rows = [*_rows("valid", metrics, baselines), *_rows("sample", drawn.metrics, real)]
+    rows = list(_rows("valid", model.metrics, metrics, baselines))
+    if model.samples:
+        drawn = make_samples(system, model.samples, SEED, pictures=False)
+        assert drawn is not None
+        real = system.task.baselines("valid")
+        rows += _rows("sample", model.metrics, drawn.metrics, real)
     return CARD.format(
         name=name,
         summary=model.summary,
         experiment=model.experiment,
+        changes="".join(f" with {change}" for change in model.changes),
         parameters=sum(weight.numel() for weight in system.model.parameters()),
         seed=SEED,
         step=manifest["step"],
-        minutes=summary["steps"] / summary["steps_per_second"] / 60,
+        minutes=int((run / COST).read_text()) / 60,
         cpu=processor(),
         samples=model.samples,
         metrics="\n".join(rows),
@@ -189,11 +206,14 @@ def _card(name: str, run: Path) -> str:
 
 
 def _rows(
-    kind: str, metrics: Mapping[str, float], baselines: Mapping[str, float]
+    kind: str,
+    names: Sequence[str],
+    metrics: Mapping[str, float],
+    baselines: Mapping[str, float],
 ) -> Iterator[str]:
     """Yield the lines of a table of metrics with their baselines."""
-    for name in metrics:
-        if not is_companion_metric(name, metrics):
+    for name in names:
+        if name in metrics:
             value = with_interval(name, metrics)
             yield f"| {kind} | {name} | {value} | {shown_baselines(kind, name, baselines)} |"
 
