@@ -76,7 +76,7 @@ def trees():
 
 def test_every_package_is_typed_and_part_of_the_namespace():
     assert set(PACKAGES) == {
-        "registry", "core-blocks", "embeddings", "processes", "losses", "tasks", "testing", "engine"
+        "registry", "core-blocks", "embeddings", "processes", "losses", "tasks", "testing", "engine", "zoo"
     }  # fmt: skip
     for name, package in PACKAGES.items():
         initial = [
