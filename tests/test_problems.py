@@ -18,10 +18,9 @@ from dither.registry.config.validation import PATTERN_MESSAGE, validate
 from dither.registry.kinds import LossSpec
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
-TEXT, PLANS, REGIONS = (
-    EXPERIMENTS / task / "quick.toml"
-    for task in ("language_model", "bubble_diagram", "get_region")
-)
+TEXT = EXPERIMENTS / "language_model" / "attention.toml"
+PLANS = EXPERIMENTS / "bubble_diagram" / "quick.toml"
+REGIONS = EXPERIMENTS / "get_region" / "quick.toml"
 SEEDS = [
     ("get_region/seed.toml", 128_767_003, 4.41e12),
     ("bubble_diagram/seed_small.toml", 1_281_564, 11.6e9),

@@ -180,7 +180,7 @@ def test_two_ranks_equal_one(train, single, strategy):
 
 
 LANGUAGE = f"""
-extends = "{ROOT / "experiments" / "language_model" / "quick.toml"}"
+extends = "{ROOT / "experiments" / "language_model" / "attention.toml"}"
 model.width = 16
 model.depth = 2
 [train]

@@ -73,7 +73,7 @@ def test_shared_parameters_are_counted_once(system):
     assert sum(tied.values()) == sum(p.numel() for p in system.model.parameters())
 
 
-FILE = Path(__file__).parents[3] / "experiments" / "language_model" / "quick.toml"
+FILE = Path(__file__).parents[3] / "experiments" / "language_model" / "attention.toml"
 SMALL = [
     "task.length=16",
     "model.width=16",
