@@ -194,11 +194,62 @@ def test_motif_files(tmp_path):
             "MEME version 5\nMOTIF A\nMOTIF B\nletter-probability matrix:\n",
             ["invalid-sample"] * 2,
         ),
+        # What a file states is compared with what it has.
+        (MEME.replace("w= 4", "w= 5"), ["invalid-sample"]),
+        (MEME.replace("alength= 4 w= 4", "alength= 20 w= 4"), ["invalid-sample"]),
+        (MEME.replace("nsites= 20 E", "nsites= many E"), ["invalid-sample"] * 2),
+        (MEME.replace("0.700000", "0.7O0000"), ["invalid-sample"]),
+        (MEME.replace("0.700000", "0.100000"), ["invalid-sample"]),
+        (MEME.replace("C 0.25", "C 0.5"), ["invalid-sample"]),
+        (MEME.replace("\n\nB", "\n\nALPHABET= ACGU\n\nB", 1), ["invalid-sample"]),
+        (JASPAR.replace("C [", "A ["), ["invalid-sample"] * 2),
+        (JASPAR.replace("T [", "U ["), ["invalid-sample"] * 2),
+        (JASPAR.replace("18", "one"), ["invalid-sample"]),
+        (JASPAR + JASPAR, ["invalid-sample"] * 2),
+        (">A\n.1 .3\n.1 .3\n.1 .2\n.1 .2\n", ["invalid-sample"]),
     ],
 )
 def test_invalid_motif_files(text, codes, tmp_path, refusal):
     (tmp_path / "motifs.txt").write_text(text)
     assert refusal(read_motifs, tmp_path / "motifs.txt").codes == codes
+
+
+def read(tmp_path, text):
+    (tmp_path / "motifs.txt").write_text(text)
+    return read_motifs(tmp_path / "motifs.txt", 0.02)
+
+
+def test_what_a_motif_file_states_counts(tmp_path):
+    """Numbers of sites in any notation, rows of bases in any order, fractions in place of counts."""
+    many = read(tmp_path, MEME.replace("nsites= 20 ", "nsites= 1e+05 "))[0]
+    table = np.array(COUNTS["ONE"]) / 20
+    assert np.array_equal(many.scores, log_odds(table * 1e5))
+
+    expected = read(tmp_path, JASPAR)
+    head, *rows = in_jaspar(*NAMED[0]).splitlines()
+    shuffled = read(tmp_path, "\n".join([head, rows[2], rows[3], rows[0], rows[1]]))
+    assert np.array_equal(shuffled[0].scores, expected[0].scores)
+    for name, key, counts in NAMED:
+        shares = (np.array(counts) / 20).tolist()
+        (fractions,) = read(tmp_path, in_jaspar(name, key, shares))
+        assert np.array_equal(fractions.scores, log_odds(np.array(counts, float)))
+
+
+def test_the_background_of_a_meme_file(tmp_path):
+    """Log odds against it, and the probability of a hit in a random word of it, on both strands alike."""
+    stated = MEME.replace("A 0.25 C 0.25 G 0.25 T 0.25", "A 0.35 C 0.15\nG 0.05 T 0.45")
+    motif = read(tmp_path, stated)[0]
+    background = (0.4, 0.1, 0.1, 0.4)
+    counts = np.array(COUNTS["ONE"], float)
+    share = (counts + background) / 21
+    assert np.array_equal(
+        motif.scores, np.rint(100 * np.log2(share / background)).astype(int)
+    )
+    words = np.array(list(product(range(4), repeat=4)))
+    chance = np.array(background)[words].prod(1)
+    reached = scores_of_all_words(motif.scores)
+    assert chance[reached >= motif.threshold].sum() <= 0.02
+    assert chance[reached >= motif.threshold - 1].sum() > 0.02
 
 
 @pytest.fixture

@@ -2,8 +2,9 @@
 
 A motif of W columns scores a W-mer by the sum of one number per base. Scores are integers in
 hundredths of a bit, so that sums are exact in any order and on any machine, as is their
-distribution over random sequences, which gives the threshold. Letters: W columns of a motif, 4
-bases (A, C, G, T), P sequences, S bases, K motifs.
+distribution over random sequences, which gives the threshold. Random bases are independent, with
+the probabilities of a background, by default 1/4. Letters: W columns of a motif, 4 bases (A, C, G,
+T), P sequences, S bases, K motifs.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch.nn import functional
 
 __all__ = [
     "BASES",
+    "EVEN",
     "UNITS_PER_BIT",
     "Motif",
     "encode",
@@ -34,6 +36,8 @@ _Counts = Float[ndarray, "W 4"]
 
 BASES = "ACGT"
 """Order of the bases in every matrix and sequence."""
+EVEN = (0.25, 0.25, 0.25, 0.25)
+"""Background of equally likely bases."""
 UNITS_PER_BIT = 100
 """Integer scores per bit."""
 
@@ -47,17 +51,23 @@ class Motif:
     threshold: int
 
     @classmethod
-    def of(cls, name: str, counts: _Counts, p_value: float = 1e-4) -> Motif:
+    def of(
+        cls,
+        name: str,
+        counts: _Counts,
+        p_value: float = 1e-4,
+        background: Sequence[float] = EVEN,
+    ) -> Motif:
         """Return the motif of base counts `W 4`; `p_value` is that of a hit in a random word."""
-        scores = log_odds(counts)
-        return cls(name, scores, threshold(scores, p_value))
+        scores = log_odds(counts, background)
+        return cls(name, scores, threshold(scores, p_value, background=background))
 
 
-def log_odds(counts: _Counts) -> _Scores:
-    """Return log2 of the odds of each base against 1/4, in units of 1/100 bit, rounded.
+def log_odds(counts: _Counts, background: Sequence[float] = EVEN) -> _Scores:
+    """Return log2 of the odds of each base against the background, in units of 1/100 bit, rounded.
 
-    Each column of counts has one more, shared by its four bases. ValueError if the counts have
-    another shape, are negative or not finite, or a column is empty.
+    Each column of counts has one more, shared by its four bases as in the background. ValueError if
+    the counts have another shape, are negative or not finite, or a column is empty.
     """
     table = np.asarray(counts, dtype=np.float64)
     if table.ndim != 2 or table.shape[1] != 4 or len(table) == 0:
@@ -71,25 +81,25 @@ def log_odds(counts: _Counts) -> _Scores:
             "counts of a motif are finite and at least 0, and no column is empty"
         )
     # A base that was never observed must not have minus infinity.
-    share = (table + 1 / 4) / (table.sum(1, keepdims=True) + 1)
-    bits: _Counts = np.log2(share * 4)
+    expected = np.asarray(background)
+    share = (table + expected) / (table.sum(1, keepdims=True) + 1)
+    bits: _Counts = np.log2(share / expected)
     scores: _Scores = np.rint(UNITS_PER_BIT * bits).astype(np.int64)
     return scores
 
 
 def score_distribution(
-    scores: _Scores,
+    scores: _Scores, background: Sequence[float] = EVEN
 ) -> tuple[int, Float[ndarray, " n"]]:
     """Return the lowest score of a random W-mer, and the probabilities of it and each one above.
 
-    Bases are independent and equally likely. The sum over columns is a convolution, computed column
-    by column.
+    The sum over columns is a convolution, computed column by column.
     """
     probability = np.ones(1)
     for column in scores - scores.min(1, keepdims=True):
         longer = np.zeros(len(probability) + int(column.max()))
-        for step in column:
-            longer[step : step + len(probability)] += probability / 4
+        for step, share in zip(column, background, strict=True):
+            longer[step : step + len(probability)] += probability * share
         probability = longer
     return int(scores.min(1).sum()), probability
 
@@ -98,13 +108,14 @@ def threshold(
     scores: _Scores,
     p_value: float = 1e-4,
     floor: int = UNITS_PER_BIT // 2,
+    background: Sequence[float] = EVEN,
 ) -> int:
     """Return the lowest score that a random W-mer reaches with probability at most `p_value`.
 
     A motif too short for that has its best word as the threshold; `floor` (half a bit) prevents
     negative hits.
     """
-    lowest, probability = score_distribution(scores)
+    lowest, probability = score_distribution(scores, background)
     # Probability of each score or a higher one; the tolerance is for the rounding of the sum.
     reached = np.cumsum(probability[::-1])[::-1]
     rare = np.flatnonzero(reached <= p_value * (1 + 1e-9))

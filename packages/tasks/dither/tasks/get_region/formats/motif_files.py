@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from dither.registry.files.cache import fetch_wheel
 
 from ...prepared.progress import Progress
 from ..data.human_dhs import MOTIF_WHEEL, read_counts
-from ..data.motif_scan import Motif, encode, scan
+from ..data.motif_scan import BASES, EVEN, Motif, encode, scan
 from .matrices import from_bed, locate_in, read_bed
 from .region_checks import RawArrays, check_arrays
 from .tables import open_table
@@ -30,89 +31,172 @@ __all__ = ["read_motifs", "scan_regions"]
 Counts = Float[ndarray, "_ _"]
 
 SITES = 20
-"""Sites behind a probability matrix of MEME that does not state their number: its own default."""
-NUMBERS = re.compile(
-    r"\s*(?:[ACGTacgt]\s*)?\[?((?:\s*[-+]?[\d.]+(?:[eE][-+]?\d+)?)+)\s*\]?\s*"
+"""Sites behind a matrix of probabilities that does not state their number: the default of MEME."""
+ROUNDING = 0.05
+"""Largest difference of the sum of probabilities from 1."""
+
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+ROW = re.compile(rf"\s*{NUMBER}(?:\s+{NUMBER})*\s*")
+LETTERED_ROW = re.compile(
+    rf"\s*(?:([A-Za-z])\s*)?(?:\[({ROW.pattern})\]|({ROW.pattern}))\s*"
 )
+"""A row of JASPAR, as in "A [ 3 0 1 ]", "A 3 0 1" or "3 0 1"."""
+STATED = re.compile(r"(alength|w|nsites)=\s*(\S+)")
+TABLE_HEAD = "letter-probability matrix:"
+TABLE_END = re.compile(r"\s*|[A-Za-z].*|[-*]{3,}")
+"""The line after the rows of MEME: a blank, a keyword, or a rule."""
 
 
 def read_motifs(path: Path | None, p_value: float = 1e-4) -> list[Motif]:
     """Read a file in MEME or JASPAR format; None reads vertebrates of JASPAR 2026 CORE.
 
     A motif is named by its alternative name, or by its id where names repeat. `p_value` is the
-    probability of a hit in a random word. Refused with all tables that are not W columns of four
-    counts.
+    probability of a hit in a random word, under the background of a MEME file, which is averaged
+    over both strands. Columns that sum to 1 are probabilities. Refused with all tables that
+    contradict what they state, or are not W columns of four counts.
     """
     if path is None:
         newest = read_counts(fetch_wheel(*MOTIF_WHEEL)).values()
         return [Motif.of(name, counts, p_value) for name, counts in newest]
+
     with open_table(path) as file:
         lines = file.read().splitlines()
-    is_meme = any(line.startswith("MEME version") for line in lines)
-    # All tables are read before the first is refused, so that every mistake is reported.
-    tables = list(
-        _tables(lines, _meme_counts if is_meme else _jaspar_counts, is_meme=is_meme)
-    )
-    # Motifs are found by name, so names must differ.
-    repeated = Counter(name for _, _, name, _ in tables)
-    motifs = []
+    first = next((line for line in lines if line.strip()), "")
+    is_meme = first.startswith("MEME version")
+    head = re.compile(r"(?:MOTIF\s|>)\s*(\S+)(?:\s+(\S+))?")
+    mark = "MOTIF" if is_meme else ">"
+    starts = [number for number, line in enumerate(lines) if line.startswith(mark)]
     problems = []
-    for line, key, name, counts in tables:
+
+    background: Sequence[float] = EVEN
+    if is_meme:
         try:
-            unique = name if repeated[name] == 1 else key
-            motifs.append(Motif.of(unique, counts, p_value))
-        except (ValueError, TypeError) as error:
-            message = f"{path}: line {line}: motif {key}: {error}"
-            problems.append(Problem(message, code="invalid-sample"))
-    if not tables:
+            background = _background(lines[: starts[0]] if starts else lines)
+        except ValueError as error:
+            problems.append(Problem(f"{path}: {error}", code="invalid-sample"))
+    if not starts:
         message = f"{path}: no motifs in MEME or JASPAR format"
         problems.append(Problem(message, code="unknown-format"))
+
+    # All tables are read before the first is refused, so that every mistake is reported.
+    tables = []
+    for start, stop in pairwise([*starts, len(lines)]):
+        match = head.match(lines[start])
+        key = match[1] if match else ""
+        name = (match[2] if match else "") or key
+        try:
+            counts = (_meme_counts if is_meme else _jaspar_counts)(
+                lines[start + 1 : stop]
+            )
+            # Checks the values, too.
+            motif = Motif.of(name, counts, p_value, background)
+            tables.append((start, key, motif))
+        except (ValueError, TypeError) as error:
+            message = f"{path}: line {start + 1}: motif {key}: {error}"
+            problems.append(Problem(message, code="invalid-sample"))
+
+    # Motifs are found by name, so names must differ.
+    repeated = Counter(motif.name for _, _, motif in tables)
+    motifs: dict[str, Motif] = {}
+    for start, key, motif in tables:
+        name = motif.name if repeated[motif.name] == 1 else key
+        if name in motifs:
+            message = f"{path}: line {start + 1}: motif {name} again"
+            problems.append(Problem(message, code="invalid-sample"))
+        motifs[name] = replace(motif, name=name)
     if problems:
         raise Refused(problems)
-    return motifs
+    return list(motifs.values())
 
 
-def _tables(
-    lines: Sequence[str], counts: Callable[[list[str]], Counts], *, is_meme: bool
-) -> Iterator[tuple[int, str, str, Counts]]:
-    """Yield line number, id, name and counts of each motif; the counts may have any shape."""
-    head = re.compile(
-        r"MOTIF\s+(\S+)(?:\s+(\S+))?" if is_meme else r">\s*(\S+)(?:\s+(\S+))?"
-    )
-    matches = {number: head.match(line) for number, line in enumerate(lines)}
-    starts = [number for number, match in matches.items() if match]
-    for start, stop in pairwise([*starts, len(lines)]):
-        match = matches[start]
-        assert match is not None
-        block = list(lines[start + 1 : stop])
-        yield start + 1, match[1], match[2] or match[1], counts(block)
-
-
-def _meme_counts(lines: list[str]) -> Counts:
-    """Return counts from the probabilities and the number of sites of a motif in MEME format."""
+def _background(lines: Sequence[str]) -> Sequence[float]:
+    """Return the background of the head of a MEME file, the same on both strands; by default even."""
     for number, line in enumerate(lines):
-        if line.startswith("letter-probability"):
-            stated = re.search(r"nsites=\s*([\d.]+)", line)
-            sites = float(stated[1]) if stated else float(SITES)
-            return _numbers(lines[number + 1 :]) * sites
-    return np.zeros((0, 0))
+        if line.startswith("ALPHABET=") and line.split("=")[1].strip() != BASES:
+            raise ValueError(f'line {number + 1}: "{line.strip()}" is not {BASES}')
+        if not line.startswith("Background letter frequencies"):
+            continue
+        # Letters and numbers alternate, on one line or more.
+        words = " ".join(takewhile(str.strip, lines[number + 1 :])).split()
+        shares = dict(zip(words[::2], map(_number, words[1::2]), strict=False))
+        total = sum(shares.values())
+        is_complete = sorted(shares) == list(BASES) and len(words) == 2 * len(BASES)
+        if not is_complete or min(shares.values()) <= 0 or abs(total - 1) > ROUNDING:
+            raise ValueError(
+                f'line {number + 2}: a background is "A p C p G p T p" with a sum of 1, '
+                f'not "{" ".join(words)[:60]}"'
+            )
+        # Hits are counted on both strands (as in FIMO).
+        at = (shares["A"] + shares["T"]) / (2 * total)
+        return at, 0.5 - at, 0.5 - at, at
+    return EVEN
 
 
-def _jaspar_counts(lines: list[str]) -> Counts:
-    """Return counts of a motif in JASPAR format: a row for each base."""
-    return _numbers(lines).T
+def _meme_counts(lines: Sequence[str]) -> Counts:
+    """Return counts from the probabilities and the number of sites of a motif in MEME format."""
+    heads = [number for number, line in enumerate(lines) if line.startswith(TABLE_HEAD)]
+    if len(heads) != 1:
+        raise ValueError(f'has {len(heads)} tables "{TABLE_HEAD}", expected 1')
+    (head,) = heads
+    stated = {key: _number(text) for key, text in STATED.findall(lines[head])}
 
-
-def _numbers(lines: Iterable[str]) -> Counts:
-    """Return the rows of numbers; an empty table if they differ in length."""
     rows = []
+    for line in lines[head + 1 :]:
+        if TABLE_END.fullmatch(line):
+            break
+        if not ROW.fullmatch(line):
+            raise ValueError(f'"{line.strip()[:60]}" is not a row of probabilities')
+        rows.append([float(number) for number in line.split()])
+
+    if len(rows) != stated.get("w", len(rows)):
+        raise ValueError(f"states w= {stated['w']:g}, but has {len(rows)} rows")
+    if stated.get("alength", 4) != 4:
+        raise ValueError(f"states alength= {stated['alength']:g}, expected 4")
+    for number, row in enumerate(rows, 1):
+        if len(row) != len(BASES) or abs(sum(row) - 1) > ROUNDING:
+            raise ValueError(f"row {number} is not four probabilities with a sum of 1")
+    return np.array(rows) * stated.get("nsites", SITES)
+
+
+def _jaspar_counts(lines: Sequence[str]) -> Counts:
+    """Return counts of a motif in JASPAR format: a row for each base, in any order if it is named."""
+    rows = {}
     for line in lines:
-        match = NUMBERS.fullmatch(line)
-        if match:
-            rows.append([float(number) for number in match[1].split()])
-    if len({len(row) for row in rows}) != 1:
-        return np.zeros((0, 0))
-    return np.array(rows)
+        if not line.strip() or line.startswith("#"):
+            continue
+        match = LETTERED_ROW.fullmatch(line)
+        if match is None:
+            raise ValueError(f'"{line.strip()[:60]}" is not a row of counts')
+        # Rows without letters are A, C, G, T.
+        letter = match[1] or BASES[len(rows) : len(rows) + 1]
+        numbers = match[2] or match[3]
+        if letter.upper() in rows:
+            raise ValueError(f"has two rows of {letter.upper()}")
+        rows[letter.upper()] = [float(number) for number in numbers.split()]
+
+    if sorted(rows) != list(BASES):
+        raise ValueError(f"has rows of {', '.join(rows)}, expected A, C, G, T")
+    if len({len(row) for row in rows.values()}) != 1:
+        raise ValueError("has rows of different lengths")
+    table = np.array([rows[base] for base in BASES]).T
+    sums = table.sum(1)
+    if (abs(sums - 1) <= ROUNDING).all():
+        return table * SITES
+    # A column of one site, or of fractions that are no distribution
+    wrong = np.flatnonzero(sums < 2)
+    if wrong.size:
+        number = int(wrong[0])
+        raise ValueError(
+            f"column {number + 1} sums to {sums[number]:g}: "
+            "neither counts nor probabilities"
+        )
+    return table
+
+
+def _number(text: str) -> float:
+    if not ROW.fullmatch(text):
+        raise ValueError(f'"{text[:40]}" is not a number')
+    return float(text)
 
 
 def scan_regions(
