@@ -2,6 +2,7 @@
 
 import gzip
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from dither.tasks.get_region.data.motif_scan import (
     threshold,
 )
 from dither.tasks.get_region.data_specs import RegionArrays, ScannedRegions
-from dither.tasks.get_region.formats.motif_files import read_motifs
+from dither.tasks.get_region.formats import tables
+from dither.tasks.get_region.formats.motif_files import read_motifs, scan_regions
 from dither.tasks.get_region.specs import GetRegion
 
 torch.set_num_threads(1)
@@ -334,3 +336,19 @@ def test_all_problems_of_peaks_and_genome(files, tmp_path, refusal):
     )
     assert refusal(missing.prepare).codes == ["file-not-found"] * 2
     assert not (tmp_path / "out").exists()
+
+
+def test_a_genome_of_long_lines_and_other_names(files, tmp_path, monkeypatch, refusal):
+    """One line per chromosome, longer than lines of other text; chr1 in the peaks, 1 in the genome."""
+    genome, _, (peaks, _, motifs) = files
+    monkeypatch.setattr(tables, "LINE_BYTES", 100)
+    text = "".join(f">{name}\n{bases}\n" for name, bases in genome.items())
+    path = tmp_path / "long.fa.gz"
+    path.write_bytes(gzip.compress(text.encode()))
+    raw = scan_regions(Path(peaks), path, Path(motifs), p_value=0.02)
+    assert raw.arrays["features"].any()
+
+    path.write_bytes(gzip.compress(text.replace(">chr", ">").encode()))
+    refused = refusal(scan_regions, Path(peaks), path, Path(motifs))
+    assert refused.codes == ["unknown-value"] * 3
+    assert '"1"' in refused.problems[0].help

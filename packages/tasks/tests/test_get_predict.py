@@ -12,6 +12,7 @@ import torch
 
 from dither.tasks.get_region.attributions import attribute
 from dither.tasks.get_region.data_specs import RegionStore
+from dither.tasks.get_region.export import read_chrom_sizes, write_tracks
 from dither.tasks.get_region.plots import draw_umap
 from dither.tasks.get_region.predict import embed, predict
 from dither.tasks.get_region.source_windows import DataRequest
@@ -137,6 +138,84 @@ def test_bigwig_holds_what_bedgraph_holds(task, tmp_path):
     )
 
 
+class Drawn(Linear):
+    """Draws with a standard deviation of 1 in the units of the model."""
+
+    def sample(self, clean):
+        return self.mean(clean) + torch.randn(clean.x0.shape)
+
+
+def test_the_spread_of_draws_is_written(tmp_path, write_store):
+    write_store(tmp_path / "x.zarr", ARRAYS)
+    task = open_task(tmp_path / "x.zarr", draws=40)
+    torch.manual_seed(0)
+    forms = ("csv", "npz", "h5ad")
+    predict(task, Drawn(), DataRequest(tmp_path, split="all", formats=forms))
+    found = dict(np.load(tmp_path / "predictions.npz", allow_pickle=False))
+    top = ARRAYS["atpm"][40:].max()
+    assert found["sd"].mean() == pytest.approx(top, rel=0.05)
+    error = found["prediction"][0, :, 0] - expected(ARRAYS["features"], 0, top)
+    assert error.std() == pytest.approx(top / 40**0.5, rel=0.3)
+    table = pandas.read_csv(tmp_path / "predictions.csv")
+    np.testing.assert_allclose(table["sd"], found["sd"].ravel(), rtol=1e-5)
+    layer = anndata.read_h5ad(tmp_path / "predictions.h5ad").layers["accessibility_sd"]
+    np.testing.assert_array_equal(layer, found["sd"][..., 0])
+
+
+def test_overlapping_regions_have_their_mean(tmp_path):
+    """Each base of a track has one value; no region is dropped."""
+    g = np.random.default_rng(0)
+    start = np.sort(g.integers(0, 400, 60))
+    end = start + g.integers(1, 90, 60)
+    values = g.normal(size=60)
+    arrays = {
+        "chromosome": np.array(["chr1"] * 60 + ["chr2"]),
+        "start": np.append(start, 5),
+        "end": np.append(end, 9),
+        "cell": np.array(["a"]),
+        "column": np.array(["open"]),
+        "prediction": np.append(values, 3.0)[None, :, None],
+    }
+    covers = (np.arange(500) >= start[:, None]) & (np.arange(500) < end[:, None])
+    with np.errstate(invalid="ignore"):
+        want = (values @ covers) / covers.sum(0)
+    notes = []
+    (bed,) = write_tracks(tmp_path, arrays, "bedgraph", notes.append)
+    found = np.full(500, np.nan)
+    for line in bed.read_text().splitlines()[1:-1]:
+        _, low, high, value = line.split("\t")
+        found[int(low) : int(high)] = float(value)
+    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
+    crossing = (start[1:] < np.maximum.accumulate(end)[:-1]).sum()
+    assert notes[0].startswith(f"{crossing} of 61 regions")
+
+    sizes = tmp_path / "sizes"
+    sizes.write_text("chr2\t1000\nchr1\t2000\nchrM\t300\n")
+    lengths = read_chrom_sizes(sizes, ["bigwig"])
+    (path,) = write_tracks(tmp_path, arrays, "bigwig", notes.append, lengths)
+    with pyBigWig.open(str(path)) as file:
+        assert file.chroms() == {"chr1": 2000, "chr2": 1000, "chrM": 300}
+        np.testing.assert_allclose(file.values("chr1", 0, 500), want, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("chr1\t2000\nchr1\t2000\n", "invalid-sample"),
+        ("chr1\tmany\n", "invalid-sample"),
+        ("chr2\t2000\n", "unknown-value"),
+        ("chr1\t10\nchr2\t10\nchr3\t10\n", "out-of-range"),
+    ],
+)
+def test_sizes_of_chromosomes_that_do_not_fit(task, tmp_path, refusal, text, code):
+    sizes = tmp_path / "sizes"
+    sizes.write_text(text)
+    request = DataRequest(tmp_path, split="all", formats=("bigwig",), chrom_sizes=sizes)
+    assert refusal(predict, task, Linear(), request).codes[0] == code
+    request = DataRequest(tmp_path, split="all", chrom_sizes=sizes)
+    assert refusal(predict, task, Linear(), request).codes == ["no-effect"]
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of umap-learn and numba
 def test_umap_is_drawn():
@@ -175,7 +254,12 @@ def test_regions_of_another_source_are_divided_by_the_divisors_of_the_run(
         out = tmp_path / paths[0].replace(".", "-")
         out.mkdir()
         data = tuple(tmp_path / name for name in paths)
-        predict(task, Linear(), DataRequest(out, data, "all", "b", ("npz",)))
+        request = DataRequest(out, data, "all", "b", ("npz",))
+        predict(task, Linear(), request)
+        unknown, above = request.notes
+        assert unknown == "1 motifs that the model lacks are ignored: further"
+        share = (other["features"] > TOP).mean() * 100
+        assert above.startswith(f"{share:.2g} % of the motif scores above")
         found = dict(np.load(out / "predictions.npz", allow_pickle=False))
         want = expected(other["features"], 1, top)
         np.testing.assert_allclose(

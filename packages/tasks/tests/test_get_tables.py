@@ -10,7 +10,11 @@ from scipy import sparse
 
 from dither.tasks.get_region.data_specs import RegionFile
 from dither.tasks.get_region.formats.column_names import check_names, standard_names
-from dither.tasks.get_region.formats.sources import find_regions, find_source
+from dither.tasks.get_region.formats.sources import (
+    ReadOptions,
+    find_regions,
+    find_source,
+)
 from dither.tasks.get_region.specs import GetRegion
 
 P, MOTIFS = 12, ["GATA1", "AP1/1"]
@@ -377,6 +381,91 @@ def test_anndata_of_cell_types_by_regions(tmp_path, refusal, binary):
         )
     anndata.AnnData(values, obs=obs, var=var).write_h5ad(path)
     assert refusal(read, path).codes == ["wrong-shape"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_single_cells_are_averaged_or_refused(tmp_path, refusal):
+    """Forty cells are no forty cell types: a column of obs says which cells are of one type."""
+    g = np.random.default_rng(0)
+    values = (g.random((40, P)) < 0.3).astype(np.float32)
+    types = np.array(["B", "T", "T", None] * 10, object)
+    var = pandas.DataFrame(index=NAMES)
+    motifs = pandas.DataFrame(FEATURES, index=NAMES, columns=["GATA1", "CTCF"])
+    path = tmp_path / "cells.h5ad"
+
+    def write_cells(matrix, names):
+        obs = pandas.DataFrame({"type": types[: len(names)]}, index=names)
+        anndata.AnnData(matrix, obs=obs, var=var, varm={"motifs": motifs}).write_h5ad(
+            path
+        )
+
+    def grouped(column):
+        return find_regions(find_source([path]), ReadOptions(group_by=column))
+
+    names = [f"cell{number}" for number in range(40)]
+    for matrix in (sparse.csr_matrix(values), values):
+        write_cells(matrix, names)
+        found = grouped("type")
+        assert found.arrays["cells"].tolist() == ["B", "T"]
+        means = [values[types == name].mean(0) for name in ("B", "T")]
+        np.testing.assert_allclose(found.arrays["atpm"], np.stack(means, 1), rtol=1e-6)
+        assert found.notes == (
+            "30 cells averaged into 2 types by type",
+            "10 cells without type are left out",
+        )
+    assert grouped("obs_names").arrays["cells"].tolist() == names
+    assert refusal(read, path).codes == ["wrong-shape"]
+    assert refusal(grouped, "typ").codes == ["unknown-value"]
+
+    write_cells(values[:2], ["AAACGAAAGAGTTTGA-1", "AAACGAAAGCGAGCTA-1"])
+    assert refusal(read, path).codes == ["wrong-shape"]
+    write_anndata(path)
+    assert refusal(grouped, "type").codes == ["no-effect"]
+
+
+def test_the_cause_of_a_file_that_cannot_be_read(tmp_path, refusal, write_store):
+    """Comments before a header, gzip under any name, pointers of Git LFS, AnnData in zarr, names of chromosomes."""
+    expected = read(write(tmp_path / "x.csv", HEADER, rows()))
+    text = (tmp_path / "x.csv").read_text()
+    path = tmp_path / "y.csv"
+    for content in (
+        ("# made, today\n## a second line\n" + text).encode(),
+        gzip.compress(text.encode()),
+        text.replace("chromosome,", "#chrom,").encode(),
+    ):
+        path.write_bytes(content)
+        for name, array in read(path).items():
+            np.testing.assert_array_equal(array, expected[name])
+    path.write_text("# one\n" + text.replace("chr1,500,800", "chr1,500,eight"))
+    assert "line 3, " in messages_of(refusal, path)[0]
+
+    for name in ("x.h5ad", "x.npz", "x.parquet", "x.csv", "x.csv.gz"):
+        (tmp_path / name).write_text(
+            "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+        )
+        refused = refusal(read, tmp_path / name)
+        assert refused.codes == ["unreadable-file"]
+        assert "Git LFS" in str(refused)
+
+    store = tmp_path / "cells.zarr"
+    store.mkdir()
+    (store / ".zgroup").write_text('{"zarr_format": 2}')
+    (store / ".zattrs").write_text('{"encoding-type": "anndata"}')
+    refused = refusal(read, store)
+    assert refused.codes == ["unknown-format"]
+    assert "read_zarr" in refused.problems[0].help
+
+    data = RegionFile(
+        path=str(write(tmp_path / "z.csv", HEADER, rows())), valid=["2"], test=[]
+    )
+    (problem,) = refusal(data.build).problems
+    assert '"chr2"' in problem.help
+
+
+def test_arrays_that_are_not_read_are_noted(tmp_path):
+    np.savez(tmp_path / "x.npz", **ARRAYS, atmp=OPEN)
+    raw = find_regions(find_source([tmp_path / "x.npz"]))
+    assert raw.notes == ("arrays that are not read: atmp",)
 
 
 def test_accessibility_that_no_array_has_is_refused(tmp_path, refusal):

@@ -36,6 +36,8 @@ EXPANSION = 200
 """Most bytes in memory for each byte of a compressed file."""
 FREE_BYTES = 1 << 28
 """Bytes to which every compressed file may expand."""
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+"""Start of the file that Git LFS leaves in place of content that was not fetched."""
 
 
 def max_expanded(size: int) -> int:
@@ -57,6 +59,8 @@ def open_file(path: Path, limit: int | None = None) -> BinaryIO:
         reason = "a pipe or a device, not a file"
     elif limit is not None and status.st_size > limit:
         reason = f"{status.st_size:,} bytes, more than {limit:,}"
+    elif file.peek(len(LFS_POINTER)).startswith(LFS_POINTER):
+        reason = "a pointer of Git LFS, not its content; run: git lfs pull"
     if reason:
         file.close()
         raise OSError(errno.EINVAL, reason, str(path))

@@ -45,49 +45,71 @@ Cell = Annotated[
         help="Cell type; by default all that the model was trained on.",
     ),
 ]
+ChromSizes = Annotated[
+    Path | None,
+    typer.Option(
+        "--chrom-sizes",
+        metavar="FILE",
+        help="Lengths of the chromosomes of bigWig (hg38.chrom.sizes, or a .fai file).",
+    ),
+]
 
 
 def add_commands(app: typer.Typer, engine: Engine) -> None:
     """Add the commands of this task."""
 
-    def add(verb: str, summary: str, example: str) -> None:
-        @app.command(verb, help=summary, epilog=f"Example: dither {verb} {example}")
-        def command(
-            run: RunDirectory,
-            words: Words = None,
-            split: Split = None,
-            cell: Cell = None,
-            export: ExportFormats = None,
-            out: Out = None,
-            checkpoint: Checkpoint = "newest",
-            overrides: Overrides = None,
-            plugins: PluginNames = None,
-        ) -> None:
-            from . import predict
-
-            data, settings = split_words(words)
-            options = run_options(checkpoint, plugins, overrides, settings)
-            regions = _Regions(data, split, cell, export)
-            method = {"predict": predict.predict, "embed": predict.embed}[verb]
-            _apply(
-                engine=engine,
-                method=method,
-                run=run,
-                options=options,
-                out=out,
-                regions=regions,
-            )
-
-    add(
-        "predict",
-        "Predict the unknown columns of regions: of another split, cell type or source.",
-        "runs/RUN my.zarr --cell K562 --export csv",
+    @app.command(
+        epilog="Example: dither predict runs/RUN my.zarr --cell K562 --export csv"
     )
-    add(
-        "embed",
-        "Write embeddings of regions and of cell types.",
-        "runs/RUN --split test",
-    )
+    def predict(
+        run: RunDirectory,
+        words: Words = None,
+        split: Split = None,
+        cell: Cell = None,
+        export: ExportFormats = None,
+        chrom_sizes: ChromSizes = None,
+        out: Out = None,
+        checkpoint: Checkpoint = "newest",
+        overrides: Overrides = None,
+        plugins: PluginNames = None,
+    ) -> None:
+        """Predict the unknown columns of regions: of another split, cell type or source."""
+        from . import predict
+
+        data, settings = split_words(words)
+        _apply(
+            engine=engine,
+            method=predict.predict,
+            run=run,
+            options=run_options(checkpoint, plugins, overrides, settings),
+            out=out,
+            regions=_Regions(data, split, cell, export, chrom_sizes),
+        )
+
+    @app.command(epilog="Example: dither embed runs/RUN --split test")
+    def embed(
+        run: RunDirectory,
+        words: Words = None,
+        split: Split = None,
+        cell: Cell = None,
+        export: ExportFormats = None,
+        out: Out = None,
+        checkpoint: Checkpoint = "newest",
+        overrides: Overrides = None,
+        plugins: PluginNames = None,
+    ) -> None:
+        """Write embeddings of regions and of cell types."""
+        from . import predict
+
+        data, settings = split_words(words)
+        _apply(
+            engine=engine,
+            method=predict.embed,
+            run=run,
+            options=run_options(checkpoint, plugins, overrides, settings),
+            out=out,
+            regions=_Regions(data, split, cell, export),
+        )
 
     @app.command(epilog="Example: dither attribute runs/RUN --split test")
     def attribute(
@@ -122,6 +144,7 @@ class _Regions(NamedTuple):
     split: Part | None
     cell: str | None
     formats: list[str] | None = None
+    chrom_sizes: Path | None = None
 
 
 def _apply(
@@ -136,7 +159,7 @@ def _apply(
     from .source_windows import DataRequest
     from .task import RegionWindows
 
-    data, split, cell, formats = regions
+    data, split, cell, formats, chrom_sizes = regions
     # Data of the user have no training regions to leave out.
     split = split or ("all" if data else "valid")
     names = [split, cell, data[0].stem if data else None]
@@ -152,6 +175,9 @@ def _apply(
             split=split,
             cell=cell,
             formats=formats or (),
+            chrom_sizes=chrom_sizes,
         )
         for file in method(model.task, model, request):
             typer.echo(file)
+        for note in request.notes:
+            typer.echo(f"note: {note}", err=True)

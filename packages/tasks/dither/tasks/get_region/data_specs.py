@@ -182,6 +182,9 @@ class PreparedRegions(_ReadOptions, PrepareSpec):
     dtype: Literal["float32", "float16"] = "float32"
     """Type of stored motifs; float16 takes half the space, with errors up to 0.05 %, and 3e-8 below
     6e-5."""
+    group_by: str | None = None
+    """Column of `obs` of single cells in AnnData, whose mean is a cell type; "obs_names" takes every
+    row as a cell type. More than 30 rows, or barcodes, require it."""
     force: bool = False
     """Replace arrays that were prepared with other options."""
 
@@ -195,7 +198,11 @@ class PreparedRegions(_ReadOptions, PrepareSpec):
     def options(self) -> dict[str, Any]:
         """Return the options that determine the arrays."""
         # Paths by name, since their folder may be moved.
-        return super().options() | {"paths": [Path(path).name for path in self.paths]}
+        names = [Path(path).name for path in self.paths]
+        options = super().options() | {"paths": names}
+        if self.group_by is None:
+            options.pop("group_by", None)
+        return options
 
     def build(self) -> RegionMatrix:
         from .formats.sources import open_regions
@@ -209,7 +216,7 @@ class PreparedRegions(_ReadOptions, PrepareSpec):
         from .formats.sources import ReadOptions, find_regions, find_source
 
         source = find_source([Path(path).expanduser() for path in self.paths])
-        options = ReadOptions(self.overlaps, self.empty_chunks)
+        options = ReadOptions(self.overlaps, self.empty_chunks, self.group_by)
         read = partial(find_regions, source, options)
         return convert(
             source.path,
@@ -230,7 +237,8 @@ class ScannedRegions(PreparedRegions):
 
     name = "motifs"
     read_options: ClassVar[frozenset[str]] = PreparedRegions.read_options | {
-        "empty_chunks"
+        "empty_chunks",
+        "group_by",
     }
     paths: list[str] = Option(min_length=2, max_length=3)
     """PEAKS.bed, sorted; GENOME.fa, perhaps gzipped; and a file of motifs, by default vertebrates

@@ -17,7 +17,7 @@ from dither.registry.config.errors import Refused
 from dither.registry.contracts.protocols import TrainedModel
 from dither.registry.files.atomic import atomic_write
 
-from .export import check_forms, write_anndata, write_tracks
+from .export import check_forms, read_chrom_sizes, write_anndata, write_tracks
 from .plots import draw_umap
 from .source_windows import (
     DataRequest,
@@ -35,19 +35,30 @@ FORMS = ("csv", "npz", "h5ad", "bedgraph", "bigwig")
 def predict(
     task: RegionWindows, model: TrainedModel, request: DataRequest
 ) -> list[Path]:
-    """Write predictions of every region, per cell type and column, in the units of the source."""
+    """Write predictions of every region, per cell type and column, in the units of the source.
+
+    Of several draws they are the mean, and the standard deviation `sd` is written, too.
+    """
     forms = check_forms(request.formats or ("csv",), FORMS)
+    sizes = None
+    if request.chrom_sizes is not None:
+        sizes = read_chrom_sizes(request.chrom_sizes, forms)
     source = SourceWindows.of(task, request)
     names = source.column_names()
     shape = (len(source.cells), len(source.matrix), len(names))
     # By region of the source; those outside the split stay NaN.
     values = np.full(shape, np.nan, np.float32)
+    spread = np.full(shape, np.nan, np.float32)
     for number, cell in enumerate(source.cells):
         for clean, index in source.batches(cell):
-            draws = torch.stack([model.sample(clean) for _ in range(task.draws)])
-            mean = task.inverse_transform(draws.mean(0))
+            drawn = [
+                task.inverse_transform(model.sample(clean)) for _ in range(task.draws)
+            ]
+            draws = np.stack(drawn)[..., source.columns]
             real = clean.valid.numpy()
-            values[number, index[real]] = mean[real][:, source.columns]
+            values[number, index[real]] = draws.mean(0)[real]
+            if task.draws > 1:
+                spread[number, index[real]] = draws.std(0, ddof=1)[real]
 
     rows = source.windows.rows
     offsets = [column - task.motifs for column in source.columns]
@@ -59,10 +70,12 @@ def predict(
         "column": np.array(names),
         **source.places(),
     }
+    if task.draws > 1:
+        arrays["sd"] = spread[:, rows]
     files: list[Path] = []
     for form in forms:
         if form in ("bedgraph", "bigwig"):
-            files += write_tracks(request.folder, arrays, form)
+            files += write_tracks(request.folder, arrays, form, request.note, sizes)
             continue
         files.append(request.folder / f"predictions.{form}")
         with atomic_write(files[-1]) as temporary:
@@ -88,8 +101,9 @@ def _write_table(path: Path, arrays: dict[str, Any]) -> None:
     }
     table["cell"] = np.repeat(cells, len(columns) * count)
     table["column"] = np.tile(np.repeat(columns, count), len(cells))
-    for name in ("prediction", "truth"):
-        table[name] = arrays[name].swapaxes(1, 2).ravel()
+    for name in ("prediction", "sd", "truth"):
+        if name in arrays:
+            table[name] = arrays[name].swapaxes(1, 2).ravel()
     pandas.DataFrame(table).to_csv(
         path, index=False, lineterminator="\n", float_format="%.7g"
     )

@@ -6,8 +6,8 @@ motifs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,6 +37,9 @@ RegionWindows = Any
 """The task of `task.py`, which imports this module."""
 BATCH = 8
 """Windows of one call of the model."""
+LARGEST = "the largest value of the training regions counts as that"
+MAX_NAMED = 5
+"""Motifs that a message names."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class DataRequest:
         split: Split of the data, or all of them.
         cell: Cell type; None for all that the model was trained on.
         formats: File formats.
+        chrom_sizes: File with name and length of each chromosome, for bigWig.
+        notes: Filled with remarks on the data and the files.
     """
 
     folder: Path
@@ -56,6 +61,13 @@ class DataRequest:
     split: Split | Literal["all"] = "valid"
     cell: str | None = None
     formats: Sequence[str] = ()
+    chrom_sizes: Path | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        """Add a remark, once."""
+        if text not in self.notes:
+            self.notes.append(text)
 
 
 @dataclass(frozen=True)
@@ -66,12 +78,13 @@ class SourceWindows:
     matrix: RegionMatrix
     windows: Windows
     cells: dict[str, int]
+    note: Callable[[str], None]
 
     @classmethod
     def of(cls, task: RegionWindows, request: DataRequest) -> SourceWindows:
         """Open the source that a request names; raise Refused if it does not fit the task."""
         cells = cell_labels(task, request.cell)
-        matrix = _read(task, request.data) if request.data else task.matrix
+        matrix = _read(task, request) if request.data else task.matrix
         options = WindowOptions(task.regions, task.regions)
         if request.split == "all":
             # Without held-out chromosomes all regions are of the training split.
@@ -91,7 +104,7 @@ class SourceWindows:
                 f'no region is in the split "{request.split}"; chromosomes: {names}'
             )
             raise Refused(message, help="use --split all", code="no-samples")
-        return cls(task, matrix, windows, cells)
+        return cls(task, matrix, windows, cells, request.note)
 
     @property
     def columns(self) -> list[int]:
@@ -163,8 +176,10 @@ class SourceWindows:
             rows = numbers[low : low + BATCH]
             index, real, _ = self.windows.take(rows, task.regions)
             # Columns that the model predicts are 0, so that the truth cannot leak.
-            extra = np.minimum(np.nan_to_num(truth[index]) / divisor, 1)
-            extra = np.where(given, extra, 0)
+            extra = np.where(given, np.nan_to_num(truth[index]) / divisor, 0)
+            if (extra > 1).any():
+                self.note(f"accessibility of {cell} above {LARGEST}")
+            extra = np.minimum(extra, 1)
             scaled = np.concatenate([self.matrix.scaled(index), extra], -1)
             clean = known_motifs(task, scaled, real, self.cells[cell])
             cond = clean.cond | self._conditions(cell, index, real)
@@ -240,8 +255,9 @@ def cell_labels(task: RegionWindows, name: str | None) -> dict[str, int]:
     return {name: labels.get(name, -1)}
 
 
-def _read(task: RegionWindows, paths: Sequence[Path]) -> RegionMatrix:
+def _read(task: RegionWindows, request: DataRequest) -> RegionMatrix:
     """Read regions with the motifs of the task, in its order and divided by its divisors."""
+    paths = request.data
     # Overlapping regions are as good as others for a prediction.
     whole = Splits((), (), scale=False)
     matrix = open_regions(paths, whole, ReadOptions(overlaps=True))
@@ -249,14 +265,28 @@ def _read(task: RegionWindows, paths: Sequence[Path]) -> RegionMatrix:
     own = task.matrix
     missing = [name for name in own.motifs if name not in place]
     if missing:
-        names = ", ".join(missing[:5])
+        names = ", ".join(missing[:MAX_NAMED])
         count = f"{len(missing)} of {task.motifs} motifs of the model"
         message = f"{paths[0]}: {count} are missing: {names}"
         raise Refused(message, help="motifs are matched by name", code="missing-array")
+    unknown = [name for name in place if name not in set(own.motifs)]
+    if unknown:
+        names = ", ".join(unknown[:MAX_NAMED])
+        request.note(f"{len(unknown)} motifs that the model lacks are ignored: {names}")
+
     order = [place[name] for name in own.motifs]
+    features = matrix.scores(slice(None))[:, order]
+    if own.divisor is not None:
+        # The divisors may be rounded.
+        above = (features > own.divisor * (1 + 1e-5)).sum(0)
+        if above.any():
+            named = [own.motifs[column] for column in np.argsort(-above)[:MAX_NAMED]]
+            names = ", ".join(name for name in named if above[own.motifs.index(name)])
+            share = 100 * above.sum() / features.size
+            request.note(f"{share:.2g} % of the motif scores above {LARGEST}: {names}")
     return replace(
         matrix,
-        features=matrix.scores(slice(None))[:, order],
+        features=features,
         divisor=own.divisor,
         motifs=own.motifs,
         valid=own.valid,

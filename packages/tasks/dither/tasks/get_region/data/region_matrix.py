@@ -249,7 +249,12 @@ def _check_chromosomes(path: Path, matrix: RegionMatrix) -> None:
     for split, names in (("valid", matrix.valid), ("test", matrix.test)):
         for name in names:
             if name not in existing:
-                fix = f"{did_you_mean(name, existing, '')} {available}".lstrip()
+                near = did_you_mean(name, existing, "")
+                # Genomes of UCSC and of Ensembl name chromosomes differently.
+                for other in (f"chr{name}", name.removeprefix("chr")):
+                    if other != name and other in existing:
+                        near = f'the data call it "{other}";'
+                fix = f"{near} {available}".lstrip()
                 message = f'{path}: no chromosome "{name}" to hold out for {split}'
                 place = ("task", "data", split)
                 problems.append(

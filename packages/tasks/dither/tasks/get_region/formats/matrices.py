@@ -22,6 +22,7 @@ from ...prepared.arrays import LIMIT, Arrays, load_npz
 from .anndata_file import read_anndata
 from .column_names import numbered, standard_names
 from .region_checks import (
+    KINDS,
     OF_CELLS,
     PLACES,
     Locator,
@@ -29,6 +30,7 @@ from .region_checks import (
     collect_problems,
     decoded,
     line_problems,
+    other_style,
     parse_names,
     place_arrays,
     stack_cells,
@@ -51,20 +53,29 @@ BED = (".bed", ".bed.gz")
 ACCESSIBILITY = ".atac"
 SPARSE = ("data", "indices", "indptr", "shape", "format")
 RENAMED = {"motif_names": "motifs", "peak_names": "names"}
+ARRAY_NAMES = {"names", "unknown", *KINDS}
+"""Arrays that are read, under their standard names."""
 TEXTS = ("names", "motifs", "chromosome", "cells", "gene")
 
 
 def read_matrix(
-    path: Path, beds: Sequence[Path], *, headers: bool = False
+    path: Path,
+    beds: Sequence[Path],
+    *,
+    headers: bool = False,
+    group_by: str | None = None,
 ) -> RawArrays:
-    """Read a matrix and the places of its regions.
+    """Read a matrix and the places of its regions; for `group_by` see `read_anndata`.
 
     With `headers`, only dtype and shape of the features of an .npz file are read. BED files have
     one line per row; CELL.atac.bed has the accessibility of a cell type as its fourth column.
     """
     name = path.name.lower()
     if name.endswith(".h5ad"):
-        return read_anndata(path)
+        return read_anndata(path, group_by)
+    if group_by is not None:
+        message = f"{path}: group_by is an option of cells in AnnData (.h5ad)"
+        raise Refused(message, code="no-effect")
     if name.endswith(".npz"):
         raw = _from_npz(load_npz(path, ("features",) if headers else ()), path)
     else:
@@ -104,6 +115,7 @@ def read_matrix(
         locate=locate,
         problems=tuple(problems),
         display_name=raw.display_name,
+        notes=raw.notes,
     )
 
 
@@ -167,6 +179,9 @@ def _from_npz(arrays: Arrays, path: Path) -> RawArrays:
         message = f'{path}: "{name}" has the shape {shape}, expected two axes'
         raise Refused(message, code="wrong-shape")
     standard.setdefault("motifs", numbered(standard["features"].shape[1]))
+    notes = []
+    if unread := sorted(standard.keys() - ARRAY_NAMES):
+        notes.append(f"arrays that are not read: {', '.join(unread)[:200]}")
 
     def locate(array: str, row: int, column: str) -> str:
         where = f"{originals.get(array, array)}, row {row} (from 0)"
@@ -175,7 +190,10 @@ def _from_npz(arrays: Arrays, path: Path) -> RawArrays:
         return f'{where}, column "{column}"'
 
     return RawArrays(
-        standard, locate, display_name=lambda name: originals.get(name, name)
+        standard,
+        locate,
+        display_name=lambda name: originals.get(name, name),
+        notes=tuple(notes),
     )
 
 
@@ -278,7 +296,10 @@ def from_bed(
                 f"but {arrays[name][row]} in row {row} (from 0) of {matrix}; "
                 f"{wrong.size:,} such lines"
             )
-            raise Refused(message, code="contradiction")
+            fix = None
+            if name == "chromosome" and other_style(values[row]) == arrays[name][row]:
+                fix = 'name chromosomes the same way, with "chr" or without'
+            raise Refused(message, help=fix, code="contradiction")
     if bed.accessibility is None:
         return bed.places
 

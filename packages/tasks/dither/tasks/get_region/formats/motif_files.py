@@ -23,7 +23,7 @@ from ...prepared.progress import Progress
 from ..data.human_dhs import MOTIF_WHEEL, read_counts
 from ..data.motif_scan import BASES, EVEN, Motif, encode, scan
 from .matrices import from_bed, locate_in, read_bed
-from .region_checks import RawArrays, check_arrays
+from .region_checks import RawArrays, check_arrays, other_style
 from .tables import open_table
 
 __all__ = ["read_motifs", "scan_regions"]
@@ -32,6 +32,8 @@ Counts = Float[ndarray, "_ _"]
 
 SITES = 20
 """Sites behind a matrix of probabilities that does not state their number: the default of MEME."""
+MAX_CHROMOSOME = 1 << 32
+"""Most bytes of a line of a gzipped genome."""
 ROUNDING = 0.05
 """Largest difference of the sum of probabilities from 1."""
 
@@ -234,11 +236,12 @@ def scan_regions(
     start = bed.places["start"]
     end = bed.places["end"]
     wanted = set(chromosome.tolist())
-    found = set()
+    found = set[str]()
+    sequences = set[str]()
     done = 0
     problems = []
     with Progress("regions scanned") as progress:
-        for name, sequence in _chromosomes(genome, wanted):
+        for name, sequence in _chromosomes(genome, wanted, sequences):
             found.add(name)
             rows = np.flatnonzero(chromosome == name)
             for row in rows[end[rows] > len(sequence)].tolist():
@@ -259,23 +262,29 @@ def scan_regions(
 
     for name in sorted(wanted - found):
         message = f'{genome}: no sequence "{name}", which {peaks} names'
-        fix = did_you_mean(name, found)
+        fix = did_you_mean(name, sequences)
+        if (other := other_style(name)) in sequences:
+            fix = f'the genome calls it "{other}"; name chromosomes the same way'
         problems.append(Problem(message, help=fix, code="unknown-value"))
     if problems:
         raise Refused(problems)
     return raw
 
 
-def _chromosomes(genome: Path, wanted: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield name and bases of the wanted records of a FASTA file."""
+def _chromosomes(
+    genome: Path, wanted: set[str], names: set[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield name and bases of the wanted records of a FASTA file; collect the names of all."""
     name = ""
     parts = list[str]()
-    with open_table(genome) as file:
+    # A chromosome may be one line.
+    with open_table(genome, line_limit=MAX_CHROMOSOME) as file:
         for line in file:
             if line.startswith(">"):
                 if name in wanted:
                     yield name, "".join(parts)
                 name = (line[1:].split() or [""])[0]
+                names.add(name)
                 parts = []
             elif name in wanted:
                 parts.append(line.strip())

@@ -23,6 +23,7 @@ from dither.registry.config.errors import Problem, Refused
 from ..data.region_matrix import row_blocks
 
 __all__ = [
+    "KINDS",
     "MAX_BASE",
     "NAME",
     "OF_CELLS",
@@ -37,6 +38,7 @@ __all__ = [
     "label_like",
     "line_problems",
     "name_array",
+    "other_style",
     "parse_names",
     "place_arrays",
     "stack_cells",
@@ -48,7 +50,7 @@ _Column = Shaped[ndarray, " P"]
 
 MAX_SHOWN = 5
 """Problems of one kind that are shown; the others are counted."""
-KINDS = {
+KINDS: dict[str, str] = {
     **dict.fromkeys(("features", "start", "end", "atpm", "expression"), "fiu"),
     **dict.fromkeys(("open", "tss"), "bfiu"),
     **dict.fromkeys(("motifs", "chromosome", "cells", "gene"), "U"),
@@ -469,6 +471,11 @@ def _chromosomes(
         yield Problem(
             f"{message}; name all chromosomes the same way", code="invalid-sample"
         )
+
+
+def other_style(name: str) -> str:
+    """Return the name of a chromosome with "chr" added, or without it."""
+    return name.removeprefix("chr") if name.startswith("chr") else f"chr{name}"
 
 
 def parse_names(names: _Column, where: Callable[[int], str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dither.registry.config.errors import Problem, Refused
+from dither.registry.files.limits import open_file, unreadable
 
 from ...prepared.manifest import MANIFEST, read_manifest
 from ...prepared.store import open_arrays, verify
@@ -20,7 +21,7 @@ from .get_model_folder import LIST, read_folder
 from .get_model_zarr import read_store
 from .matrices import BED, MATRICES, read_matrix
 from .region_checks import OF_CELLS, RawArrays, check_arrays, collect_problems
-from .zarr_array import ZarrArray, is_group
+from .zarr_array import ZarrArray, encoding_type, is_group
 
 __all__ = ["ReadOptions", "Source", "find_regions", "find_source", "open_regions"]
 
@@ -32,10 +33,14 @@ FORMATS = (
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Whether regions may overlap, and missing chunks of a store hold the fill value."""
+    """Whether regions may overlap, and missing chunks of a store hold the fill value.
+
+    `group_by` is the column of AnnData whose cells are averaged.
+    """
 
     overlaps: bool = False
     empty_chunks: bool = True
+    group_by: str | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,10 @@ def _format_of(path: Path) -> Literal["store", "folder", "matrix"] | None:
     if (path / LIST).is_file():
         return "folder"
     if is_group(path) or path.suffix == ".zarr":
+        if encoding_type(path) == "anndata":
+            message = f"{path}: AnnData in zarr"
+            fix = "write it as .h5ad: anndata.read_zarr(PATH).write_h5ad(FILE)"
+            raise Refused(message, help=fix, code="unknown-format")
         return "store"
     return None
 
@@ -122,7 +131,15 @@ def find_regions(
     elif source.form == "folder":
         raw = read_folder(source.path, overlaps=options.overlaps)
     else:
-        raw = read_matrix(source.path, source.beds, headers=headers)
+        # pandas, pyarrow and anndata open files by name, and would not say what is wrong.
+        for file in source.files():
+            try:
+                open_file(file).close()
+            except OSError as error:
+                raise unreadable(file, error) from None
+        raw = read_matrix(
+            source.path, source.beds, headers=headers, group_by=options.group_by
+        )
 
     features = raw.arrays.get("features")
     if isinstance(features, ZarrArray):

@@ -1,6 +1,6 @@
 """Tables of regions: .csv and .tsv (also .gz), and .parquet.
 
-A text table has the header
+A text table has the header, perhaps after lines of comments that begin with #,
 
     chromosome,start,end,open:K562,open:HepG2,GATA1,CTCF,...
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -44,6 +45,8 @@ __all__ = ["BOOLEANS", "numeric_columns", "open_table", "read_table"]
 
 COLUMNS = 100_000
 """Most columns of a text table."""
+GZIP = b"\x1f\x8b"
+"""First bytes of a gzipped file."""
 BOOLEANS = {
     "True": "1",
     "TRUE": "1",
@@ -57,11 +60,14 @@ BOOLEANS = {
 class _Gzip(gzip.GzipFile):
     """A gzipped text below the size policy: its expansion, and the length of a line."""
 
-    def __init__(self, file: BinaryIO, size: int, limit: int | None) -> None:
+    def __init__(
+        self, file: BinaryIO, size: int, limit: int | None, line_limit: int
+    ) -> None:
         super().__init__(fileobj=file, mode="rb")
         self._limit = max_expanded(size)
         if limit is not None:
             self._limit = min(self._limit, limit)
+        self._line_limit = line_limit
         self._line = 0
 
     def read1(self, size: int = -1) -> bytes:
@@ -69,18 +75,21 @@ class _Gzip(gzip.GzipFile):
         end = data.rfind(b"\n")
         # Bytes of the last line so far.
         self._line = self._line + len(data) if end < 0 else len(data) - end - 1
-        if self.tell() > self._limit or self._line > LINE_BYTES:
+        if self.tell() > self._limit or self._line > self._line_limit:
             raise OSError(
-                f"more than {self._limit:,} bytes, or {LINE_BYTES:,} in a line"
+                f"more than {self._limit:,} bytes, or {self._line_limit:,} in a line"
             )
         return data
 
 
 @contextmanager
-def open_table(path: Path, limit: int | None = None) -> Iterator[TextIOWrapper]:
-    """Open a text file, plain or gzipped, of at most `limit` bytes.
+def open_table(
+    path: Path, limit: int | None = None, line_limit: int | None = None
+) -> Iterator[TextIOWrapper]:
+    """Open a text file, plain or gzipped whatever its name, of at most `limit` bytes.
 
-    Errors while it is read are raised as Refused.
+    `line_limit` is that of a line of a gzipped one, by default `LINE_BYTES`. Errors while it is
+    read are raised as Refused.
     """
     try:
         size = path.stat().st_size
@@ -93,8 +102,8 @@ def open_table(path: Path, limit: int | None = None) -> Iterator[TextIOWrapper]:
                 f"{path}: has {size:,} bytes, the limit of a text table is {limit:,}"
             )
             raise Refused(message, code="too-large")
-        if path.name.lower().endswith(".gz"):
-            binary = _Gzip(binary, size, limit)
+        if binary.peek(2).startswith(GZIP):
+            binary = _Gzip(binary, size, limit, line_limit or LINE_BYTES)
         try:
             yield TextIOWrapper(binary, encoding="utf-8-sig", newline="")
         except (EOFError, OSError, zlib.error) as error:
@@ -113,7 +122,11 @@ def read_table(path: Path) -> RawArrays:
     Places are columns, or names of regions in the first column, or missing.
     """
     is_text = not path.name.lower().endswith(".parquet")
-    frame = _read_text(path) if is_text else _read_parquet(path)
+    comments = 0
+    if is_text:
+        frame, comments = _read_text(path)
+    else:
+        frame = _read_parquet(path)
     originals = [*map(str, frame.columns)]
     names = standard_names(originals)
     # The size is known before the columns are converted.
@@ -122,7 +135,7 @@ def read_table(path: Path) -> RawArrays:
         raise Refused(f"{path}: more than {LIMIT:,} bytes of numbers", code="too-large")
 
     def locate_row(row: int) -> str:
-        return f"line {row + 2}" if is_text else f"row {row} (from 0)"
+        return f"line {row + comments + 2}" if is_text else f"row {row} (from 0)"
 
     columns = [(names[i], originals[i], frame.iloc[:, i].to_numpy()) for i in numbers]
     arrays, problems = numeric_columns(columns, path, locate_row)
@@ -150,23 +163,34 @@ def read_table(path: Path) -> RawArrays:
     )
 
 
-def _read_text(path: Path) -> Any:
-    """Return a text table; columns with anything but numbers hold text."""
+def _is_comment(line: str) -> bool:
+    """Return whether a line before the header is a comment, not a header such as "#chrom"."""
+    if not line.startswith("#"):
+        return False
+    names = re.split(r"[,\t]", line.strip())
+    return "chromosome" not in standard_names(names)
+
+
+def _read_text(path: Path) -> tuple[Any, int]:
+    """Return a text table, and its number of comments; columns with anything but numbers hold text."""
     import pandas  # type: ignore[import-untyped,unused-ignore]
 
     with open_table(path, LIMIT) as lines:
-        first = lines.readline()
+        comments = 0
+        while _is_comment(first := lines.readline()):
+            comments += 1
         # The header may be narrower than the rows, which fails later.
         second = lines.readline()
         delimiter = "\t" if "\t" in first else ","
         if delimiter not in first and ";" in first:
-            message = f'{path}: line 1: columns are separated by ";"'
+            message = f'{path}: line {comments + 1}: columns are separated by ";"'
             fix = "use commas or tabs, and points in numbers"
             raise Refused(message, help=fix, code="syntax-error")
         if max(first.count(delimiter), second.count(delimiter)) >= COLUMNS:
             raise Refused(f"{path}: more than {COLUMNS:,} columns", code="too-large")
     with open_table(path, LIMIT) as lines:
-        lines.readline()
+        for _ in range(comments + 1):
+            lines.readline()
         header = [
             name.strip() for name in next(csv.reader([first], delimiter=delimiter), [])
         ]
@@ -187,14 +211,12 @@ def _read_text(path: Path) -> Any:
         except pandas.errors.EmptyDataError:
             frame = pandas.DataFrame(np.zeros((0, len(header))))
         except pandas.errors.ParserError as error:
-            message = f"{path}: cannot be read after line 1: {error}"
+            message = f"{path}: cannot be read after line {comments + 1}: {error}"
             raise Refused(message, code="invalid-sample") from None
     if frame.shape[1] != len(header):
-        message = (
-            f"{path}: line 2: has {frame.shape[1]} columns, the header {len(header)}"
-        )
+        message = f"{path}: line {comments + 2}: has {frame.shape[1]} columns, the header {len(header)}"
         raise Refused(message, code="invalid-sample")
-    return frame.set_axis(header, axis=1)
+    return frame.set_axis(header, axis=1), comments
 
 
 def _roles(names: Sequence[str]) -> tuple[int | None, list[int]]:

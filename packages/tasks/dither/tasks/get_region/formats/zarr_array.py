@@ -24,7 +24,7 @@ from dither.registry.files.limits import read_bytes, unreadable
 
 from .region_checks import line_problems, name_array
 
-__all__ = ["COPY_AGAIN", "ZarrArray", "is_group"]
+__all__ = ["COPY_AGAIN", "ZarrArray", "encoding_type", "is_group"]
 
 MAX_ARRAY = 1 << 34
 MAX_CHUNK = 1 << 31
@@ -254,6 +254,14 @@ def is_group(folder: Path) -> bool:
     if (folder / ".zgroup").is_file():
         return True
     return _header(folder / "zarr.json").get("node_type") == "group"
+
+
+def encoding_type(folder: Path) -> Any:
+    """Return the `encoding-type` in the attributes of a group, such as "anndata"; None without one."""
+    attributes = _header(folder / "zarr.json").get("attributes")
+    if not isinstance(attributes, dict):
+        attributes = _header(folder / ".zattrs")
+    return attributes.get("encoding-type")
 
 
 def _header(path: Path) -> dict[str, Any]:
