@@ -19,6 +19,7 @@ from dither.tasks.get_region.data_specs import PreparedRegions, ScannedRegions
 from dither.tasks.language_model.data.specs import ConvertedText
 from dither.testing import conformance
 from dither.testing.checks import CHECKS
+from dither.testing.fake_slurm import write_fake_slurm
 
 ROOMS = ("Kitchen", "Bathroom", "Balcony", "Storage", "StudyRoom")
 FILES = Path(tempfile.mkdtemp(prefix="dither-parts-"))
@@ -73,6 +74,7 @@ os.environ.update(
     MLFLOW_TRACKING_URI=f"sqlite:///{FILES}/mlflow.db",
     _MLFLOW_SERVER_ARTIFACT_ROOT=str(FILES / "artifacts"),
 )
+os.environ["PATH"] = f"{write_fake_slurm(FILES / 'slurm')}:{os.environ['PATH']}"
 write_files()
 PREPARED = {
     "source": str(FILES / "plans.jsonl"),
@@ -187,6 +189,9 @@ def test_processes(case):
     case.run()
 
 
+# submitit leaves the process of a job to the system.
+@pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @conformance.parametrize("engine", strict=True)
 def test_engine(case):
     if case.name == "tracker:trackio":

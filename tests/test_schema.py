@@ -167,6 +167,9 @@ def test_schema_and_validation_agree_on_the_bounds_of_every_option(monkeypatch):
     schema = json.loads(schema_text("experiment"))
     tried = 0
     for part in catalog.parts():
+        if part.kind == "executor":
+            # No experiment names one.
+            continue
         definition = {**schema, "$ref": f"#/definitions/{part.kind}"}
         for key, info in part.spec.model_fields.items():
             for item in info.metadata:

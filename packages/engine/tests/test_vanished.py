@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import sys
 import textwrap
 import threading
 import time
@@ -180,7 +179,8 @@ def test_a_sweep_without_its_folder_ends(
     monkeypatch.setenv("DITHER_PLUGINS", "engine")
     script = tmp_path / "point.py"
     script.write_text(textwrap.dedent(POINT))
-    monkeypatch.setattr(scheduler, "POINT_COMMAND", (sys.executable, "-S", str(script)))
+    monkeypatch.setenv("PYTHONPATH", str(script.parent))
+    monkeypatch.setattr(scheduler, "POINT_MODULE", script.stem)
     runs = tmp_path / "runs"
 
     def delete():

@@ -296,6 +296,15 @@ class Memory(TrackerSpec):
         return SimpleNamespace(start=log, log=log, log_pictures=log, finish=log)
 
 
+class Ended:
+    """A job that ran nothing."""
+
+    def __init__(self, command: Any) -> None: ...
+
+    def poll(self) -> int:
+        return 0
+
+
 def of(part: str, **changes) -> list[Mutant]:
     return [Mutant(check, part, change) for check, change in changes.items()]
 
@@ -551,6 +560,7 @@ MUTANTS = [
         keeps_torch_globals=after(lambda inner: torch.set_grad_enabled(False)),
     ),
     Mutant("metric_values", "metric:largest", function(call=lambda inner, x, like: {"largest": float("nan")})),
+    Mutant("commands_run", "executor:processes", spec(build=lambda self: SimpleNamespace(start=Ended))),
     Mutant("tracker_life_cycle", "tracker:memory", spec(build=lambda self: SimpleNamespace())),
     *of(
         "process:absorbing",

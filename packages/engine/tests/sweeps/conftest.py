@@ -1,6 +1,5 @@
 """Fixtures of the sweep tests: a fast stand-in for the process of a point, and sweeps over it."""
 
-import sys
 import textwrap
 
 import pytest
@@ -45,7 +44,8 @@ def _only_the_engine(monkeypatch):
 def child(tmp_path, monkeypatch):
     script = tmp_path / "child.py"
     script.write_text(textwrap.dedent(CHILD))
-    monkeypatch.setattr(scheduler, "POINT_COMMAND", (sys.executable, "-S", str(script)))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(scheduler, "POINT_MODULE", "child")
     monkeypatch.setattr(scheduler, "POLL_SECONDS", 0.01)
     return script
 

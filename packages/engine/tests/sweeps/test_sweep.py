@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -386,11 +387,12 @@ def test_a_damaged_sweep_directory_is_refused(tmp_path, text, cli):
 @pytest.mark.parametrize(
     ("executor", "options", "code"),
     [
-        ("slrum", (), "unknown-value"),
-        ("processes", ("a=1",), "usage"),
+        ("slrum", (), "unknown-component"),
+        ("processes", ("a=1",), "unknown-key"),
         ("local", ("nonsense",), "usage"),
-        ("local", ("gpus_per_node=many",), "invalid-value"),
-        ("local", ("nonsense_x=1",), "invalid-value"),
+        ("local", ("gpus_per_node=many",), "wrong-type"),
+        ("local", ("nonsense_x=1",), "unknown-key"),
+        ("slurm", (), "missing-dependency"),
     ],
 )
 def test_invalid_executors_and_options_are_refused_before_anything_is_written(
@@ -406,7 +408,7 @@ def test_invalid_executors_and_options_are_refused_before_anything_is_written(
 @pytest.mark.parametrize(
     ("module", "arguments"),
     [
-        ("submitit", {"executor": "slurm"}),
+        ("submitit", {"executor": "local"}),
         ("optuna", {"text": "[sweep.search]\nspace = { seed = [1] }\n"}),
     ],
 )
@@ -417,39 +419,18 @@ def test_a_missing_library_is_reported(begin, monkeypatch, module, arguments):
     assert f"install '{module}>=" in problem.help
 
 
-def test_a_signal_of_the_cluster_stops_a_job_which_then_fails(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        point_process, "_run", lambda *_: signal.raise_signal(signal.SIGUSR2)
-    )
-    previous = signal.signal(
-        signal.SIGUSR2, lambda *_: pytest.fail("submitit's handler is called")
-    )
-    try:
-        with pytest.raises(RuntimeError, match="stopped"):
-            point_process.run_job(str(tmp_path), [])
-    finally:
-        signal.signal(signal.SIGUSR2, previous)
-    status = PointFolder(tmp_path, {}).status()
-    assert (status["state"], status["exit_code"]) == ("stopped", 75)
-    monkeypatch.setattr(point_process, "_run", lambda *_: 0)
-    assert point_process.run_job(str(tmp_path), []) is None
-
-
-@SUBMITIT
 def test_a_running_point_is_not_submitted(begin, console, output):
-    import submitit
-
     _, sweep = begin("seed=[1, 2]")
     first, second = sweep.folders()
     second.write_status("waiting")
-    executor = submitit.AutoExecutor(folder=sweep.path / "jobs", cluster="debug")
+    queue = SimpleNamespace(submit=lambda commands, folder: map(str, commands))
     with first.claim():
         first.write_status("running")
-        launch._submit(sweep, executor, (), console)
+        launch._submit(sweep, queue, Settings(), console)
     assert output().count("submitted job") == 1
     first.write_status("done")
     second.write_status("done")
-    launch._submit(sweep, executor, (), console)
+    launch._submit(sweep, queue, Settings(), console)
     assert output().count("submitted job") == 1
 
 
@@ -458,8 +439,7 @@ def test_a_running_point_is_not_submitted(begin, console, output):
 
 @pytest.fixture
 def _real_processes(child, monkeypatch):
-    command = (sys.executable, "-m", "dither.engine.sweeps.point_process")
-    monkeypatch.setattr(scheduler, "POINT_COMMAND", command)
+    monkeypatch.setattr(scheduler, "POINT_MODULE", point_process.POINT_MODULE)
 
 
 @pytest.mark.slow
@@ -531,10 +511,12 @@ def test_points_run_as_jobs_of_submitit(begin, monkeypatch, states):
 
 
 def test_points_run_no_code_of_the_working_folder(tmp_path):
-    (tmp_path / "tomlkit.py").write_text("raise SystemExit(99)")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "tomlkit.py").write_text("raise SystemExit(99)")
     done = subprocess.run(
-        [*scheduler.POINT_COMMAND, "missing"],
-        cwd=tmp_path,
+        [sys.executable, "-P", "-m", point_process.POINT_MODULE, "missing"],
+        cwd=folder,
         capture_output=True,
         check=False,
     )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from pydantic import PrivateAttr
 
 from .config.errors import Refused, did_you_mean
+from .contracts.jobs import Cluster, Executor
 from .contracts.spaces import Condition, Data, ModelFacts, ProcessFacts, Space
 from .spec.base import Spec, WrongReturnError, checked_method, shown
 from .spec.misfit import Misfit, Path
@@ -45,6 +46,7 @@ __all__ = [
     "ConditionSpec",
     "DataSpec",
     "EmbeddingSpec",
+    "ExecutorSpec",
     "HeadSpec",
     "LRScheduleSpec",
     "LossSpec",
@@ -516,6 +518,26 @@ class TrackerSpec(Spec):
         """Return the tracker. Nothing is opened or sent before `Tracker.start`."""
 
 
+class ExecutorSpec(Spec):
+    """Where the points of a sweep run, as after `dither sweep --executor`."""
+
+    kind: ClassVar[str] = "executor"
+
+    def check(self) -> Iterable[Misfit]:
+        """Yield reasons why the executor cannot be used, such as a package that is not installed."""
+        return ()
+
+    def check_built(self, built: Any) -> None:
+        """Raise WrongReturnError unless the sweep can wait for its commands, or queue them."""
+        if not isinstance(built, Executor | Cluster):
+            reason = "is neither an Executor with start nor a Cluster with submit"
+            raise WrongReturnError(f"build returned {shown(built)}, which {reason}")
+
+    @abstractmethod
+    def build(self) -> Executor | Cluster:
+        """Return the executor. Nothing is started or connected before the first command."""
+
+
 _KINDS: tuple[type[Spec], ...] = (
     TaskSpec,
     DataSpec,
@@ -533,6 +555,7 @@ _KINDS: tuple[type[Spec], ...] = (
     LRScheduleSpec,
     MetricSpec,
     TrackerSpec,
+    ExecutorSpec,
 )
 KINDS = {kind.kind: kind for kind in _KINDS}
 """Every kind by name, in the order of an experiment file."""

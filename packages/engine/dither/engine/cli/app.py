@@ -159,6 +159,19 @@ PluginNames = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Ranks = Annotated[
+    int, typer.Option("--ranks", min=1, help="GPUs of each run, by torchrun.")
+]
+Executor = Annotated[
+    str,
+    typer.Option(
+        "--executor", help="processes, local, slurm, or any of `dither list executor`."
+    ),
+]
+JobOptions = Annotated[
+    Words,
+    typer.Option("--job", metavar="KEY=VALUE", help="An option of the executor."),
+]
 Runs = Annotated[Path, typer.Option("--runs", help="Parent folder of run directories.")]
 RunDirectory = Annotated[
     Path, typer.Argument(help="A run directory.", show_default=False)

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .app import Json, Overrides, PluginNames, Removals, Runs, Words, app
+from .app import (
+    Executor,
+    JobOptions,
+    Json,
+    Overrides,
+    PluginNames,
+    Ranks,
+    Removals,
+    Runs,
+    Words,
+    app,
+)
 from .output import echo, echo_json
 
 if TYPE_CHECKING:
@@ -70,6 +81,9 @@ def compare(
     jobs: Annotated[
         int, typer.Option("--jobs", "-j", min=1, help="Simultaneous runs.")
     ] = 1,
+    ranks: Ranks = 1,
+    executor: Executor = "processes",
+    job_options: JobOptions = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only validate and list the arms.")
     ] = False,
@@ -93,6 +107,9 @@ def compare(
 
     settings = Settings(
         jobs=jobs,
+        ranks=ranks,
+        executor=executor,
+        options=tuple(job_options or ()),
         select=tuple(plugins or ()),
         dry_run=dry_run,
         write_page=write_comparison_page,

@@ -10,11 +10,14 @@ import typer
 
 from .app import (
     Assignments,
+    Executor,
     Group,
+    JobOptions,
     Json,
     OptionalExperiment,
     Overrides,
     PluginNames,
+    Ranks,
     Removals,
     Runs,
     Words,
@@ -72,13 +75,9 @@ def start(
         bool,
         typer.Option("--keep-going/--stop", help="Continue or stop if a point fails."),
     ] = True,
-    executor: Annotated[
-        str, typer.Option("--executor", help="processes; slurm or local by submitit.")
-    ] = "processes",
-    options: Annotated[
-        Words,
-        typer.Option("--job", metavar="KEY=VALUE", help="A parameter of submitit."),
-    ] = None,
+    ranks: Ranks = 1,
+    executor: Executor = "processes",
+    options: JobOptions = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only validate and list the points.")
     ] = False,
@@ -95,6 +94,7 @@ def start(
     changes = [*(overrides or ()), *(words or ())]
     settings = Settings(
         jobs=jobs,
+        ranks=ranks,
         keep_going=keep_going,
         executor=executor,
         options=tuple(options or ()),

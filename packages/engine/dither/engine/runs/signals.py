@@ -19,6 +19,7 @@ __all__ = [
     "Stop",
     "Stopped",
     "interruption_message",
+    "received",
     "stop_on_signals",
     "stop_signals",
 ]
@@ -32,8 +33,10 @@ SIGNALS = tuple(
     number for number in signal.Signals if number.name in NAMES
 )  # Windows has only two of them
 DUPLICATE_WINDOW = 3.0
-"""Seconds in which a second signal under torchrun is a copy of the first: from the terminal and
-from torchrun."""
+"""Seconds in which a second signal is a copy of the first: under torchrun, from the terminal and
+from torchrun; elsewhere another signal, from a cluster and from the sweep that runs the point."""
+received: list[str] = []
+"""Names of the signals that asked this process to stop, for an executor that must know which."""
 IMPORT = "<frozen importlib._bootstrap>"
 SHOW_CURSOR = "\x1b[?25h"
 
@@ -89,8 +92,10 @@ def stop_on_signals(last: bool = False) -> Iterator[Stop]:
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal first
         name = signal.Signals(number).name
+        received.append(name)
         if stop.requested is not None:
-            if time.monotonic() - first >= grace and name != "SIGHUP":
+            window = grace if name == stop.requested else DUPLICATE_WINDOW
+            if time.monotonic() - first >= window and name != "SIGHUP":
                 _end(128 + number, f"\n{name} again: ended immediately\n")
             return
         stop.requested = name

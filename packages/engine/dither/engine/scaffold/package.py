@@ -63,6 +63,9 @@ USES = {
     },
     "metric": {"evaluate": 'metrics = ["$name"]'},
     "tracker": {"tracking": '\n[tracking]\nuse = ["$name"]'},
+    "executor": {
+        "tracking": "\n# dither sweep experiment.toml --sweep 'seed=[0, 1]' --executor $name"
+    },
 }
 """Lines of the experiment that differ for each kind."""
 

@@ -135,6 +135,7 @@ def prepare_comparison(
     document, plugins = open_experiment(
         path, changes, removals, settings.select or None
     )
+    settings.build_executor(plugins)
     for layer in layers:
         document.merge(layer)
     for key, value in options.items():

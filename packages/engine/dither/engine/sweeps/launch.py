@@ -7,16 +7,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.console import Console
 
 from dither.registry.config.document import Document, Layer
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.files.child_process import safe_path
-from dither.registry.plugins.install_command import optional_import
+from dither.registry.config.validation import problems_of, validate
+from dither.registry.contracts.jobs import Cluster, Command, Executor
+from dither.registry.kinds import ExecutorSpec
 from dither.registry.plugins.manager import Plugins
+from dither.registry.spec.base import Options, Slot
+from dither.registry.spec.misfit import below
 
 from ..config.load_experiment import Loaded, check_experiment, open_experiment
 from ..files.resource_errors import shortage
@@ -33,15 +35,14 @@ from .directory import (
     show_rows,
     write_json,
 )
-from .point_process import EXHAUSTED, run_job
+from .point_process import EXHAUSTED, POINT_MODULE, point_arguments
 from .points import Point, add_axes, read_points
 from .scheduler import FAILED, PointList, run_points
 from .search import Trials, read_search
+from .trial_process import TRIAL_MODULE
 
 __all__ = ["Settings", "check_points", "resume_sweep", "run_sweep", "start_sweep"]
 
-EXECUTORS = ("processes", "slurm", "local")
-"""Own processes, or executors of submitit."""
 MAX_LISTED = 20
 """Points listed with a problem; the others are counted."""
 
@@ -51,6 +52,7 @@ class Settings:
     """How to run the points: the options of `dither sweep`; what writes the page at the end, and prints the result."""
 
     jobs: int = 1
+    ranks: int = 1
     keep_going: bool = True
     executor: str = "processes"
     options: tuple[str, ...] = ()
@@ -59,43 +61,25 @@ class Settings:
     write_page: Callable[[SweepDirectory, list[dict[str, Any]]], object] | None = None
     show: Callable[[SweepDirectory, Console], object] | None = None
 
-    def cluster(self, folder: Path) -> Any:
-        """Return an executor of submitit with logs in `folder`, or None for our own processes."""
-        if self.executor == "processes":
-            if self.options:
-                raise Refused("--job requires --executor slurm or local", code="usage")
-            return None
-        if self.executor not in EXECUTORS:
-            hint = f"known: {', '.join(EXECUTORS)}"
-            raise Refused(
-                Problem(
-                    f'unknown executor "{self.executor}"',
-                    help=hint,
-                    code="unknown-value",
-                )
-            )
-        with optional_import("submitit is not installed", "dither-engine", "slurm"):
-            import submitit
-        options: dict[str, Any] = {}
+    def build_executor(self, plugins: Plugins) -> Executor | Cluster:
+        """Return the executor; Refused if it is unknown, or cannot be used here."""
+        document = Document()
+        name = f"--executor {self.executor}"
+        document.merge(Layer(name, {"executor": {"use": self.executor}}))
         for text in self.options:
-            options |= Layer.override(text).tree
-        if self.executor == "slurm":
-            options = {"slurm_array_parallelism": self.jobs} | options
-        try:
-            executor = submitit.AutoExecutor(folder=folder, cluster=self.executor)
-            executor.update_parameters(**options)
-            return executor
-        except (
-            RuntimeError,
-            NameError,
-            TypeError,
-            ValueError,
-            OSError,
-            AssertionError,
-        ) as error:
-            raise Refused(
-                f"submitit cannot submit to {self.executor}: {error}"
-            ) from None
+            options = Layer.override(text).tree
+            document.merge(Layer(f"--job {text}", {"executor": options}))
+        spec = validate(_Place, document, plugins.catalog).executor
+        if misfits := list(below("executor", spec.check())):
+            raise Refused(problems_of(misfits, document))
+        executor: Executor | Cluster = spec.build()
+        return executor
+
+
+class _Place(Options):
+    """The place of an executor, which no experiment file names: it belongs to a machine."""
+
+    executor: Slot[ExecutorSpec]
 
 
 def check_points(
@@ -149,24 +133,14 @@ def start_sweep(
     Nothing starts if any point is invalid.
     """
     console = console or Screen()
-    with TemporaryDirectory() as folder:
-        settings.cluster(Path(folder))
     document, plugins = open_experiment(
         path, changes, removals, settings.select or None
     )
+    settings.build_executor(plugins)
     add_axes(document, axes)
     points: list[tuple[Point, Loaded]] = []
     facts: dict[str, Any] = {}
     if document.at(("sweep", "search")) is not None:
-        if settings.executor != "processes":
-            hint = "run the same search on several machines: dither sweep --resume DIR, on a shared file system"
-            raise Refused(
-                Problem(
-                    "a search runs its points as local processes",
-                    help=hint,
-                    code="usage",
-                )
-            )
         search, _ = read_search(document, plugins)
         say(console, f"{search.trials} points, to {search.direction} {search.metric}")
         facts["search"] = search.model_dump()
@@ -213,13 +187,13 @@ def run_sweep(
 ) -> int:
     """Run the points of a sweep."""
     say(console, str(sweep.path))
-    executor = settings.cluster(sweep.path / "jobs")
-    if executor is not None:
-        _submit(sweep, executor, settings.select, console)
+    executor = settings.build_executor(_plugins_of(sweep, settings))
+    if isinstance(executor, Cluster):
+        _submit(sweep, executor, settings, console)
         return 0
 
     try:
-        code = _run_stages(sweep, settings, console)
+        code = _run_stages(sweep, executor, settings, console)
     except OSError as error:
         require_folder(sweep.path, MARK, "sweep")
         lacking = shortage(error)
@@ -237,7 +211,17 @@ def run_sweep(
     return _exit_code(sweep, [row["state"] for row in rows], code, console)
 
 
-def _run_stages(sweep: SweepDirectory, settings: Settings, console: Console) -> int:
+def _plugins_of(sweep: SweepDirectory, settings: Settings) -> Plugins:
+    """Return the plugins of a sweep, any of which may have the executor."""
+    base = sweep.path / "base"
+    if not sweep.facts.get("search"):
+        base = next((folder.path for folder in sweep.folders()), sweep.path)
+    return open_experiment(base / "experiment.toml", select=settings.select or None)[1]
+
+
+def _run_stages(
+    sweep: SweepDirectory, executor: Executor, settings: Settings, console: Console
+) -> int:
     """Run the points that train, then those that measure the weights of others."""
     training: list[PointFolder] = []
     measuring: list[PointFolder] = []
@@ -251,7 +235,13 @@ def _run_stages(sweep: SweepDirectory, settings: Settings, console: Console) -> 
     codes = []
     for points in (source, PointList(measuring)):
         code = run_points(
-            points, settings.jobs, console, settings.select, settings.keep_going
+            points,
+            executor,
+            console,
+            jobs=settings.jobs,
+            ranks=settings.ranks,
+            arguments=point_arguments(settings.select, settings.ranks),
+            keep_going=settings.keep_going,
         )
         if code == STOPPED or (code and not settings.keep_going):
             return code
@@ -298,29 +288,51 @@ def _exit_code(
 
 
 def _submit(
-    sweep: SweepDirectory,
-    executor: Any,
-    arguments: Sequence[str],
-    console: Console,
+    sweep: SweepDirectory, cluster: Cluster, settings: Settings, console: Console
 ) -> None:
-    """Submit every unfinished point that no process is running.
-
-    A job is one attempt and outlives this process.
-    """
-    points = [
-        point for point in sweep.folders() if point.status()["state"] in RESUMABLE
-    ]
-    executor.update_parameters(name=str(sweep.facts["name"]))
-    jobs = []
-    try:
-        # Implicit submissions: a sweep without an unfinished point is not an error.
-        with safe_path(), executor.batch(allow_implicit_submissions=True):
-            for point in points:
-                jobs.append(
-                    executor.submit(run_job, str(point.path.resolve()), list(arguments))
-                )
-    except (RuntimeError, OSError) as error:
-        raise Refused(f"submitit cannot submit: {error}") from None
-    for job in jobs:
-        say(console, f"submitted job {job.job_id}")
+    """Queue every unfinished point that no process is running."""
+    module = TRIAL_MODULE if sweep.facts.get("search") else POINT_MODULE
+    commands = []
+    for folders in _queued_folders(sweep):
+        paths = [str(folder.resolve()) for folder in folders]
+        command = Command(
+            module=module,
+            arguments=(*paths, *point_arguments(settings.select, settings.ranks)),
+            name=str(sweep.facts["name"]),
+            output=folders[0] / "output.txt",
+            ranks=settings.ranks,
+            parallel=settings.jobs,
+        )
+        commands.append(command)
+    for number in cluster.submit(commands, sweep.path / "jobs"):
+        say(console, f"submitted job {number}")
     say(console, f"dither sweep status {quote(str(sweep.path))}")
+
+
+def _queued_folders(sweep: SweepDirectory) -> list[list[Path]]:
+    """Return the folders of each job: a point, and those that measure its weights; or the search."""
+    folders = sweep.folders()
+    if search := sweep.facts.get("search"):
+        ended = 0
+        for folder in folders:
+            status = folder.status()
+            failed = status["state"] == "failed" and status["exit_code"] != EXHAUSTED
+            if failed or status["state"] not in RESUMABLE:
+                ended += 1
+        return [[sweep.path]] * max(0, search["trials"] - ended)
+
+    measuring: dict[str, list[Path]] = {}
+    for folder in folders:
+        source = folder.weights_point()
+        if source is not None and folder.status()["state"] in RESUMABLE:
+            measuring.setdefault(source.name, []).append(folder.path)
+    queued = []
+    for folder in folders:
+        if folder.weights_point() is not None:
+            continue
+        paths = measuring.get(folder.name, [])
+        if folder.status()["state"] in RESUMABLE:
+            paths = [folder.path, *paths]
+        if paths:
+            queued.append(paths)
+    return queued

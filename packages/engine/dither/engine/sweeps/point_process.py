@@ -1,23 +1,41 @@
-"""Run or resume a point of a sweep in its own process: `python -m dither.engine.sweeps.point_process FOLDER`."""
+"""Run or resume points of a sweep in a process of their own: `python -m dither.engine.sweeps.point_process FOLDER`."""
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
+import signal
 import socket
+import subprocess
 import sys
+import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 
 from dither.registry.config.errors import Refused
+from dither.registry.files.limits import read_text
+from dither.registry.files.lookup import is_file
 
 from ..files.checksums import checkpoint_folders
 from ..files.resource_errors import shortage
-from ..runs.signals import STOPPED, Stopped, stop_on_signals
-from .directory import PointFolder, now
+from ..runs.signals import STOPPED, Stopped, stop_on_signals, stop_signals
+from .directory import PointFolder, now, write_json
 
-__all__ = ["BUSY", "ENDS", "EXHAUSTED", "main", "run_job", "run_point"]
+__all__ = [
+    "BUSY",
+    "ENDS",
+    "EXHAUSTED",
+    "POINT_MODULE",
+    "exit_code_of",
+    "main",
+    "parse_arguments",
+    "point_arguments",
+    "run_point",
+]
 
 CRASHED = 1
 EXHAUSTED = 5
@@ -35,8 +53,17 @@ ENDS = {
 """Meaning of the exit codes of a run."""
 
 
-def run_point(folder: Path, select: Sequence[str] | None = None) -> int:
-    """Run or resume the point of a folder; return the exit code of its run."""
+POINT_MODULE = "dither.engine.sweeps.point_process"
+RANKS = "ranks.json"
+"""The file in which the main rank of a point leaves its process and exit code."""
+RANK_OF_POINT = "DITHER_RANK_OF_POINT"
+"""Variable of the processes that torchrun starts."""
+RANKS_SECONDS = 0.1
+"""Seconds between two looks at torchrun."""
+
+
+def run_point(folder: Path, select: Sequence[str] | None = None, ranks: int = 1) -> int:
+    """Run or resume the point of a folder, on several GPUs if `ranks` says so; return the exit code of its run."""
     point = PointFolder(folder, {})
     try:
         lock = point.claim()
@@ -44,7 +71,7 @@ def run_point(folder: Path, select: Sequence[str] | None = None) -> int:
             _print_error(f"{folder}: {ENDS[BUSY]}")
             return BUSY
         with lock:
-            return _attempt(point, select)
+            return _attempt(point, select, ranks)
     except OSError as error:
         # From status.json or point.lock: the parent process gets the exit code only.
         lacking = shortage(error)
@@ -53,7 +80,7 @@ def run_point(folder: Path, select: Sequence[str] | None = None) -> int:
         return EXHAUSTED if lacking or is_gone else CRASHED
 
 
-def _attempt(point: PointFolder, select: Sequence[str] | None) -> int:
+def _attempt(point: PointFolder, select: Sequence[str] | None, ranks: int) -> int:
     before = point.status()
     # Another process may have run it between submission and now.
     if before["state"] == "done":
@@ -67,16 +94,7 @@ def _attempt(point: PointFolder, select: Sequence[str] | None) -> int:
     point.write_status("running", **facts)
     code = CRASHED
     try:
-        # Until the run installs its own handlers.
-        with stop_on_signals():
-            code = _run(point, select)
-    except Stopped:
-        code = STOPPED
-    except Refused as refused:
-        code = refused.exit_code
-        _print_error("\n\n".join(map(str, refused.problems)))
-    except Exception:
-        _print_error(traceback.format_exc())
+        code = exit_code_of(lambda: _run(point, select, ranks))
     finally:
         state = {0: "done", STOPPED: "stopped"}.get(code, "failed")
         reason = ENDS.get(code) if code else None
@@ -84,14 +102,38 @@ def _attempt(point: PointFolder, select: Sequence[str] | None) -> int:
     return code
 
 
-def _run(point: PointFolder, select: Sequence[str] | None) -> int:
-    from ..config.load_experiment import load_experiment
-    from ..runs.run import run
+def exit_code_of(work: Callable[[], int]) -> int:
+    """Return the exit code of a run, after errors are printed."""
+    try:
+        # Until the run installs its own handlers.
+        with stop_on_signals():
+            return work()
+    except Stopped:
+        return STOPPED
+    except Refused as refused:
+        _print_error("\n\n".join(map(str, refused.problems)))
+        return refused.exit_code
+    except Exception:
+        _print_error(traceback.format_exc())
+        return CRASHED
 
+
+def _run(point: PointFolder, select: Sequence[str] | None, ranks: int) -> int:
     trained = point.weights_point()
     if trained is not None:
         return _measure(point, trained, select)
     run_directory = point.run_directory()
+    if ranks > 1:
+        return _run_ranks(point, run_directory, select, ranks)
+    return _train(point, run_directory, select)
+
+
+def _train(
+    point: PointFolder, run_directory: Path | None, select: Sequence[str] | None
+) -> int:
+    from ..config.load_experiment import load_experiment
+    from ..runs.run import run
+
     if run_directory is None:
         file = point.path / "experiment.toml"
         argv = [str(file), "--runs", str(point.path)]
@@ -100,6 +142,70 @@ def _run(point: PointFolder, select: Sequence[str] | None) -> int:
         argv = ["--resume", str(run_directory)]
     loaded = load_experiment(file, select=select or None)
     return run(loaded, point.path, ["dither", "run", *argv], run_directory)
+
+
+def _run_ranks(
+    point: PointFolder,
+    run_directory: Path | None,
+    select: Sequence[str] | None,
+    ranks: int,
+) -> int:
+    """Train on several ranks of torchrun; return the exit code of the main one."""
+    (point.path / RANKS).unlink(missing_ok=True)
+    arguments = [str(point.path), *point_arguments(select)]
+    if run_directory is not None:
+        # Ranks would not find the same while one of them makes a new one.
+        arguments += ["--resume", str(run_directory)]
+    torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    pending: list[int] = []
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        pending.append(number)
+
+    former = {number: signal.signal(number, remember) for number in stop_signals()}
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", *torchrun, "-m", POINT_MODULE, *arguments],
+            env=os.environ | {RANK_OF_POINT: "1", "PYTHONSAFEPATH": "1"},
+            # A signal must reach the main rank only, which stops all others after the same step:
+            # torchrun kills ranks that take more than 30 seconds for their checkpoint.
+            start_new_session=True,
+        )
+        while (code := process.poll()) is None:
+            time.sleep(RANKS_SECONDS)
+            if pending and "pid" in (facts := _read_ranks(point)):
+                os.kill(facts["pid"], pending.pop(0))
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+    code_of_main = _read_ranks(point).get("code", CRASHED)
+    # Another rank failed, so that torchrun stopped the main one.
+    if code and code_of_main in (0, STOPPED):
+        return CRASHED
+    return code_of_main
+
+
+def _read_ranks(point: PointFolder) -> dict[str, int]:
+    """Return process and, at the end, exit code of the main rank."""
+    if not is_file(point.path / RANKS):
+        return {}
+    content: dict[str, int] = json.loads(read_text(point.path / RANKS))
+    return content
+
+
+def _run_rank(
+    point: PointFolder, run_directory: Path | None, select: Sequence[str] | None
+) -> int:
+    """Train on this rank; the main one leaves its exit code, of which torchrun makes a 1."""
+    is_main = os.environ["RANK"] == "0"
+    facts = {"pid": os.getpid()}
+    if is_main:
+        write_json(point.path / RANKS, facts)
+    code = exit_code_of(lambda: _train(point, run_directory, select))
+    if is_main:
+        write_json(point.path / RANKS, {**facts, "code": code})
+    # Otherwise torchrun would end ranks that are about to finish.
+    return 0 if code == STOPPED else code
 
 
 def _measure(
@@ -128,16 +234,38 @@ def _is_trained(point: PointFolder, run: Path, steps: int) -> bool:
     return newest == steps
 
 
+def point_arguments(select: Sequence[str] | None, ranks: int = 1) -> list[str]:
+    """Return the arguments of this module besides folders."""
+    arguments = []
+    for name in select or ():
+        arguments += ["-p", name]
+    if ranks > 1:
+        arguments += ["--ranks", str(ranks)]
+    return arguments
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return folders, plugins to select, and ranks."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("-p", dest="select", action="append")
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--resume", type=Path, help="run directory of a rank")
+    return parser.parse_args(arguments)
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Run `FOLDER [PLUGIN ...]`."""
-    folder, *select = arguments
-    return run_point(Path(folder), select)
-
-
-def run_job(folder: str, arguments: Sequence[str]) -> None:
-    """Run a point in the process of a submitit job, which signals of the cluster reach; raise if it is not done."""
-    if code := main([folder, *arguments]):
-        raise RuntimeError(f"{folder}: {ENDS.get(code, code)}")
+    """Run points in order; return the exit code of the last failure."""
+    options = parse_arguments(arguments)
+    if RANK_OF_POINT in os.environ:
+        point = PointFolder(options.folders[0], {})
+        return _run_rank(point, options.resume, options.select)
+    code = 0
+    for folder in options.folders:
+        code = run_point(folder, options.select, options.ranks) or code
+        if code == STOPPED:
+            return code
+    return code
 
 
 def _print_error(text: str) -> None:

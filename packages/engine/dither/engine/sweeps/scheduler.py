@@ -1,11 +1,8 @@
-"""Run points as local processes, a fixed number at a time; a signal stops all of them, each with a checkpoint."""
+"""Run points with an executor, a fixed number at a time; a signal stops all of them, each with a checkpoint."""
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -15,15 +12,16 @@ from typing import Any
 
 from rich.console import Console
 
-from ..runs.progress import say
-from ..runs.signals import STOPPED, stop_signals
-from .directory import RESUMABLE, PointFolder, now
-from .point_process import BUSY, ENDS, EXHAUSTED
+from dither.registry.contracts.jobs import Command, Executor, Job
 
-__all__ = ["FAILED", "POINT_COMMAND", "PointList", "run_points"]
+from ..runs.progress import say
+from ..runs.signals import STOPPED, received, stop_signals
+from .directory import RESUMABLE, PointFolder, now
+from .point_process import BUSY, ENDS, EXHAUSTED, POINT_MODULE
+
+__all__ = ["FAILED", "PointList", "run_points"]
 
 FAILED = 1
-POINT_COMMAND = (sys.executable, "-P", "-m", "dither.engine.sweeps.point_process")
 POLL_SECONDS = 0.1
 PRUNE_SECONDS = 1.0
 """Seconds between two calls of `PointList.should_prune`."""
@@ -51,41 +49,53 @@ class PointList:
 
 
 class _Pool:
-    """Threads that start processes and wait for them; `stops` counts signals, and failures that end the sweep."""
+    """Threads that start jobs and wait for them; `stops` counts signals, and failures that end the sweep."""
 
     def __init__(
         self,
         source: PointList,
+        executor: Executor,
+        jobs: int,
+        ranks: int,
         arguments: Sequence[str],
         keep_going: bool,
+        limit: int | None,
         console: Console,
     ) -> None:
         self.source = source
         self.points = source.points()
+        self.executor = executor
+        self.jobs = jobs
+        self.ranks = ranks
         self.arguments = arguments
         self.keep_going = keep_going
+        self.limit = limit
         self.console = console
         self.lock = threading.Lock()
         self.stops = 0
         self.signalled = False
         self.failed = False
 
-    def work(self, environment: dict[str, str]) -> None:
+    def work(self, slot: int) -> None:
         """Run points until none is left; an error of the source stops all points."""
         try:
             while (point := self._next()) is not None:
-                self._run(point, environment)
+                self._run(point, slot)
         except BaseException:
             self.stops = self.stops or 1
             raise
 
     def _next(self) -> PointFolder | None:
         with self.lock:
-            return None if self.stops else next(self.points, None)
+            if self.stops or self.limit == 0:
+                return None
+            if self.limit is not None:
+                self.limit -= 1
+            return next(self.points, None)
 
-    def _run(self, point: PointFolder, environment: dict[str, str]) -> None:
+    def _run(self, point: PointFolder, slot: int) -> None:
         try:
-            process = self._start(point, environment)
+            job = self.executor.start(self._command(point, slot))
         except OSError as error:
             # No process, or the folder is gone: the other points continue.
             reason = f"cannot start: {error.strerror or error}"
@@ -97,18 +107,21 @@ class _Pool:
             return
 
         say(self.console, f"started      {point.name}")
-        with process:
-            try:
-                pruned = self._wait(process, point)
-            except BaseException:
-                process.terminate()
-                raise
-        if process.returncode == BUSY:
+        try:
+            code, pruned = self._wait(job, point)
+        except BaseException:
+            job.stop()
+            while job.poll() is None:
+                time.sleep(POLL_SECONDS)
+            raise
+        if code == BUSY:
             say(self.console, f"skipped      {point.name}: {ENDS[BUSY]}")
+            if self.limit is not None:
+                self.limit += 1
             return
         # A point that was killed has written no end.
         written = point.status()
-        status = self._ended(written, process.returncode, pruned)
+        status = self._ended(written, code, pruned)
         state = status["state"]
         if pruned and state == "stopped":
             state = "pruned"
@@ -119,19 +132,16 @@ class _Pool:
                 point.write_status(**status | {"state": state})
         self._report(state, point, status.get("reason") if state == "failed" else None)
 
-    def _start(
-        self, point: PointFolder, environment: dict[str, str]
-    ) -> subprocess.Popen[bytes]:
-        with (point.path / "output.txt").open("ab") as output:
-            return subprocess.Popen(
-                [*POINT_COMMAND, str(point.path), *self.arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=environment,
-                # Otherwise Ctrl-C would reach the point as well, as a second signal.
-                start_new_session=True,
-            )
+    def _command(self, point: PointFolder, slot: int) -> Command:
+        return Command(
+            module=POINT_MODULE,
+            arguments=(str(point.path), *self.arguments),
+            name=point.name,
+            output=point.path / "output.txt",
+            ranks=self.ranks,
+            slot=slot,
+            parallel=self.jobs,
+        )
 
     def _ended(self, status: dict[str, Any], code: int, pruned: bool) -> dict[str, Any]:
         """Return the status of a point whose process ended, perhaps before it could write it."""
@@ -148,22 +158,18 @@ class _Pool:
             "ended": now(),
         }
 
-    def _wait(self, process: subprocess.Popen[bytes], point: PointFolder) -> bool:
-        """Wait for a process and pass stops on; return whether it was pruned.
+    def _wait(self, job: Job, point: PointFolder) -> tuple[int, bool]:
+        """Wait for a job and pass stops on; return its exit code and whether it was pruned.
 
         The first stop asks for a checkpoint, the second for an immediate end, the third kills.
         """
         sent = 0
         pruned = False
         next_prune = 0.0
-        while process.poll() is None:
+        while (code := job.poll()) is None:
             if self.stops > sent:
                 sent += 1
-                # A process that hangs in a driver may ignore two signals.
-                if sent > 2:
-                    process.kill()
-                else:
-                    process.terminate()
+                job.stop(force=sent > 2)
                 if sent == 1:
                     hint = "signal again to end it without a checkpoint"
                     say(self.console, f"stopping     {point.name}; {hint}")
@@ -172,9 +178,9 @@ class _Pool:
                 pruned = self.source.should_prune(point)
                 if pruned:
                     sent = 1
-                    process.terminate()
+                    job.stop()
             time.sleep(POLL_SECONDS)
-        return pruned
+        return code, pruned
 
     def _report(self, state: str, point: PointFolder, reason: str | None) -> None:
         message = f"{state:12} {point.name}"
@@ -189,22 +195,33 @@ class _Pool:
 
 def run_points(
     source: PointList,
-    jobs: int,
+    executor: Executor,
     console: Console,
+    *,
+    jobs: int = 1,
+    ranks: int = 1,
     arguments: Sequence[str] = (),
     keep_going: bool = True,
+    limit: int | None = None,
 ) -> int:
     """Run every point of a source, `jobs` at a time; return 0 if all are done, 1 if some failed, 75 if stopped.
 
-    Processes get `arguments` after the folder of their point. After a failure, unless `keep_going`,
+    Commands get `arguments` after the folder of their point. After a failure, unless `keep_going`,
     and after an exception of the source, which is raised at the end, the other points are stopped
-    with a checkpoint.
+    with a checkpoint. At most `limit` points are run.
     """
-    pool = _Pool(source, arguments, keep_going, console)
+    pool = _Pool(
+        source=source,
+        executor=executor,
+        jobs=jobs,
+        ranks=ranks,
+        arguments=arguments,
+        keep_going=keep_going,
+        limit=limit,
+        console=console,
+    )
     with _signals(pool), ThreadPoolExecutor(jobs) as threads:
-        workers = [
-            threads.submit(pool.work, _environment(jobs, slot)) for slot in range(jobs)
-        ]
+        workers = [threads.submit(pool.work, slot) for slot in range(jobs)]
         for worker in workers:
             worker.result()
     if pool.signalled:
@@ -215,8 +232,10 @@ def run_points(
 @contextmanager
 def _signals(pool: _Pool) -> Iterator[None]:
     def handle(number: int, frame: Any) -> None:
+        name = signal.Signals(number).name
+        received.append(name)
         # A closed terminal sends this signal twice.
-        repeated = signal.Signals(number).name == "SIGHUP" and pool.signalled
+        repeated = name == "SIGHUP" and pool.signalled
         if not repeated:
             pool.stops += 1
         pool.signalled = True
@@ -227,25 +246,3 @@ def _signals(pool: _Pool) -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def _environment(jobs: int, slot: int) -> dict[str, str]:
-    """Return the environment of a process: its share of the CPU threads, and one CUDA device."""
-    variables = dict(os.environ)
-    # A single process may use all threads and devices.
-    if jobs == 1:
-        return variables
-    variables.setdefault("OMP_NUM_THREADS", str(max(1, cpu_cores() // jobs)))
-    listed = variables.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    devices = [device for device in listed if device.strip()]
-    if devices:
-        variables["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
-    return variables
-
-
-def cpu_cores() -> int:
-    """Return the number of cores that this process may use."""
-    # Only Linux has affinities; elsewhere points get one thread each.
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return 1

@@ -7,12 +7,14 @@ import json
 import math
 import os
 import random
+import secrets
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any
 
+from filelock import FileLock
 from pydantic import ValidationError
 from rich.console import Console
 
@@ -252,13 +254,14 @@ def _all_points(space: Sequence[Key]) -> dict[str, dict[str, Any]]:
 
 
 class Trials(PointList):
-    """The points of a search; other processes may run some of them."""
+    """The points of a search; other processes may run some of them. `shared`: with one point each."""
 
     def __init__(
         self,
         sweep: SweepDirectory,
         console: Console,
         select: Sequence[str] = (),
+        shared: bool = False,
     ) -> None:
         super().__init__(sweep.folders())
         self.sweep = sweep
@@ -270,7 +273,11 @@ class Trials(PointList):
         if sweep.facts["search"] != self.search.model_dump():
             sweep.facts["search"] = self.search.model_dump()
             sweep.record()
-        self.study = open_study(sweep.path / JOURNAL, self.search, len(self.folders))
+        begun = len(self.folders)
+        if shared:
+            # Jobs that start together would suggest the same.
+            begun = secrets.randbits(30)
+        self.study = open_study(sweep.path / JOURNAL, self.search, begun)
         self.trials: dict[str, Any] = {}
         # Every point that was suggested, those with invalid values included.
         self.suggested: set[str] = set()
@@ -297,19 +304,27 @@ class Trials(PointList):
             if folder.status()["state"] in RESUMABLE and self._open_trial(folder):
                 yield folder
         for _ in range(MAX_REJECTED * self.search.trials):
-            # Failures count, or a search might never end.
-            folders = self.sweep.folders()
-            if len(folders) >= self.search.trials:
-                return
-            self.suggested.update(_key_of(folder.values) for folder in folders)
-            if self.all and len(self.suggested) >= len(self.all):
-                say(self.console, f"all {len(self.all)} points of the space are known")
-                return
-            if new := self._suggest():
+            # Two processes at the same time would choose the same point, or one too many.
+            with FileLock(self.sweep.path / "search.lock", thread_local=False):
+                if self._is_complete():
+                    return
+                new = self._suggest()
+            if new:
                 yield new
         raise Refused(
             "nearly all points are invalid; see the messages above", code="misfit"
         )
+
+    def _is_complete(self) -> bool:
+        """Return whether no point is left; failures count, or a search might never end."""
+        folders = self.sweep.folders()
+        if len(folders) >= self.search.trials:
+            return True
+        self.suggested.update(_key_of(folder.values) for folder in folders)
+        if self.all and len(self.suggested) >= len(self.all):
+            say(self.console, f"all {len(self.all)} points of the space are known")
+            return True
+        return False
 
     def _suggest(self) -> PointFolder | None:
         """Make the folder of a new point; return None if it is known, or its values incompatible."""

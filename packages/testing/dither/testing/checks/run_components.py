@@ -1,10 +1,11 @@
-"""Checks for the components of a run: optimizers, learning-rate schedules, metrics and trackers."""
+"""Checks for the components of a run: optimizers, learning-rate schedules, metrics, trackers and executors."""
 
 from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dither.registry import TokenSpace
+from dither.registry.contracts.jobs import Cluster, Command, Job
 from dither.registry.contracts.protocols import (
     Metrics,
     Picture,
@@ -22,6 +24,7 @@ from dither.registry.contracts.protocols import (
 from dither.registry.contracts.records import Measured
 
 from ..check_utils import (
+    NotApplicable,
     assert_equal,
     assert_unchanged,
     check_implements,
@@ -202,10 +205,58 @@ def tracker_life_cycle(s: Situation) -> None:
             tracker.finish(error)
 
 
+WAIT_SECONDS = 60.0
+"""Time that a command of an executor may take; a cluster may be busy."""
+
+
+def commands_run(s: Situation) -> None:
+    """Commands run with their arguments and report exit codes; one that is stopped ends."""
+    if list(s.spec.check()):
+        raise NotApplicable("it cannot be used on this machine")
+    executor = s.build()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        result = folder / "result.json"
+        (folder / "given.json").write_text("[1]")
+
+        def command(module: str, *arguments: object) -> Command:
+            words = tuple(map(str, arguments))
+            return Command(module, words, "conformance", folder / "output.txt")
+
+        copying = command("json.tool", folder / "given.json", result)
+        if isinstance(executor, Cluster):
+            assert len(executor.submit([copying], folder / "jobs")) == 1
+            assert _wait(result.exists), "the command was not run"
+            # Its job writes into the folder until it ends.
+            time.sleep(1)
+            return
+        assert _code(executor.start(copying)) == 0
+        assert result.exists(), "the command was not run"
+        assert _code(executor.start(command("json.tool", "missing"))) != 0
+        endless = command("timeit", "-n", 1, "import time; time.sleep(3600)")
+        job = executor.start(endless)
+        assert job.poll() is None, "a job that runs has an exit code"
+        job.stop()
+        assert _code(job) != 0
+
+
+def _code(job: Job) -> int | None:
+    _wait(lambda: job.poll() is not None)
+    return job.poll()
+
+
+def _wait(done: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not done() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return done()
+
+
 CHECKS = (
     *checks_of("optimizer", step_changes_weights, parameters_once, resumes),
     *checks_of("optimizer", descends, place="default", examples=2),
     *checks_of("lr-schedule", factor_valid),
     *checks_of("metric", metric_values),
     *checks_of("tracker", tracker_life_cycle, place="default", examples=1),
+    *checks_of("executor", commands_run, place="default", examples=1),
 )
