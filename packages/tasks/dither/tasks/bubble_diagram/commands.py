@@ -1,14 +1,15 @@
-"""`dither edit`: change a floor plan, or fill an outline."""
+"""`dither edit` changes a floor plan or fills an outline; `dither layout` lays out a bubble diagram."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
-from dither.registry.config.errors import Refused
+from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.contracts.commands import Engine, SampleRequest
 
 from ..command_options import (
@@ -25,6 +26,8 @@ from ..command_options import (
     run_options,
     split_words,
 )
+from ..missing_library import require_extra
+from .vocabulary import Export
 
 if TYPE_CHECKING:
     from dither.registry.contracts.records import Clean
@@ -124,6 +127,67 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         )
         options = run_options(checkpoint, plugins, overrides, settings)
         return engine.sample(run, options, request, templates)
+
+    @app.command(epilog="Example: dither layout flat.toml -n 6 --export dxf")
+    def layout(
+        diagram: Annotated[
+            Path,
+            typer.Argument(
+                metavar="DIAGRAM",
+                help="Bubble diagram: TOML, JSON, or JSON of HouseGAN++.",
+                show_default=False,
+            ),
+        ],
+        count: Annotated[
+            int,
+            typer.Option(
+                "--count", "-n", metavar="NUMBER", min=1, help="Number of plans."
+            ),
+        ] = 6,
+        seed: Seed = 0,
+        seconds: Annotated[
+            float,
+            typer.Option(
+                "--seconds",
+                metavar="NUMBER",
+                min=0,
+                help="Time after which the best plans so far are written.",
+            ),
+        ] = 60.0,
+        out: Annotated[
+            Path | None,
+            typer.Option("--out", help="New folder; by default layouts/NAME."),
+        ] = None,
+        export: ExportFormats = None,
+        pictures: Pictures = True,
+    ) -> int:
+        """Lay out a bubble diagram as floor plans, without a model."""
+        require_extra("plans", "dither layout")
+        from .layout import layout as lay_out
+        from .layout import write_plans
+
+        formats = _check_formats(export or ())
+        plans = lay_out(diagram, count, seed, seconds)
+        with engine.new_folder(Path("layouts"), (diagram.stem,), out) as folder:
+            for line in write_plans(plans, folder, formats, pictures=pictures):
+                typer.echo(line)
+        if len(plans) < count:
+            typer.echo(f"{len(plans)} of {count} plans: raise --seconds, or try --seed")
+        return 0
+
+
+def _check_formats(names: Sequence[str]) -> list[Export]:
+    """Return export formats, or raise `Refused` with those that do not exist."""
+    known = get_args(Export)
+    problems = []
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known) or f"formats: {', '.join(known)}"
+            message = f'unknown export format "{name}"'
+            problems.append(Problem(message, help=hint, code="unknown-value"))
+    if problems:
+        raise Refused(problems)
+    return cast(list[Export], list(names))
 
 
 def _require_plans(task: Any) -> BubbleDiagrams:

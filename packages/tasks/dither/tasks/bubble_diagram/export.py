@@ -102,7 +102,7 @@ def write_samples(
             notes.append(f"sample {sample.number} skipped: {'; '.join(sample.errors)}")
             continue
         diagrams[sample.number] = replace(
-            _laid_out(placement), name=f"sample {sample.number}"
+            laid_out(placement), name=f"sample {sample.number}"
         )
         bare += not placement.exact
         unmet += [f"sample {sample.number}: {reason}" for reason in placement.unmet[:1]]
@@ -131,7 +131,7 @@ def write_samples(
     return files, notes
 
 
-def _laid_out(placement: Placement) -> Diagram:
+def laid_out(placement: Placement) -> Diagram:
     """Return the diagram with its boxes on the canvas, and the boundary in which they are.
 
     A layout of relations that contradict each other may be larger than the canvas: without boxes.

@@ -206,22 +206,22 @@ def with_boundaries(plans: PlanSplits, *, rectangular: bool) -> PlanSplits:
     return plans.map(bounded)
 
 
-def read_boundary(path: Path) -> Boundary:
+def read_boundary(path: Path, text: str | None = None) -> Boundary:
     """Read an outline and front door: JSON, GeoJSON in metres, or the shapes of an SVG file.
 
     JSON is {"outline": [[x, y], ...], "front_door": [[x, y], [x, y]], "unit": "m"}; without unit,
     as in SVG without data-unit, pixels of the canvas. GeoJSON has a polygon and possibly a line
     string, the front door; its y axis points up. The outline is turned so that most of its sides are
-    level or upright, and centred on the canvas.
+    level or upright, and centred on the canvas. `text` takes the place of the content of the file.
 
     Raises:
         Refused: The file cannot be read, has no polygon or several, its outline intersects itself,
             is too small, too large or has too many corners, or its front door is not in a wall.
     """
-    if not path.exists():
+    if text is None and not path.exists():
         raise path_not_found(path, "file")
     try:
-        outline, ends_of_front = read_outline(path)
+        outline, ends_of_front = read_outline(path, text)
         points = np.array(outline, float).reshape(-1, 2)
         door = np.array(ends_of_front, float).reshape(-1, 2)
     except (

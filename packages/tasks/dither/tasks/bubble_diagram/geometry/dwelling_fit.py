@@ -75,7 +75,7 @@ _FAILED = 20.0
 # the extent of the plan, and preferred sizes.
 _OPENING = 5.0
 _SIZE = 3.0
-_WALL = 2.0
+_WALL = 8.0
 _CLOSE = 0.3
 _EXTENT = 0.05
 _PREFERRED = 0.02

@@ -41,13 +41,14 @@ _SHAPES = {
 """Elements of SVG that are drawn."""
 
 
-def read_outline(path: Path) -> tuple[_Points, _Points]:
+def read_outline(path: Path, text: str | None = None) -> tuple[_Points, _Points]:
     """Return the corners of the outline and the ends of the front door, in pixels, y pointing down.
 
     Raises:
         ValueError: The file has no outline, or more than an outline and a front door.
     """
-    text = read_text(path).removeprefix("\ufeff")
+    if text is None:
+        text = read_text(path).removeprefix("\ufeff")
     if path.suffix.lower() == ".svg":
         outline, door = _parse_svg(text)
     else:

@@ -8,7 +8,7 @@ Letters: R rooms, E pairs, M marks, F bounds, C choices, A alternatives, V varia
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -67,6 +67,7 @@ def realise(
     pinned: Mapping[int, int] | None = None,
     rectangles: Boxes | None = None,
     near: Boxes | None = None,
+    unlabelled: Sequence[tuple[int, int, bool]] = (),
 ) -> Realisation:
     """Find boxes that realise a diagram, or prove that there are none.
 
@@ -83,9 +84,11 @@ def realise(
         rectangles: Rectangles of which every room is inside one; see `outline_rectangles`.
         near: Boxes that are proposed where they satisfy the constraints, or else near ones; without
             them the smallest boxes.
+        unlabelled: Pairs (i, j, whether near) of rooms of any relation that must not overlap.
     """
     constraints = wall_constraints_of(edges, rooms, apart=apart, disjoint=disjoint)
     constraints = replace(constraints, pinned=pinned or {})
+    constraints = constraints.with_unlabelled(unlabelled)
     if rectangles is not None:
         constraints = constraints.inside(rectangles)
     try:
@@ -353,7 +356,7 @@ class _Search:
         walls = boxes.ravel()
         if any(walls[wall] != place for wall, place in constraints.pinned.items()):
             return False
-        if not constraints.contains(boxes):
+        if not (constraints.contains(boxes) and constraints.separates(boxes)):
             return False
         return realises(
             boxes,

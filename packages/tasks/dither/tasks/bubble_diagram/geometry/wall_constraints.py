@@ -61,6 +61,9 @@ _ALTERNATIVES = 4
 _BOUNDS = 4
 """Most bounds of an alternative."""
 
+_WALL = 4
+"""Pixels between rooms of any relation."""
+
 _Matrices = Int[ndarray, "*n M M"]
 
 
@@ -88,6 +91,7 @@ class WallConstraints:
         available: True for alternatives that are not padding.
         pinned: Place of each wall (4 room + side) that must not move.
         rectangles: Each room is inside one of them; None if rooms may be anywhere.
+        unlabelled: Pairs of rooms of any relation that do not overlap, and whether they are near.
     """
 
     rooms: int
@@ -99,6 +103,51 @@ class WallConstraints:
     available: Bool[ndarray, "C A"]
     pinned: Mapping[int, int] = field(default_factory=dict)
     rectangles: Boxes | None = None
+    unlabelled: tuple[tuple[int, int, bool], ...] = ()
+
+    def with_unlabelled(
+        self, unlabelled: Sequence[tuple[int, int, bool]]
+    ) -> WallConstraints:
+        """Return the constraints with pairs (i, j, near) of rooms that must not overlap."""
+        fixed = list(self.fixed.tolist())
+        choices = np.zeros((len(unlabelled), 4, 1, 4), np.int64)
+        for number, (i, j, near) in enumerate(unlabelled):
+            for side, (axis, u, v) in enumerate(_ways(i, j)):
+                choices[number, side] = _before(axis, u, v, -2 * _WALL)
+                if near:
+                    fixed.append((axis, 3 * u + START, 3 * v + END, 2 * NEAR))
+        shown = replace(
+            self,
+            fixed=np.array(fixed, np.int64).reshape(-1, 4),
+            unlabelled=tuple(unlabelled),
+        )
+        return shown._with_choices(choices) if unlabelled else shown
+
+    def _with_choices(self, choices: Int[ndarray, "C A B 4"]) -> WallConstraints:
+        """Return the constraints with choices of which every alternative exists."""
+        exist = np.ones(choices.shape[:2], bool)
+        parts = ((self.choices, self.available), (choices, exist))
+        # Choices have as many alternatives, and these as many bounds, as the largest one.
+        most = max(part.shape[1] for part, _ in parts)
+        bounds = max(part.shape[2] for part, _ in parts)
+        padded = []
+        available = []
+        for part, is_available in parts:
+            missing = most - part.shape[1]
+            fewer = bounds - part.shape[2]
+            padded.append(np.pad(part, ((0, 0), (0, missing), (0, fewer), (0, 0))))
+            available.append(np.pad(is_available, ((0, 0), (0, missing))))
+        return replace(
+            self, choices=np.concatenate(padded), available=np.concatenate(available)
+        )
+
+    def separates(self, boxes: Boxes) -> bool:
+        """Whether pairs of any relation do not overlap, and those that must be near are."""
+        for i, j, near in self.unlabelled:
+            gaps = np.maximum(boxes[j, :2] - boxes[i, 2:], boxes[i, :2] - boxes[j, 2:])
+            if gaps.max() < 0 or (near and gaps.max() > NEAR):
+                return False
+        return True
 
     def inside(self, rectangles: Boxes) -> WallConstraints:
         """Return the constraints with every room inside one of some rectangles."""
@@ -120,23 +169,7 @@ class WallConstraints:
             fixed = np.concatenate([self.fixed, bounds.reshape(-1, 4)])
             return replace(self, fixed=fixed, rectangles=rectangles)
 
-        # Choices have as many alternatives as the largest one.
-        count = max(len(rectangles), self.choices.shape[1])
-        choices = []
-        available = []
-        for alternatives, exist in (
-            (self.choices, self.available),
-            (bounds, np.ones(bounds.shape[:2], bool)),
-        ):
-            missing = count - alternatives.shape[1]
-            choices.append(np.pad(alternatives, ((0, 0), (0, missing), (0, 0), (0, 0))))
-            available.append(np.pad(exist, ((0, 0), (0, missing))))
-        return replace(
-            self,
-            choices=np.concatenate(choices),
-            available=np.concatenate(available),
-            rectangles=rectangles,
-        )
+        return replace(self, rectangles=rectangles)._with_choices(bounds)
 
     def contains(self, boxes: Boxes) -> bool:
         """Whether each box is inside one of the rectangles."""

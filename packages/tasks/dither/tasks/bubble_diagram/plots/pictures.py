@@ -119,7 +119,7 @@ def sample_pictures(
     diagrams = [diagram for diagram, _ in decoded if diagram]
     if diagrams:
         page = list(decode_samples(samples[:PAGE_SAMPLES], rooms, boundaries, narrow))
-        yield from _drawings(page, len(samples))
+        yield from sample_drawings(page, len(samples))
         text = "".join(plan_line(diagram) + "\n" for diagram in diagrams)
         yield Picture("diagrams", text=text)
 
@@ -130,7 +130,7 @@ def sample_pictures(
         yield Picture("unreadable", text="".join(errors))
 
 
-def _drawings(samples: Sequence[DecodedSample], count: int) -> Iterator[Picture]:
+def sample_drawings(samples: Sequence[DecodedSample], count: int) -> Iterator[Picture]:
     """Yield pictures of samples, the first ones of `count`; none if no sample decodes."""
     drawn = [
         (sample.placement, sample.verdict) for sample in samples if sample.placement

@@ -1,0 +1,137 @@
+"""Bubble diagrams drawn by hand: files, their mistakes, and plans without a model."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dither.engine.cli import main
+from dither.registry.config.errors import Refused
+from dither.tasks.bubble_diagram.formats.room_program import RoomProgram, read_program
+from dither.tasks.bubble_diagram.layout import layout, plan_problems
+from dither.tasks.bubble_diagram.plans import Diagram
+from dither.tasks.bubble_diagram.relations import NEAR, labels_of
+from dither.tasks.bubble_diagram.vocabulary import RELATIONS
+
+DIAGRAMS = sorted((Path(__file__).parent / "diagrams").iterdir())
+
+
+def shown(program, boxes):
+    """Whether boxes show the relations of a program, and doors join near rooms."""
+    for i, j, relation in program.relations:
+        assert labels_of(boxes[i], boxes[j]) == relation
+
+    def gap(i, j):
+        apart = np.maximum(boxes[i, :2] - boxes[j, 2:], boxes[j, :2] - boxes[i, 2:])
+        return apart.max()
+
+    near = [(i, j) for i, j in program.doors or () if j is not None]
+    assert all(gap(i, j) <= NEAR for i, j in (*near, *program.near))
+    assert all(gap(i, j) > NEAR for i, j in program.apart)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", DIAGRAMS, ids=lambda path: path.name)
+def test_diagrams_drawn_by_hand_are_laid_out_as_dwellings(path):
+    program = read_program(path)
+    plans = layout(path, n=2, seed=1)
+    assert len(plans) == 2
+    assert (plans[0].boxes != plans[1].boxes).any()
+    assert plan_problems(plans[0]) == []
+    for plan in plans:
+        assert plan.diagram.types == program.types
+        assert plan.exact
+        shown(program, plan.boxes)
+    assert (layout(path, n=2, seed=1)[0].boxes == plans[0].boxes).all()
+
+
+@pytest.mark.slow
+def test_relations_of_a_later_room_and_of_a_diagram():
+    above = RELATIONS.index("above")
+    program = RoomProgram((0, 2, 3), ("a", "b", "c"), relations=((2, 0, above),))
+    (plan,) = layout(program)
+    assert labels_of(plan.boxes[2], plan.boxes[0]) == above
+    diagram = Diagram((0, 2, 3), ((0, 1, above),))
+    (plan,) = layout(diagram)
+    # Pairs without a relation are not near, as in samples.
+    assert [edge[:2] for edge in plan.diagram.edges] == [(0, 1)]
+
+
+def test_contradictions_are_refused():
+    left = RELATIONS.index("left-of")
+    loop = RoomProgram(
+        (0, 1, 2), ("a", "b", "c"), ((0, 1, left), (1, 2, left), (2, 0, left))
+    )
+    near = RoomProgram((0, 1), ("a", "b"), near=((0, 1),), apart=((0, 1),))
+    for program in (loop, near):
+        with pytest.raises(Refused) as caught:
+            layout(program)
+        assert caught.value.codes == ["contradiction"]
+
+
+MISTAKES = """
+name = 3
+room = 1
+relations = [["kitchn", "left-of", "living"], ["kitchen", "left", "living"], ["kitchen"]]
+doors = [["living", "living"], ["living", "bath"]]
+areas = { living = "20 m2" }
+outline = "missing.json"
+
+[rooms]
+living = "LivingRom"
+kitchen = "Kitchen"
+"""
+
+
+def test_every_mistake_of_a_file_is_reported_with_its_line(tmp_path):
+    path = tmp_path / "flat.toml"
+    path.write_text(MISTAKES)
+    with pytest.raises(Refused) as caught:
+        read_program(path)
+    problems = caught.value.problems
+    assert sorted((p.origin.line, p.code) for p in problems) == [
+        (2, "wrong-type"), (3, "unknown-key"), (4, "unknown-value"), (4, "unknown-value"), (4, "wrong-type"),
+        (5, "invalid-value"), (5, "unknown-value"), (6, "invalid-value"), (7, "file-not-found"), (10, "unknown-value"),
+    ]  # fmt: skip
+    help_texts = [str(problem.help) for problem in problems]
+    assert sum("LivingRoom" in text for text in help_texts) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ('{"rooms": ["LivingRoom",\n"Kitchn"]}', (2, "unknown-value")),
+        ('{"rooms": ["LivingRoom", "Kitchen"],\n"relations": [\n[0, "above", 2]]}', (3, "unknown-value")),
+        ('{"rooms": ["LivingRoom"]}', (1, "out-of-range")),
+        ('{"rooms":\n', (2, "syntax-error")),
+        ("[]", (1, "syntax-error")),
+        ("{}", (1, "missing-key")),
+    ],
+)  # fmt: skip
+def test_mistakes_of_json_files(tmp_path, text, place):
+    path = tmp_path / "flat.json"
+    path.write_text(text)
+    with pytest.raises(Refused) as caught:
+        read_program(path)
+    assert [(p.origin.line, p.code) for p in caught.value.problems] == [place]
+
+
+@pytest.mark.slow
+def test_layout_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    studio = str(Path(__file__).parent / "diagrams" / "studio.toml")
+    assert main(["layout", studio, "-n", "2", "--export", "geojson"]) == 0
+    folder = tmp_path / "layouts" / "studio"
+    names = {path.name for path in folder.iterdir()}
+    assert {
+        "plans.jsonl",
+        "0.geojson",
+        "1.geojson",
+        "floorplan.png",
+        "gallery.html",
+    } <= names
+    assert len((folder / "plans.jsonl").read_text().splitlines()) == 2
+    assert json.loads((folder / "0.geojson").read_text())["features"]
+    assert "dwelling" in capsys.readouterr().out
+    assert main(["layout", studio, "--export", "dfx"]) == 2
