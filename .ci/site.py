@@ -28,12 +28,17 @@ from dither.testing.traits import DECLARED_TRAITS, IMPLIED_TRAITS
 ROOT = Path(__file__).parents[1]
 OUTSIDE = {
     "README.md": "index.md",
+    "AGENTS.md": "AGENTS.md",
     "CONTRIBUTING.md": "CONTRIBUTING.md",
     "CHANGELOG.md": "CHANGELOG.md",
 }
 """Pages of the root and their places in the site."""
 LINK = re.compile(r"(?<=\]\()(?!https?:)([^)#]+)")
 NOTEBOOK_LINK = re.compile(r'href="(?!\w+:|#|/)([^"#]+\.(?:md|ipynb))(#[^"]*)?"')
+FIRST_PARAGRAPH = re.compile(r"(?:\n\n|\A)(?!```)([\w*`].*?)(?:\n\n|\Z)", re.DOTALL)
+"""The first text of a page that is neither a title nor code."""
+LINKED = re.compile(r"\[([^\]]+)\]\([^)]*\)")
+summaries: list[str] = []
 log = logging.getLogger("mkdocs.site")
 merged = tempfile.TemporaryDirectory()
 
@@ -88,7 +93,10 @@ def on_files(files: Files, config: Any) -> None:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Point links to where their files are in the site."""
+    """Point links to where their files are in the site; note the first paragraph for llms.txt."""
+    if found := FIRST_PARAGRAPH.search(markdown):
+        first = LINKED.sub(r"\1", " ".join(found[1].split()))
+        summaries.append(f"- [{page.title}]({page.url or 'index.html'}): {first}")
     folder = origin(page.file.src_uri).parent
     up = len(PurePosixPath(page.file.src_uri).parts) - 1
 
@@ -116,6 +124,13 @@ def on_page_content(html: str, page: Any, files: Files, **_: Any) -> str:
         return f'href="{target.url_relative_to(page.file)}{match[2] or ""}"'
 
     return NOTEBOOK_LINK.sub(moved, html)
+
+
+def on_post_build(config: Any) -> None:
+    """Write llms.txt: every page with its first paragraph, for language models."""
+    lines = ["# dither", "", f"> {config.site_description}", "", *summaries]
+    text = "\n".join(lines) + "\n"
+    Path(config.site_dir, "llms.txt").write_text(text, encoding="utf-8")
 
 
 def origin(place: str) -> Path:
