@@ -27,15 +27,18 @@ def new(*arguments: str) -> int:
     "kind",
     [
         pytest.param(kind, marks=pytest.mark.slow) if kind == "sampler" else kind
-        for kind in KINDS
+        for kind in [*KINDS, "task --features"]
     ],
 )
 def test_an_example_validates_and_passes_the_conformance_kit(
     kind, tmp_path, monkeypatch
 ):
     """The package as `dither new` writes it, imported from its folder: torch-free at the top, dependencies declared."""
-    names = Names(f"tidy-{kind}", kind)
-    assert new(names.name, "--kind", kind, "--out", str(tmp_path)) == 0
+    kind, *features = kind.split()
+    # Each case is a module of its own.
+    names = Names("-".join(["tidy", kind, *(["numbers"] if features else [])]), kind)
+    options = ["--kind", kind, *features, "--out", str(tmp_path)]
+    assert new(names.name, *options) == 0
     folder, file = tmp_path / names.distribution, tmp_path / "mine.py"
     texts = {path.name: path.read_text() for path in folder.rglob("*.*")}
     assert not [path for path, text in texts.items() if "$" in text]

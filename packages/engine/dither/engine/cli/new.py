@@ -74,6 +74,10 @@ def new_plugin(
     single_file: Annotated[
         bool, typer.Option("--single-file", help="Write only NAME.py.")
     ] = False,
+    features: Annotated[
+        bool,
+        typer.Option("--features", help="A task over numbers in place of tokens."),
+    ] = False,
 ) -> None:
     """Write a plugin: a package with one component, tests, and an experiment.
 
@@ -85,7 +89,7 @@ def new_plugin(
 
     from ..scaffold.package import Names, check_names, write_plugin
 
-    names = Names(name, kind)
+    names = Names(name, kind, features)
     # The name must be free among all plugins, also those that registry.toml blocks.
     plugins = load_plugins()
     check_names(

@@ -38,6 +38,21 @@ EXPERIMENT = {
     "head": 'head = "tokens"',
 }
 """Lines of the experiment of a plugin."""
+FEATURES = {
+    "task": 'task = { use = "$name", length = 8 }',
+    "process": 'process = { use = "gaussian", schedule = "cosine" }',
+    "loss": 'loss = "mse"',
+    "sampler": 'sampler = { use = "ddim", steps = 16 }',
+    "embedding": 'embedding = { use = "regions", position = "sinusoid" }',
+    "block": 'block = { use = "adaln-zero", heads = 2 }',
+    "head": 'head = "features"',
+}
+"""Lines of the experiment of a task over features."""
+ABOUT = {
+    "tokens": "A tiny model of the sequences of ids of this plugin.",
+    "features": "A tiny model of the numbers of this plugin.",
+}
+"""Kind of data -> description of the experiment of a task."""
 SINUSOID = {"embedding": 'embedding = { use = "tokens", position = "sinusoid" }'}
 USES = {
     "task": {"task": 'task = { use = "$name", length = 8, ids = 11 }'},
@@ -72,10 +87,14 @@ USES = {
 
 @dataclass(frozen=True)
 class Names:
-    """The names that follow from the name of a plugin and the kind of its component."""
+    """The names that follow from the name of a plugin and the kind of its component.
+
+    `features` asks for a task whose samples are numbers in place of tokens.
+    """
 
     name: str
     kind: str
+    features: bool = False
 
     @property
     def distribution(self) -> str:
@@ -99,6 +118,9 @@ def check_names(
     """Refuse an unknown kind, and a name that is malformed or taken."""
     name = names.name
     kind = names.kind
+    if names.features and kind != "task":
+        message = f"--features is an option of --kind task, not of {kind}"
+        raise Refused(message, code="no-effect")
     if kind not in KINDS:
         hint = did_you_mean(kind, KINDS, f"kinds: {', '.join(KINDS)}")
         raise Refused(
@@ -131,15 +153,17 @@ def _camel(name: str) -> str:
     return "".join(word.capitalize() for word in name.split("-"))
 
 
-def example_file(kind: str) -> Path:
-    """Return the file with the example of a kind."""
-    return next((HERE / "examples").rglob(f"{kind.replace('-', '_')}.py"))
+def example_file(kind: str, features: bool = False) -> Path:
+    """Return the file with the example of a kind, or of a task over features."""
+    name = "feature_task" if features else kind.replace("-", "_")
+    return next((HERE / "examples").rglob(f"{name}.py"))
 
 
 def _plugin_text(names: Names) -> str:
     """Return the example of a kind under other names."""
     example = f"example-{names.kind}"
-    text = example_file(names.kind).read_text(encoding="utf-8")
+    file = example_file(names.kind, names.features)
+    text = file.read_text(encoding="utf-8")
     return text.replace(example, names.name).replace(_camel(example), names.spec)
 
 
@@ -171,10 +195,16 @@ def _experiment(names: Names) -> str:
     """Return an experiment with the component; lines of other kinds are those that fit it."""
     lines = dict.fromkeys(("condition", "train", "evaluate", "tracking"), "")
     lines |= EXPERIMENT | USES[names.kind]
+    about = "A tiny language model on the Python documentation, "
+    about += "with a component of this plugin."
+    if names.kind == "task":
+        about = ABOUT["features" if names.features else "tokens"]
+    if names.features:
+        lines |= FEATURES
     values = {
         key: Template(line).substitute(name=names.name) for key, line in lines.items()
     }
-    text = _fill("experiment.toml", name=names.name, **values)
+    text = _fill("experiment.toml", name=names.name, about=about, **values)
     # Lines without a value leave gaps: none inside a table, one between tables.
     text = re.sub(r"\n{3,}", "\n\n", text)
     text = re.sub(r"\n{2,}(?=[a-z])", "\n", text)

@@ -162,7 +162,7 @@ def _meme_counts(lines: Sequence[str]) -> Counts:
 
 def _jaspar_counts(lines: Sequence[str]) -> Counts:
     """Return counts of a motif in JASPAR format: a row for each base, in any order if it is named."""
-    rows = {}
+    rows: dict[str, list[float]] = {}
     for line in lines:
         if not line.strip() or line.startswith("#"):
             continue
