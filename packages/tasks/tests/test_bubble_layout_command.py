@@ -106,6 +106,7 @@ def test_every_mistake_of_a_file_is_reported_with_its_line(tmp_path):
         ('{"rooms": ["LivingRoom"]}', (1, "out-of-range")),
         ('{"rooms":\n', (2, "syntax-error")),
         ("[]", (1, "syntax-error")),
+        ("[" * 100_000, (1, "syntax-error")),
         ("{}", (1, "missing-key")),
     ],
 )  # fmt: skip

@@ -215,19 +215,14 @@ def test_reordered_copies_share_a_split():
 
 def test_every_split_has_a_plan(refusal):
     three = Plans.from_diagrams([chain_of(2), chain_of(3), chain_of(4)], 4)
-    assert [len(p) for p in vars(hold_out(three, valid=0.01, test=0.01)).values()] == [
-        1,
-        1,
-        1,
-    ]
-    assert [len(p) for p in vars(hold_out(three, valid=0.9, test=0.05)).values()] == [
-        1,
-        1,
-        1,
-    ]
-    assert [
-        len(p) for p in vars(hold_out(three[:2], valid=0.1, test=0.0)).values()
-    ] == [1, 1, 0]
+
+    def sizes(plans, **shares):
+        splits = hold_out(plans, **shares)
+        return [len(splits.train), len(splits.valid), len(splits.test)]
+
+    assert sizes(three, valid=0.01, test=0.01) == [1, 1, 1]
+    assert sizes(three, valid=0.9, test=0.05) == [1, 1, 1]
+    assert sizes(three[:2], valid=0.1, test=0.0) == [1, 1, 0]
     assert refusal(
         hold_out, Plans.from_diagrams([chain_of(2)] * 5, 4), valid=0.1, test=0.1
     ).codes == ["no-samples"]

@@ -293,7 +293,7 @@ def test_invalid_lines(tmp_path, line, sort, text):
 
 def test_many_problems_are_reported_at_once_and_counted(tmp_path):
     invalid = (
-        '{"types": ["Kitchen", "Bad"], "boxes": [[5, 0, 1], [0, 0, 300, 9]], "x": 1}'
+        '{"types": ["Kitchen", "Bad"], "boxes": [[5, 0, 1], [0, 0, 300, 9]], "edge": 1}'
     )
     messages = problems(tmp_path, invalid, GOOD, "nonsense", *["{}"] * 100)
     assert [len(messages[line]) for line in (1, 3)] == [3, 1]

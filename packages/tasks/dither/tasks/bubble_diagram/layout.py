@@ -308,18 +308,17 @@ def _placed(program: RoomProgram, boxes: Boxes) -> Placement:
 def _starts(program: RoomProgram, count: int, seed: int) -> Iterator[Boxes]:
     """Yield the dissections that show most of a program, of `STARTS` random ones."""
     random = np.random.default_rng(seed)
-    usual = PREFERRED_SIDES[[*program.types]] ** 2
-    for room, (low, high) in (program.areas or {}).items():
-        usual[room] = np.sqrt(max(low, AREAS[0]) * high) / METRES**2
-    side = GRID
+    usual: Float[ndarray, " R"] = PREFERRED_SIDES[[*program.types]] ** 2
+    for room, (least, most) in (program.areas or {}).items():
+        usual[room] = np.sqrt(max(least, AREAS[0]) * most) / METRES**2
     low = np.zeros(2)
-    extent = np.full(2, float(side))
+    extent = np.full(2, float(GRID))
     if program.boundary is not None:
         rectangles = rectangles_within(program.boundary)
         low = rectangles[:, :2].min(0).astype(float)
         extent = rectangles[:, 2:].max(0) - low
     else:
-        usual = usual * min(1.0, _FILL * side**2 / usual.sum())
+        usual = usual * min(1.0, _FILL * GRID**2 / usual.sum())
     ranks = _ranks(program)
     starts = []
     for _ in range(STARTS):
@@ -327,9 +326,9 @@ def _starts(program: RoomProgram, count: int, seed: int) -> Iterator[Boxes]:
         corner = low
         if program.boundary is None:
             aspect = np.exp(random.uniform(-0.4, 0.4))
-            size = np.sqrt(usual.sum() * np.array([aspect, 1 / aspect]))
-            size = size.clip(max=side)
-            corner = (side - size) / 2
+            size = np.sqrt(float(usual.sum()) * np.array([aspect, 1 / aspect]))
+            size = size.clip(max=GRID)
+            corner = (GRID - size) / 2
         boxes = np.zeros((len(usual), 4))
         everything = np.arange(len(usual))
         _dissect(boxes, everything, corner, size, usual, ranks, random)
@@ -391,10 +390,10 @@ def _misses(program: RoomProgram, boxes: Boxes) -> float:
         misses += shown[pair_index(i, j, rooms)] != NO_EDGE
     for i, j in program.near:
         misses += shown[pair_index(i, j, rooms)] == NO_EDGE
-    for i, j in program.doors or ():
-        if j is not None:
-            low = np.maximum(boxes[i, :2], boxes[j, :2])
-            shared = np.minimum(boxes[i, 2:], boxes[j, 2:]) - low
+    for room, other in program.doors or ():
+        if other is not None:
+            low = np.maximum(boxes[room, :2], boxes[other, :2])
+            shared = np.minimum(boxes[room, 2:], boxes[other, 2:]) - low
             # Rooms side by side share nothing along one axis, and a wall along the other one.
             misses += shared.min() < -NEAR or shared.max() < _SHARED
     sides = np.maximum(sides_of(boxes), 1)

@@ -515,14 +515,17 @@ class PlanSplits:
     train: Plans
     valid: Plans
     test: Plans
+    remarks: tuple[str, ...] = ()
+    """What a user should know of the source."""
 
     def map(self, change: Callable[[Plans], Plans]) -> PlanSplits:
         """Apply a change of each plan by itself."""
         parts = []
-        for plans in vars(self).values():
+        for plans in (self.train, self.valid, self.test):
             changed = [change(plans[rows]) for rows in blocks(len(plans))]
             parts.append(Plans.concatenate(changed))
-        return PlanSplits(*parts)
+        train, valid, test = parts
+        return replace(self, train=train, valid=valid, test=test)
 
 
 def turned(points: Int[ndarray, "N P 2"], turns: Numbers) -> Int[ndarray, "N P 2"]:

@@ -24,6 +24,9 @@ GRID = 256
 METRES = 18 / GRID
 """Metres per pixel."""
 
+UNITS = {"px": 1.0, "m": 1 / METRES, "cm": 0.01 / METRES, "mm": 0.001 / METRES}
+"""Pixels of the canvas per unit."""
+
 NEAR = 9
 """Largest gap, in pixels along each axis, between related rooms."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Self
@@ -28,9 +29,12 @@ from .vocabulary import (
     Format,
     Order,
     Orientation,
+    RoomType,
+    Unit,
 )
 
 if TYPE_CHECKING:
+    from .formats.jsonl import LineOptions
     from .plans import PlanSplits
     from .task import BubbleDiagrams
 
@@ -229,20 +233,24 @@ class _HoldOut(DataSpec):
 
 
 class JsonPlans(_HoldOut):
-    """Plans as JSON lines: {"types": ["Kitchen", ...], "boxes": [[x0, y0, x1, y1], ...]}, or edges for boxes."""
+    """Plans as JSON lines: {"types": ["Kitchen", ...], "boxes": [[x0, y0, x1, y1], ...]}, or polygons, or edges."""
 
     name = "plans-jsonl"
     rev = 2
     gives: ClassVar[str] = "plans"
     path: PathStr = Option(min_length=1)
     """The file, relative to the working directory; UTF-8."""
+    unit: Unit = "px"
+    """Unit of the boxes and polygons, unless a plan has its own; pixels are 7 cm."""
+    types: Mapping[str, RoomType] = Option(default_factory=dict)
+    """Room type by the name in the file, for names that are not types, such as { Bad = "Bathroom" }."""
 
     def check(self) -> Iterator[Misfit]:
         """Yield a file that does not exist or is empty, and invalid lines of it."""
-        from .formats.jsonl import read_plans
+        from .formats.jsonl import read_lines
 
         try:
-            read_plans(Path(self.path).expanduser(), self.most)
+            read_lines(Path(self.path).expanduser(), self._options())
         except Refused as refused:
             for problem in refused.problems:
                 message = problem.message
@@ -254,13 +262,23 @@ class JsonPlans(_HoldOut):
 
     def build(self) -> PlanSplits:
         from .data.plan_files import hold_out
-        from .formats.jsonl import read_plans
+        from .formats.jsonl import read_lines
         from .plans import Plans
 
-        plans = Plans.from_diagrams(
-            read_plans(Path(self.path).expanduser(), self.most), self.most
+        diagrams, extra = read_lines(Path(self.path).expanduser(), self._options())
+        plans = Plans.from_diagrams(diagrams, self.most)
+        splits = hold_out(plans, valid=self.valid, test=self.test)
+        if not extra:
+            return splits
+        counts = ", ".join(f"{key} ({count:,})" for key, count in sorted(extra.items()))
+        return replace(
+            splits, remarks=(f"{self.path}: keys that are not used: {counts}",)
         )
-        return hold_out(plans, valid=self.valid, test=self.test)
+
+    def _options(self) -> LineOptions:
+        from .formats.jsonl import LineOptions
+
+        return LineOptions(self.most, self.unit, tuple(sorted(self.types.items())))
 
 
 class PlanFiles(_HoldOut, PrepareSpec):

@@ -115,6 +115,7 @@ class BubbleDiagrams(Task):
             split: part.tokens(self.rooms, **self.modelled)
             for split, part in self._plans.items()
         }
+        self._remarks = plans.remarks
         self._room_counts = np.bincount(plans.train.rooms, minlength=self.rooms + 1)
         """Number of training plans by number of rooms."""
 
@@ -369,7 +370,8 @@ class BubbleDiagrams(Task):
         return empty if goal is None else goal.begin(empty)
 
     def data_warnings(self) -> Iterator[str]:
-        """Yield which plans metrics leave out, and numbers of rooms that no training plan has."""
+        """Yield remarks on the data, which plans metrics leave out, and numbers of rooms without a training plan."""
+        yield from self._remarks
         size = self.size("valid")
         if size > MOST_HELD:
             yield f"samples are compared with the first {MOST_HELD:,} of {size:,} valid plans"

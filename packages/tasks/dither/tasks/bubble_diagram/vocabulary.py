@@ -36,6 +36,23 @@ SHORT = tuple(short for _, short, _ in _TYPES)
 COLOURS = tuple(colour for _, _, colour in _TYPES)
 """Names of room types, short names for labels, and fill colours, by id."""
 
+RoomType = Literal[
+    "LivingRoom",
+    "MasterRoom",
+    "Kitchen",
+    "Bathroom",
+    "DiningRoom",
+    "ChildRoom",
+    "StudyRoom",
+    "SecondRoom",
+    "GuestRoom",
+    "Balcony",
+    "Entrance",
+    "Storage",
+    "Wall-in",
+]
+"""One of `ROOMS`."""
+
 ROOM_IDS = {name: index for index, name in enumerate(ROOMS)}
 BEDROOMS = ("MasterRoom", "ChildRoom", "StudyRoom", "SecondRoom", "GuestRoom")
 """Types of bedrooms, as in Graph2Plan."""
@@ -119,6 +136,9 @@ Format = Literal[
     "auto", "rplan-png", "graph2plan", "housegan", "resplan", "msd", "jsonl"
 ]
 """Input formats; "auto" selects one by file suffix."""
+
+Unit = Literal["px", "m", "cm", "mm"]
+"""Units of coordinates; a pixel of the canvas is 7 cm."""
 
 Order = Literal["given", "from-left-to-right"]
 """Order of the rooms of a plan."""

@@ -286,9 +286,8 @@ def hold_out(
 
 def _split_plans(plans: Plans, split: Numbers) -> PlanSplits:
     if (split[1:] < split[:-1]).any():
-        return PlanSplits(
-            *(plans[np.flatnonzero(split == number)] for number in range(3))
-        )
+        parts = [plans[np.flatnonzero(split == number)] for number in range(3)]
+        return PlanSplits(parts[0], parts[1], parts[2])
     # Slices of mapped arrays stay on disk.
     train, valid = np.searchsorted(split, [1, 2]).tolist()
     return PlanSplits(plans[:train], plans[train:valid], plans[valid:])

@@ -35,6 +35,7 @@ _SORT_OF: dict[Any, Sort] = {
     "types": "types",
     "room_type": "types",
     "boxes": "boxes",
+    "polygons": "boxes",
     "edges": "edges",
     "ed_rm": "edges",
     "doors": "doors",
@@ -272,4 +273,7 @@ def _numbers(values: Any) -> Float[ndarray, "*n"] | None:
 
 def _count_faults(types: Sequence[int], most: int) -> Iterator[Fault]:
     if not 2 <= len(types) <= most:
-        yield Fault("rooms", f"{len(types)} rooms, expected 2 to {most}")
+        message = f"{len(types)} rooms, expected 2 to {most}"
+        if len(types) > most:
+            message += "; raise most of the data, and task.rooms"
+        yield Fault("rooms", message)

@@ -4,29 +4,42 @@
     {"types": ["LivingRoom", "Kitchen"], "edges": [[0, 1, "left-of"]]}
 
 `types` is required, and either `boxes` (x0, y0, x1, y1 in pixels on a 256 x 256 grid, x1 and y1
-exclusive, y pointing down) or `edges` (i, j, relation of room i to room j; i < j, rooms counted
-from 0). With boxes, the relations follow from them, and edges must agree with them. Optional are
-`name`, `doors` ([i, j], i < j, or [i, "outside"] for a front door) and `areas` ("8 to 10 m2", one
-for each room).
+exclusive, y pointing down), `polygons` (corners of each room, of which the bounding boxes are used)
+or `edges` (i, j, relation of room i to room j; i < j, rooms counted from 0). With boxes, the
+relations follow from them, and edges must agree with them. Optional are `name`, `unit` ("m", "cm" or
+"mm": coordinates from any origin, which are centred), `doors` ([i, j], i < j, or [i, "outside"] for
+a front door) and `areas` ("8 to 10 m2", one for each room). Further keys are counted.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict
+from pydantic_core import from_json
 
-from dither.registry.config.errors import Origin, Problem, Refused
+from dither.registry.config.errors import Origin, Problem, Refused, did_you_mean
 from dither.registry.files.limits import TABLE_BYTES, read_bytes
 
 from ..plans import Diagram, is_door, sort_doors
-from ..vocabulary import OUTSIDE, RELATIONS, ROOM_IDS, ROOMS, area_text, parse_area
+from ..relations import GRID, METRES, UNITS
+from ..vocabulary import (
+    OUTSIDE,
+    RELATIONS,
+    ROOM_IDS,
+    ROOMS,
+    Unit,
+    area_text,
+    parse_area,
+)
 from .entries import (
     Entry,
     Fault,
@@ -44,10 +57,20 @@ SHOWN = 20
 """Faults that are listed; further ones are counted."""
 
 
+class LineOptions(NamedTuple):
+    """Options of the data source "plans-jsonl"; see `specs.JsonPlans`."""
+
+    most: int = 8
+    unit: Unit = "px"
+    types: tuple[tuple[str, str], ...] = ()
+
+
 class _Line(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="ignore", strict=True)
     types: list[Literal[ROOMS]]  # type: ignore[valid-type]
-    boxes: list[tuple[int, int, int, int]] | None = None
+    boxes: list[tuple[float, float, float, float]] | None = None
+    polygons: list[list[tuple[float, float]]] | None = None
+    unit: Unit | None = None
     edges: list[tuple[int, int, Literal[RELATIONS]]] | None = None  # type: ignore[valid-type]
     doors: list[tuple[int, int | Literal["outside"]]] | None = None
     areas: list[str] | None = None
@@ -77,11 +100,21 @@ def plan_line(diagram: Diagram) -> str:
 
 
 def read_plans(path: Path, most: int) -> list[Diagram]:
+    """Read a file of plans of at most `most` rooms; see `read_lines`."""
+    return read_lines(path, LineOptions(most))[0]
+
+
+def read_lines(
+    path: Path, options: LineOptions
+) -> tuple[list[Diagram], dict[str, int]]:
     """Read a file of plans; once for the check of an experiment and its run.
 
     Args:
         path: The file, UTF-8. Blank lines are skipped.
-        most: Largest number of rooms of a plan.
+        options: How lines are read.
+
+    Returns:
+        The plans, and how many have each key that is not used.
 
     Raises:
         Refused: The file cannot be read or is empty, or some lines are invalid; the faults are
@@ -93,19 +126,21 @@ def read_plans(path: Path, most: int) -> list[Diagram]:
     except OSError:
         # `scan_plans` reports it.
         digest = b""
-    return list(_read_plans(path, most, digest))
+    plans, extra = _read_plans(path, options, digest)
+    return list(plans), dict(extra)
 
 
 @lru_cache(maxsize=1)
 def _read_plans(
     path: Path,
-    most: int,
+    options: LineOptions,
     digest: bytes,
-) -> tuple[Diagram, ...]:
+) -> tuple[tuple[Diagram, ...], Counter[str]]:
     """Read a file; `digest` is that of its content, so that a changed file is read again."""
     plans = []
     problems = []
-    for entry in scan_plans(path, ReadOptions(most)):
+    extra: Counter[str] = Counter()
+    for entry in _scan(path, options, extra):
         if entry.diagram is not None:
             plans.append(entry.diagram)
             continue
@@ -123,7 +158,7 @@ def _read_plans(
         raise Refused(problems)
     if not plans:
         raise Refused(f"{path} contains no plans", code="no-samples")
-    return tuple(plans)
+    return tuple(plans), extra
 
 
 def read_plan(path: Path, most: int) -> Diagram:
@@ -139,7 +174,7 @@ def read_plan(path: Path, most: int) -> Diagram:
     if b'"room_type"' in content:
         (entry,) = read_housegan(path, ReadOptions(most))
     else:
-        entry = entry_of(path, "", _parse, content, most)
+        entry = entry_of(path, "", _parse, content, LineOptions(most), Counter())
     if entry.diagram is None:
         messages = [f"{path}: {fault.message}" for fault in entry.faults]
         raise Refused([Problem(message, code="invalid-sample") for message in messages])
@@ -148,14 +183,23 @@ def read_plan(path: Path, most: int) -> Diagram:
 
 def scan_plans(path: Path, options: ReadOptions) -> Iterator[Entry]:
     """Yield each line of a file as an entry; a file that cannot be read is an entry, too."""
+    return _scan(path, LineOptions(options.most), Counter())
+
+
+def _scan(path: Path, options: LineOptions, extra: Counter[str]) -> Iterator[Entry]:
+    """Yield the entries of a file, and count keys that are not used."""
     try:
-        lines = read_bytes(path, TABLE_BYTES).removeprefix(b"\xef\xbb\xbf").splitlines()
+        content = read_bytes(path, TABLE_BYTES).removeprefix(b"\xef\xbb\xbf")
     except OSError as error:
         yield Entry(path, faults=(Fault("file", f"cannot be read: {error.strerror}"),))
         return
-    for number, line in enumerate(lines, 1):
+    if content.lstrip().startswith(b"["):
+        message = "is a JSON array; write one plan per line, as jq -c '.[]' FILE does"
+        yield Entry(path, faults=(Fault("file", message),))
+        return
+    for number, line in enumerate(content.splitlines(), 1):
         if line.strip():
-            yield entry_of(path, f"line {number}", _parse, line, options.most)
+            yield entry_of(path, f"line {number}", _parse, line, options, extra)
 
 
 def find_file(path: Path) -> None:
@@ -171,16 +215,21 @@ def find_file(path: Path) -> None:
         raise Refused(f"not a regular file: {path}", code="unreadable-file")
 
 
-def _parse(line: bytes, most: int) -> Diagram:
-    plan = parse_json(_Line, line)
-    faults = list(_extra_faults(plan))
+def _parse(line: bytes, options: LineOptions, extra: Counter[str]) -> Diagram:
+    unknown = _unknown_keys(line)
+    faults = list(_key_faults(unknown))
+    if options.types:
+        line = _with_types(line, dict(options.types))
     diagram = None
     try:
-        diagram = _rooms_of(plan, most)
+        plan = parse_json(_Line, line)
+        faults += _extra_faults(plan)
+        diagram = _rooms_of(plan, options)
     except RejectedPlan as rejected:
         faults = [*rejected.faults, *faults]
     if faults or diagram is None:
         raise RejectedPlan(*faults)
+    extra.update(unknown)
     if plan.doors is not None:
         ends = [(i, None if isinstance(j, str) else j) for i, j in plan.doors]
         diagram = replace(diagram, doors=sort_doors(ends))
@@ -190,15 +239,89 @@ def _parse(line: bytes, most: int) -> Diagram:
     return diagram
 
 
-def _rooms_of(plan: _Line, most: int) -> Diagram:
+def _with_types(line: bytes, names: Mapping[str, str]) -> bytes:
+    """Return a line with the names of types replaced; as it is if it has none."""
+    try:
+        plan = from_json(line)
+        plan["types"] = [names.get(kind, kind) for kind in plan["types"]]
+    except (ValueError, TypeError, KeyError):
+        # The checks that follow say what is wrong.
+        return line
+    return json.dumps(plan).encode()
+
+
+def _unknown_keys(line: bytes) -> list[str]:
+    """Return the keys of a line that are not used; none if it is not a JSON object."""
+    try:
+        plan = from_json(line)
+    except ValueError:
+        return []
+    if not isinstance(plan, dict):
+        return []
+    return [key for key in plan if key not in _Line.model_fields]
+
+
+def _key_faults(keys: Sequence[str]) -> Iterator[Fault]:
+    """Yield keys that look like misspelt ones."""
+    for key in keys:
+        if hint := did_you_mean(key, _Line.model_fields):
+            yield Fault("text", f"{key}: unknown key; {hint}")
+
+
+def _pixels(boxes: Any, unit: Unit) -> Any:
+    """Return boxes in pixels; those in other units are centred on the canvas."""
+    walls = np.array(boxes, float).reshape(-1, 4)
+    if unit == "px" or not len(walls):
+        return walls
+    walls = walls * UNITS[unit]
+    low = walls[:, :2].min(0)
+    high = walls[:, 2:].max(0)
+    size = high - low
+    if not (np.isfinite(size).all() and size.max() <= GRID):
+        metres = " x ".join(f"{side * METRES:.4g}" for side in size.tolist())
+        limit = GRID * METRES
+        message = (
+            f"a plan of {metres} m, expected at most {limit:g} m; is the unit {unit}?"
+        )
+        raise RejectedPlan(Fault("boxes", message))
+    shift = np.floor((GRID - low - high) / 2)
+    return np.rint(walls + np.tile(shift, 2)).clip(0, GRID)
+
+
+def _bounding_boxes(
+    polygons: list[list[tuple[float, float]]],
+) -> list[tuple[float, ...]]:
+    """Return the bounding boxes of polygons.
+
+    Raises:
+        RejectedPlan: A polygon has fewer than three corners.
+    """
+    boxes = []
+    for room, corners in enumerate(polygons):
+        if len(corners) < 3:
+            message = f"room {room}: a polygon of {len(corners)} corners"
+            raise RejectedPlan(Fault("boxes", message))
+        points = np.array(corners)
+        boxes.append((*points.min(0).tolist(), *points.max(0).tolist()))
+    return boxes
+
+
+def _rooms_of(plan: _Line, options: LineOptions) -> Diagram:
+    most = options.most
     types = [ROOM_IDS[kind] for kind in plan.types]
     edges = [(i, j, RELATIONS.index(relation)) for i, j, relation in plan.edges or ()]
-    if plan.boxes is None:
+    boxes: Any = plan.boxes
+    if plan.polygons is not None:
+        if boxes is not None:
+            raise RejectedPlan(Fault("boxes", "both boxes and polygons are given"))
+        boxes = _bounding_boxes(plan.polygons)
+    if boxes is None:
         if plan.edges is None:
-            raise RejectedPlan(Fault("boxes", "missing: boxes or edges"))
+            raise RejectedPlan(Fault("boxes", "missing: boxes, polygons or edges"))
         return diagram_of_edges(types, edges, plan.name, most)
 
-    diagram = diagram_of_boxes(types, plan.boxes, plan.name, most)
+    unit = plan.unit or options.unit
+    diagram = diagram_of_boxes(types, _pixels(boxes, unit), plan.name, most)
     if edges:
         stated = diagram_of_edges(types, edges, plan.name, most)
         if faults := list(_contradictions(stated, diagram)):

@@ -122,14 +122,16 @@ def _parse_toml(path: Path, text: str) -> tuple[dict[str, Any], dict[_Path, Span
 
 
 def _parse_json(path: Path, text: str) -> tuple[dict[str, Any], dict[_Path, Span]]:
+    spans: dict[_Path, Span] = {}
     try:
         table = json.loads(text)
+        _walk_json(text, _after_space(text, 0), (), None, spans)
     except JSONDecodeError as error:
         raise _syntax_error(path, error.msg, error.lineno) from None
+    except RecursionError:
+        raise _syntax_error(path, "nested too deeply", 1) from None
     if not isinstance(table, dict):
         raise _syntax_error(path, "expected an object", 1)
-    spans: dict[_Path, Span] = {}
-    _walk_json(text, _after_space(text, 0), (), None, spans)
     return table, spans
 
 

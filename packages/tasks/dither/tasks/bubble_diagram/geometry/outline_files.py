@@ -19,10 +19,7 @@ from fontTools.misc.transform import Transform
 
 from dither.registry.files.limits import read_text
 
-from ..relations import METRES
-
-UNITS = {"px": 1.0, "m": 1 / METRES, "cm": 0.01 / METRES, "mm": 0.001 / METRES}
-"""Pixels of the canvas per unit."""
+from ..relations import METRES, UNITS
 
 _DOOR_GAP = 4
 """Largest distance between a front door and the outline in pixels, the thickness of a wall."""
