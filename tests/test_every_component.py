@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zarr
+from PIL import Image
 
 from dither.registry import default_catalog
 from dither.registry.kinds import KINDS
@@ -67,6 +68,18 @@ def write_files() -> None:
         ">MA0035 GATA1\n0 9 0 9\n0 0 0 0\n9 0 0 0\n0 0 9 0\n"
     )
 
+    for name in ("cat", "dog"):
+        (FILES / "images" / name).mkdir(parents=True)
+        for n in range(8):
+            colour = (30 * n, 90, 200)
+            Image.new("RGB", (6, 5), colour).save(FILES / f"images/{name}/{n}.png")
+    rng = np.random.default_rng(0)
+    np.savez(
+        FILES / "images.npz",
+        images=rng.random((40, 4, 4), np.float32),
+        labels=np.arange(40) % 2,
+    )
+
 
 os.environ.update(
     TRACKIO_DIR=str(FILES / "trackio"),
@@ -98,8 +111,12 @@ PLANS = {"use": "plans-jsonl", "path": str(FILES / "plans.jsonl"), "most": 4}
 TEXTS = {"use": "text-files", "paths": [str(FILES / "*.txt")]}
 CONVERTED = {"paths": TEXTS["paths"], "to": str(FILES / "shards"), "tokenizer": "chars"}
 ConvertedText(**CONVERTED).prepare()
+FOLDER = {"use": "image-folder", "path": str(FILES / "images"), "size": 4}
+PIXELS = {"use": "image-arrays", "path": str(FILES / "images.npz")}
 SHARDS = {"use": "token-shards", "path": CONVERTED["to"]}
 EXAMPLES = {
+    "data:image-folder": [{"path": FOLDER["path"], "size": 4}],
+    "data:image-arrays": [{"path": PIXELS["path"]}],
     "data:region-file": [{"path": REGIONS["path"]}],
     "data:region-arrays": [{"path": ARRAYS["out"]}],
     "data:region-store": [{"path": str(FILES / "regions.zarr")}],
@@ -142,6 +159,10 @@ EXAMPLES = {
             "reverse_complement": True,
             "motifs": SCANNED["paths"][2],
         },
+    ],
+    "task:images": [
+        {"data": PIXELS},
+        {"data": FOLDER, "scale": "range", "flip": True, "features": "pixels"},
     ],
     "task:language-model": [
         {},

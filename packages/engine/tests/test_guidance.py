@@ -265,3 +265,75 @@ def test_samples_without_the_condition_are_not_guided():
         )
     assert torch.equal(led[[0, 2]], plain[[0, 2]])
     assert not torch.allclose(led[[1, 3, 4]], plain[[1, 3, 4]])
+
+
+def guided(process, model, **options):
+    guidance = Guidance(condition="cell", **options)
+    return Diffusion(None, process, model, None, None, guidance=guidance).eval()
+
+
+def features_at(process, t):
+    x = torch.randn(2, 3, 2, dtype=torch.float64)
+    label = torch.tensor([0, 1])
+    clean = Clean.of(x, cell=label)
+    return State.of(x), clean, torch.tensor(t, dtype=torch.float64)
+
+
+def gaussian_process():
+    table = {"use": "gaussian", "predict": "velocity"}
+    return parse("process", table).build(FeatureSpace(3, 2, conditions=TOLD))
+
+
+def test_guidance_acts_inside_its_interval_only():
+    process = gaussian_process()
+    state, clean, t = features_at(process, [0.2, 0.6])
+    model = Mixture(process)
+    plain = Session(guided(process, model, weight=1.0), clean)(state, t)
+    full = Session(guided(process, model, weight=3.0), clean)(state, t)
+    options = {"weight": 3.0, "start": 0.4, "stop": 0.8}
+    calls = ModelCalls()
+    session = Session(guided(process, model, **options), clean, calls)
+    part = session(state, t)
+    assert torch.equal(part.raw[0], plain.raw[0])
+    assert torch.equal(part.raw[1], full.raw[1])
+    assert not torch.allclose(full.raw[0], plain.raw[0])
+    # Where no sample is inside, the model is called once.
+    before = calls.rows
+    session(state, t / 10)
+    assert (before, calls.rows - before) == (4, 2)
+
+
+def test_rescaled_guidance_has_the_deviation_of_the_condition():
+    process = gaussian_process()
+    state, clean, t = features_at(process, [0.5, 0.7])
+    model = Mixture(process)
+    raws = [
+        Session(guided(process, model, **options), clean)(state, t).raw
+        for options in (
+            {"weight": 1.0},
+            {"weight": 4.0},
+            {"weight": 4.0, "rescale": 1.0},
+            {"weight": 4.0, "rescale": 0.25},
+        )
+    ]
+    cond, full, rescaled, quarter = raws
+    assert torch.allclose(rescaled.std((1, 2)), cond.std((1, 2)))
+    ratio = rescaled / full
+    assert torch.allclose(ratio, ratio[:, :1, :1].expand_as(ratio))
+    assert torch.allclose(quarter, 0.75 * full + 0.25 * rescaled)
+
+
+def test_predicted_variances_are_not_guided():
+    process = parse("process", "learned-variance").build(
+        FeatureSpace(3, 2, conditions=TOLD)
+    )
+
+    class Both(Mixture):
+        def forward(self, state, level, valid, cond, cache=None):
+            share = torch.full_like(state.x, 1.0 if "cell" in cond else 0.0)
+            return torch.cat([share, share], -1)
+
+    state, clean, t = features_at(process, [0.5, 0.7])
+    pred = Session(guided(process, Both(process), weight=3.0), clean)(state, t)
+    assert torch.equal(pred.raw, torch.full_like(pred.raw, 3.0))
+    assert torch.equal(pred.variance_share, torch.full_like(pred.raw, 1.0))

@@ -13,6 +13,7 @@ __all__ = ["missing_libraries", "require_extra"]
 
 MODULES: dict[str, tuple[str, ...]] = {
     # one extra for the tasks of a field
+    "images": ("PIL", "scipy", "sklearn"),
     "language": ("jinja2", "sklearn", "tokenizers"),
     "plans": (
         "PIL",

@@ -1,4 +1,4 @@
-"""Component specs of this package, four tasks and their data, and the commands of the tasks."""
+"""Component specs of this package, five tasks and their data, and the commands of the tasks."""
 
 from typing import Any
 
@@ -15,6 +15,7 @@ from .get_region.data_specs import (
     ScannedRegions,
 )
 from .get_region.specs import GetRegion
+from .images.specs import Digits, ImageArrays, ImageFolder, Images
 from .language_model.data.specs import (
     ConvertedText,
     MarkovText,
@@ -36,9 +37,13 @@ def register_components() -> list[type[Spec]]:
         BubbleDiagram,
         ConvertedText,
         DHSSequences,
+        Digits,
         DnaSequence,
         GetRegion,
         HumanDHS,
+        ImageArrays,
+        ImageFolder,
+        Images,
         JsonPlans,
         LanguageModel,
         MarkovText,

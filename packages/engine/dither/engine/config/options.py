@@ -59,6 +59,14 @@ class Guidance(Options):
     weight: float = Field(2.0, ge=0, le=1000)
     """Guidance weight: 0 is unconditional, 1 conditional without guidance, larger values strengthen
     the condition. For tokens it applies to log-probabilities."""
+    start: float = Field(0.0, ge=0, le=1)
+    """Least time that is guided; samples start at time 1. Outside of start to stop the condition
+    alone is used, in one call (guidance interval, Kynkaanniemi et al., 2024)."""
+    stop: float = Field(1.0, ge=0, le=1)
+    """Largest time that is guided."""
+    rescale: float = Field(0.0, ge=0, le=1)
+    """Share by which the standard deviation of guided features is brought back to that without
+    guidance (Lin et al., 2023, section 3.4); 0.7 is usual at large weights."""
 
 
 def check_conditions(
@@ -67,6 +75,7 @@ def check_conditions(
     """Yield unknown conditions and labels, and guidance that the model does not support."""
     if sample.guidance is not None:
         yield from _check_guidance(sample.guidance.condition, space, model)
+        yield from _check_interval(sample.guidance, space)
     conditions = {condition.name: condition for condition in space.conditions}
     for name, label in sample.cond.items():
         path = ("sample", "cond", name)
@@ -105,6 +114,18 @@ def _check_guidance(name: str, space: Space, model: ModelFacts) -> Iterator[Misf
     part = f'{{ use = "{component}", of = "{name}", dropout = 0.1 }}'
     hint = f'model.condition = {{ use = "sum", parts = ["level", {part}] }}'
     yield Misfit(message, path, ("model",), hint)
+
+
+def _check_interval(guidance: Guidance, space: Space) -> Iterator[Misfit]:
+    path = ("sample", "guidance")
+    if guidance.stop <= guidance.start:
+        message = (
+            f"no time is between start = {guidance.start} and stop = {guidance.stop}"
+        )
+        yield Misfit(message, (*path, "stop"), (*path, "start"), code="out-of-range")
+    if guidance.rescale and space.data == "tokens":
+        message = "rescale applies to features, but samples are tokens"
+        yield Misfit(message, (*path, "rescale"), ("task",), code="no-effect")
 
 
 def condition_labels(sample: Sample, space: Space) -> Mapping[str, int]:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["apply_guidance"]
+__all__ = ["apply_guidance", "rescale"]
 
 
 def apply_guidance(
@@ -21,3 +21,14 @@ def apply_guidance(
     """
     excluded = cond.isneginf() | uncond.isneginf()
     return torch.lerp(uncond, cond, scale).masked_fill(excluded, -torch.inf)
+
+
+def rescale(
+    guided: Float[Tensor, "B L M"], cond: Float[Tensor, "B L M"], share: float
+) -> Float[Tensor, "B L M"]:
+    """Bring the standard deviation of each sample towards that of `cond` (Lin et al., 2023, eqs. 15 and 16)."""
+    axes = tuple(range(1, guided.ndim))
+    deviation = guided.std(axes, keepdim=True)
+    # Constant output has nothing to rescale.
+    factor = cond.std(axes, keepdim=True) / torch.where(deviation > 0, deviation, 1.0)
+    return torch.lerp(guided, guided * factor, share)

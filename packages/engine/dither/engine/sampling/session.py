@@ -23,7 +23,7 @@ from dither.registry.spec.base import shown
 from ..training.device import to_device
 from ..training.diffusion import Diffusion, linear_head
 from ..training.randomness import Stream, preserved_generators, seed_generators
-from .classifier_free_guidance import apply_guidance
+from .classifier_free_guidance import apply_guidance, rescale
 
 __all__ = ["ModelCalls", "Session", "draw", "walk"]
 
@@ -96,7 +96,11 @@ class Session:
         # Raw output with the condition and, under guidance, without: `B L V`, or `1 N V` if the
         # head can be applied to single positions
         raws = []
-        for branch in self.branches:
+        branches = self.branches
+        inside = self._guided_times(t)
+        if inside is not None and not inside.any():
+            branches = branches[:1]
+        for branch in branches:
             clean = self._piece(state.x, branch)
             self.calls.rows += len(state.x)
             if at is not None and self._head is not None:
@@ -107,7 +111,10 @@ class Session:
                 raws.append(system.raw(state, t, clean, branch.cache))
         raw = raws[0]
         if len(raws) == 2:
-            raw = apply_guidance(raws[0], raws[1], self.scale)
+            if inside is not None and at is not None and self._head is not None:
+                # Of the chosen positions: B *L -> 1 N
+                inside = over(inside, at).expand(at.shape)[at][None]
+            raw = self._guide(raws[0], raws[1], inside)
 
         if at is None:
             return process.read(raw, state, noise)
@@ -118,6 +125,33 @@ class Session:
         sigma = over(noise.sigma, state.x).expand(at.shape)[at]
         rate = over(noise.rate, state.x).expand(at.shape)[at]
         return process.read(raw, rows, Noise(sigma[None], rate[None]))
+
+    def _guided_times(self, t: Float[Tensor, "B *L"]) -> Bool[Tensor, "B *L"] | None:
+        """Return which times are in the guidance interval; None if all are."""
+        guidance = self.system.guidance
+        # Reading times waits for the device.
+        whole = guidance is None or (guidance.start, guidance.stop) == (0, 1)
+        if guidance is None or whole or len(self.branches) == 1:
+            return None
+        return (t >= guidance.start) & (t <= guidance.stop)
+
+    def _guide(
+        self, cond: Tensor, uncond: Tensor, inside: Bool[Tensor, "B *L"] | None
+    ) -> Tensor:
+        """Return guided output; outside of the interval, and of predicted variances, that with the condition."""
+        guidance = self.system.guidance
+        assert guidance is not None
+        space = self.system.process.space
+        raw = apply_guidance(cond, uncond, self.scale)
+        if not isinstance(space, TokenSpace):
+            width = space.width
+            values = raw[..., :width]
+            if guidance.rescale:
+                values = rescale(values, cond[..., :width], guidance.rescale)
+            raw = torch.cat([values, cond[..., width:]], -1)
+        if inside is None:
+            return raw
+        return torch.where(over(inside, raw), raw, cond)
 
     def append(self, x: Shaped[Tensor, "B L *M"]) -> None:
         """Append finished positions to the KV cache, at t = 0; later calls see them as context."""

@@ -1,0 +1,160 @@
+"""Files of images that others made: what is accepted, and what is refused by name. Read without torch."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dither.registry.config.errors import Refused
+from dither.registry.files.limits import TABLE_BYTES, max_expanded, unreadable
+
+from .facts import ImageFacts
+
+if TYPE_CHECKING:
+    from numpy import ndarray
+
+__all__ = [
+    "array_facts",
+    "class_folders",
+    "folder_problems",
+    "image_files",
+    "open_arrays",
+    "read_image",
+]
+
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg"})
+MAX_PIXELS = 1 << 26
+"""Most pixels of a file, 8,192 x 8,192: a small file may declare any number."""
+MAX_FILE = 1 << 28
+"""Most bytes of an image file."""
+NAMES = {"images": ("images", "x"), "labels": ("labels", "y")}
+"""Names of the arrays of an .npz file."""
+
+
+def class_folders(folder: Path) -> list[Path]:
+    """Return the folders of the classes in the order of their names; Refused without any."""
+    try:
+        found = [
+            path
+            for path in folder.iterdir()
+            if path.is_dir() and not path.name.startswith(".")
+        ]
+    except OSError as error:
+        raise unreadable(folder, error) from None
+    if not found:
+        raise Refused(f"{folder} has no folders of classes", code="no-samples")
+    return sorted(found)
+
+
+def image_files(folder: Path) -> list[Path]:
+    """Return the files of a class in the order of their names; hidden ones are ignored."""
+    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+
+
+def folder_problems(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield message and code of a folder without classes, or of the first file that is not an image."""
+    try:
+        classes = class_folders(folder)
+    except Refused as refused:
+        problem = refused.problems[0]
+        yield problem.message, problem.code
+        return
+    for path in classes:
+        files = image_files(path)
+        if not files:
+            yield f"{path} has no images", "no-samples"
+        for file in files:
+            if file.suffix.lower() not in SUFFIXES or not file.is_file():
+                yield f"{file} is not a .png or .jpg file", "unreadable-file"
+                return
+
+
+def read_image(path: Path, size: int, grey: bool) -> ndarray:
+    """Return an image `H W C` of bytes, scaled and cropped to a square; Refused if it cannot be read."""
+    import numpy as np
+    from PIL import Image, ImageOps
+
+    try:
+        if path.stat().st_size > MAX_FILE:
+            raise OSError(f"more than {MAX_FILE:,} bytes")
+        # No other format of Pillow is tried, whatever the file contains.
+        with Image.open(path, formats=("PNG", "JPEG")) as image:
+            # The header is read, the pixels are not.
+            if image.width * image.height > MAX_PIXELS:
+                raise OSError(f"{image.width} x {image.height} pixels are too many")
+            pixels = ImageOps.exif_transpose(image).convert("L" if grey else "RGB")
+            square = ImageOps.fit(pixels, (size, size), Image.Resampling.BICUBIC)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise Refused(f"{path}: {error}", code="unreadable-file") from None
+    values = np.asarray(square)
+    return values[..., None] if grey else values
+
+
+def open_arrays(path: Path) -> tuple[ndarray, ndarray | None]:
+    """Return images and labels of a .npy or .npz file; objects are never unpickled.
+
+    Raises:
+        Refused: The file cannot be read or is too large, has other arrays, other values than
+            numbers, or labels of another number.
+    """
+    import numpy as np
+
+    try:
+        size = path.stat().st_size
+        if path.suffix not in (".npy", ".npz"):
+            raise ValueError("not a .npy or .npz file")
+        if path.suffix == ".npy":
+            images, labels = np.load(path, mmap_mode="r", allow_pickle=False), None
+        else:
+            with zipfile.ZipFile(path) as archive:
+                expanded = sum(info.file_size for info in archive.infolist())
+            limit = min(max_expanded(size), TABLE_BYTES)
+            if expanded > limit:
+                raise ValueError(f"expands to {expanded:,} bytes, more than {limit:,}")
+            with np.load(path, allow_pickle=False) as arrays:
+                images = _array(arrays, "images")
+                labels = _array(arrays, "labels", required=False)
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except (ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
+        raise Refused(f"{path}: {error}", code="unreadable-file") from None
+    _require_arrays(path, images, labels)
+    return images, labels
+
+
+def _array(arrays: dict[str, ndarray], kind: str, *, required: bool = True) -> ndarray:
+    for name in NAMES[kind]:
+        if name in arrays:
+            return arrays[name]
+    if required:
+        raise KeyError(f"no array {' or '.join(NAMES[kind])}")
+    return None
+
+
+def _require_arrays(path: Path, images: ndarray, labels: ndarray | None) -> None:
+    """Refuse arrays of other shapes or types."""
+    reason = ""
+    if images.ndim not in (3, 4) or 0 in images.shape or images.dtype.kind not in "fiu":
+        reason = f"images of shape {images.shape} and type {images.dtype}"
+    elif labels is not None and (
+        labels.shape != images.shape[:1] or labels.dtype.kind not in "iu"
+    ):
+        reason = f"labels of shape {labels.shape} and type {labels.dtype}"
+    elif labels is not None and (labels.min() < 0 or labels.max() >= len(labels)):
+        reason = f"labels from {labels.min()} to {labels.max()}"
+    if reason:
+        raise Refused(f"{path}: {reason}", code="wrong-shape")
+
+
+def array_facts(path: Path, layout: str) -> ImageFacts:
+    """Return the facts of a file; labels without names have their numbers."""
+    images, labels = open_arrays(path)
+    shape = images.shape[1:]
+    if len(shape) == 2:
+        shape = (*shape, 1)
+    elif layout == "NCHW":
+        shape = (*shape[1:], shape[0])
+    count = 0 if labels is None else int(labels.max()) + 1
+    return ImageFacts(*shape, tuple(str(number) for number in range(count)))

@@ -1,0 +1,236 @@
+"""Images: reading of foreign files, scaling, metrics with known values, pictures and exports."""
+
+import io
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.numpy import save_file
+
+from dither.registry import default_catalog
+from dither.registry.config.errors import Refused
+from dither.tasks.images.files import MAX_PIXELS, open_arrays, read_image
+from dither.tasks.images.metrics import frechet_distance, nearest, precision_recall
+from dither.tasks.images.task import SquaredErrors
+
+RED, BLUE = (255, 0, 0), (0, 0, 255)
+
+
+def spec_of(data="digits", **options):
+    return default_catalog().parse("task", {"use": "images", "data": data, **options})
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return spec_of().build()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two classes of PNG and JPEG, wider than high; the left half is red, the right one blue."""
+    image = Image.new("RGB", (24, 12), RED)
+    image.paste(BLUE, (12, 0, 24, 12))
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for n in range(6):
+            image.save(tmp_path / name / f"{n}.{('png', 'jpg')[n % 2]}")
+    return tmp_path
+
+
+def misfits(task):
+    return [(misfit.code, misfit.path) for misfit in task.check()]
+
+
+def test_splits_are_disjoint_and_standardised(digits):
+    seen = set()
+    for split in ("train", "valid", "test"):
+        clean = digits.batch(split, range(digits.size(split)))
+        assert clean.x0.shape[1:] == (64, 1)
+        if split == "train":
+            assert clean.x0.mean().abs() < 1e-5
+            assert (clean.x0.std() - 1).abs() < 1e-3
+        seen |= {x.numpy().tobytes() for x in clean.x0}
+    assert len(seen) == 1797
+    assert digits.space.grid == (8, 8)
+    assert [str(c) for c in digits.space.conditions[0].labels] == list("0123456789")
+
+
+def test_range_is_minus_one_to_one_and_flips_are_mirror_images():
+    task = spec_of(scale="range", flip=True).build()
+    count = task.size("train") // 2
+    clean = task.batch("train", [3, count + 3])
+    assert task.batch("train", range(count)).x0.aminmax() == (-1.0, 1.0)
+    image, mirrored = clean.x0.view(2, 8, 8)
+    assert torch.equal(mirrored, image.flip(1))
+    assert clean.cond["label"][0] == clean.cond["label"][1]
+    assert task.size("valid") == 449
+    with pytest.raises(IndexError):
+        task.batch("train", [2 * count])
+
+
+def test_a_folder_is_cropped_and_its_folders_are_classes(folder):
+    spec = spec_of({"use": "image-folder", "path": str(folder), "size": 8})
+    assert not misfits(spec)
+    task = spec.build()
+    assert task.space.grid == (8, 8)
+    assert task.space.conditions[0].labels == ("cat", "dog")
+    clean = task.batch("train", range(task.size("train")))
+    (first, *_) = task.decode(clean.x0, clean)
+    # The centre of 16 x 8 pixels.
+    assert np.abs(first[:, :3] - RED).max() < 40
+    assert np.abs(first[:, 5:] - BLUE).max() < 40
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "model.pkl", "clip.gif", "a.png/"])
+def test_other_files_in_a_class_are_named(folder, name):
+    path = folder / "dog" / name
+    path.mkdir() if name.endswith("/") else path.write_bytes(b"x")
+    (misfit,) = spec_of({"use": "image-folder", "path": str(folder)}).check()
+    assert (misfit.code, misfit.path) == ("unreadable-file", ("data", "path"))
+    assert str(path) in misfit.message
+
+
+def gif():
+    out = io.BytesIO()
+    Image.new("P", (4, 4)).save(out, "GIF")
+    return out.getvalue()
+
+
+def huge():
+    """A PNG whose header declares more pixels than are accepted, as if it were whole."""
+    out = io.BytesIO()
+    Image.new("L", (4, 4)).save(out, "PNG")
+    data = bytearray(out.getvalue())
+    side = int(MAX_PIXELS**0.5) + 1
+    data[16:24] = side.to_bytes(4, "big") * 2
+    data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
+    return bytes(data)
+
+
+@pytest.mark.parametrize("content", [b"", b"no image", gif(), huge()])
+def test_damaged_foreign_and_huge_images_are_refused_by_name(tmp_path, content):
+    path = tmp_path / "a.png"
+    path.write_bytes(content)
+    with pytest.raises(Refused) as error:
+        read_image(path, 8, grey=True)
+    assert error.value.problems[0].code == "unreadable-file"
+    assert str(path) in error.value.problems[0].message
+
+
+def test_latents_keep_their_axes(tmp_path):
+    path = tmp_path / "latents.npz"
+    images = np.arange(10 * 3 * 4 * 6, dtype=np.float32).reshape(10, 3, 4, 6)
+    np.savez(path, x=images, y=np.arange(10) % 2)
+    task = spec_of({"use": "image-arrays", "path": str(path), "layout": "NCHW"}).build()
+    assert task.space.grid == (4, 6)
+    clean = task.batch("valid", [0])
+    (image,) = task.decode(clean.x0, clean)
+    (row,) = np.flatnonzero(np.isclose(images[:, 0, 0, 0], image[0, 0, 0]))
+    assert np.allclose(image.transpose(2, 0, 1), images[row], atol=0.1)
+    assert clean.cond["label"] == row % 2
+    other = {"use": "image-arrays", "path": str(path), "shape": [1, 2, 3]}
+    assert misfits(spec_of(other)) == [("wrong-shape", ("data", "shape"))]
+
+
+def arrays(path, kind):
+    images = np.zeros((8, 4, 4), np.uint8)
+    if kind == "objects":
+        np.savez(path, images=np.array([{}] * 8, dtype=object))
+    elif kind == "no images":
+        np.savez(path, pictures=images)
+    elif kind == "labels":
+        np.savez(path, images=images, labels=np.arange(7))
+    elif kind == "large label":
+        np.savez(path, images=images, labels=np.full(8, 9))
+    elif kind == "bomb":
+        np.savez(path, images=np.zeros((8, 32, 32), np.uint8))
+    elif kind == "safetensors":
+        save_file({"images": images}, path)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["objects", "no images", "labels", "large label", "safetensors", "missing", "bomb"],
+)
+def test_arrays_that_are_none_are_refused_by_name(tmp_path, kind, monkeypatch):
+    path = tmp_path / "x.npz"
+    monkeypatch.setattr("dither.tasks.images.files.max_expanded", lambda size: 4000)
+    arrays(path, kind)
+    with pytest.raises(Refused) as error:
+        open_arrays(path)
+    assert str(path) in error.value.problems[0].message
+
+
+def test_frechet_distance_of_normal_distributions():
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((50_000, 2))
+    b = rng.standard_normal((50_000, 2)) * (2, 3) + (1, 0)
+    # |mean|^2 + sum of (std - std)^2
+    assert frechet_distance(a, b) == pytest.approx(1 + 1 + 4, rel=0.05)
+    assert frechet_distance(a, a) == pytest.approx(0, abs=1e-6)
+
+
+def test_precision_and_recall_of_known_sets():
+    rng = np.random.default_rng(0)
+    both = rng.standard_normal((200, 2))
+    far = both + 100
+    assert precision_recall(both, both) == (1, 1)
+    assert precision_recall(far, both) == (0, 0)
+    # Half of the images are far from any sample.
+    images = np.concatenate([both, far])
+    assert precision_recall(both, images) == (1, 0.5)
+    assert nearest(far + 0.001, images).tolist() == list(range(200, 400))
+
+
+def test_metrics_tell_images_from_noise_and_wrong_labels(digits):
+    clean = digits.batch("train", range(200))
+    real = digits.sample_metrics(clean.x0, clean)
+    assert real["accuracy"] > 0.9
+    noise = digits.sample_metrics(torch.randn_like(clean.x0), clean)
+    assert noise["accuracy"] < 0.4
+    assert noise["frechet"] > 5 * real["frechet"]
+    assert noise["precision"] < real["precision"]
+    wrong = dict(clean.cond, label=(clean.cond["label"] + 1) % 10)
+    other = digits.sample_metrics(clean.x0, type(clean).of(clean.x0, **wrong))
+    assert other["accuracy"] < 0.1
+    floor = digits.baselines("valid", 200)
+    assert floor["sample frechet/floor"] == pytest.approx(real["frechet"], rel=0.7)
+    assert floor["squared_error/mean image"] == pytest.approx(0.55, abs=0.1)
+
+
+def test_metrics_do_not_depend_on_batches(digits):
+    clean = digits.batch("valid", range(8))
+    pred = type("Prediction", (), {"x0": clean.x0 + 2})()
+    target = torch.ones_like(clean.x0, dtype=torch.bool)
+    target[:, 32:] = False
+    noised = type("Noised", (), {"target_mask": target})()
+    metrics = SquaredErrors()
+    metrics.update(clean, noised, pred, None)
+    assert metrics.compute()["squared_error"] == pytest.approx(4)
+
+
+def test_pictures_and_exports(digits, tmp_path):
+    clean = digits.like(30, 0)
+    samples = digits.batch("train", range(30)).x0
+    grid, close = digits.plots(samples, clean)
+    with Image.open(io.BytesIO(grid.png)) as image:
+        # 10 columns and 3 rows of 48 pixels with borders
+        assert image.size == (520, 156)
+    with Image.open(io.BytesIO(close.png)) as image:
+        pairs = np.asarray(image)
+    # Training images are their own nearest ones.
+    assert np.array_equal(pairs[:52], pairs[52:])
+    (film,) = digits.trajectory_plots(torch.stack([0 * samples, samples]), clean)
+    with Image.open(io.BytesIO(film.gif)) as image:
+        assert image.n_frames >= 2
+
+    files, _ = digits.export(samples, clean, "png", tmp_path / "png")
+    assert len(files) == 30
+    with Image.open(files[3]) as image:
+        pixels = np.asarray(image.convert("L")) / 255 * 16
+    assert np.abs(pixels - digits.decode(samples, clean)[3, :, :, 0]).max() < 0.1
+    ((path,), _) = digits.export(samples, clean, "npz", tmp_path / "npz")
+    again = spec_of({"use": "image-arrays", "path": str(path)}).build()
+    assert again.space.grid == (8, 8)
