@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -115,21 +115,22 @@ def open_arrays(path: Path) -> tuple[ndarray, ndarray | None]:
                 raise ValueError(f"expands to {expanded:,} bytes, more than {limit:,}")
             with np.load(path, allow_pickle=False) as arrays:
                 images = _array(arrays, "images")
-                labels = _array(arrays, "labels", required=False)
+                labels = _array(arrays, "labels")
+            if images is None:
+                raise ValueError(f"no array {' or '.join(NAMES['images'])}")
     except OSError as error:
         raise unreadable(path, error) from None
-    except (ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
+    except (ValueError, zipfile.BadZipFile, EOFError) as error:
         raise Refused(f"{path}: {error}", code="unreadable-file") from None
     _require_arrays(path, images, labels)
     return images, labels
 
 
-def _array(arrays: dict[str, ndarray], kind: str, *, required: bool = True) -> ndarray:
+def _array(arrays: Mapping[str, ndarray], kind: str) -> ndarray | None:
+    """Return the array under one of the names of a kind; None if there is none."""
     for name in NAMES[kind]:
         if name in arrays:
             return arrays[name]
-    if required:
-        raise KeyError(f"no array {' or '.join(NAMES[kind])}")
     return None
 
 
@@ -151,10 +152,9 @@ def _require_arrays(path: Path, images: ndarray, labels: ndarray | None) -> None
 def array_facts(path: Path, layout: str) -> ImageFacts:
     """Return the facts of a file; labels without names have their numbers."""
     images, labels = open_arrays(path)
-    shape = images.shape[1:]
-    if len(shape) == 2:
-        shape = (*shape, 1)
-    elif layout == "NCHW":
-        shape = (*shape[1:], shape[0])
+    rows, columns, channels = (*images.shape[1:], 1)[:3]
+    if images.ndim == 4 and layout == "NCHW":
+        channels, rows, columns = images.shape[1:]
     count = 0 if labels is None else int(labels.max()) + 1
-    return ImageFacts(*shape, tuple(str(number) for number in range(count)))
+    classes = tuple(str(number) for number in range(count))
+    return ImageFacts(rows, columns, channels, classes)

@@ -72,7 +72,7 @@ class Images(TaskSpec):
     def space(self) -> FeatureSpace:
         """Return one position per pixel, one column per channel, and the condition "label"."""
         facts: ImageFacts = self.data.facts()
-        conditions = ()
+        conditions: tuple[Condition, ...] = ()
         if facts.classes:
             conditions = (Condition("label", len(facts.classes), facts.classes),)
         return FeatureSpace(

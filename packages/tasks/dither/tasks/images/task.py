@@ -101,13 +101,22 @@ class ImageTask(Task):
         }
 
     def sample_metrics(self, samples: _Samples, like: Clean) -> dict[str, float]:
-        """Return distances of samples from validation images, and accuracies; see `Reference`."""
-        return self.reference.metrics(_flat(samples), self._labels(like))
+        """Return distances of samples from validation images, and accuracies; see `Reference`.
+
+        Of samples as `decode` returns them, in which brightnesses are whole numbers.
+        """
+        values = self.scaled(self.decode(samples, like))
+        return self.reference.metrics(
+            values.reshape(len(values), -1), self._labels(like)
+        )
 
     def decode(self, samples: _Samples, like: Clean) -> Float[ndarray, "N H W C"]:
-        """Return samples in the units of the data."""
-        values = samples.cpu().numpy().reshape(-1, *self.shape)
-        return values * self.factor + self.shift
+        """Return samples in the units of the data; brightnesses are whole numbers in their range."""
+        values = samples.float().cpu().numpy().reshape(-1, *self.shape)
+        values = values * self.factor + self.shift
+        if self.images.pixels is None:
+            return values
+        return values.clip(*self.images.pixels).round()
 
     def plots(self, samples: _Samples, like: Clean) -> Iterator[Picture]:
         """Yield a grid of samples, a column per class, and samples next to training images."""
