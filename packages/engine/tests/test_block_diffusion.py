@@ -23,7 +23,7 @@ from dither.processes.timestep_sampling import TimestepSampling
 from dither.processes.tokens.priors import even_prior, frequency_prior, mask_prior
 from dither.processes.tokens.process import TokenProcess
 from dither.registry import default_catalog
-from dither.registry.contracts.records import Clean, Measured, Noised, State
+from dither.registry.contracts.records import Clean, Measured, State
 from dither.registry.contracts.spaces import Field, TokenSpace
 from dither.registry.kinds import ModelFacts
 
@@ -181,17 +181,8 @@ def bound_of_all(system, monkeypatch, nodes=80):
     process = system.process
     x0, x_t = pairs(process)
 
-    def enumerated(clean, noise, fixed, moved):
-        rows, prior = system.blocks.rows(x_t), process.prior_probs()
-        return Noised(
-            clean.x0,
-            State.of(rows),
-            noise,
-            ~fixed & (prior[0][rows] > 0),
-            clean.valid,
-            fixed,
-            prior,
-        )
+    def enumerated(clean, noise, moved):
+        return process.noised(clean, system.blocks.rows(x_t), noise)
 
     monkeypatch.setattr(process, "_noised", enumerated)
     clean, each, t_min = (

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from dither.registry.contracts.protocols import Process
+from dither.registry.contracts.protocols import Loss, Process
 from dither.registry.contracts.records import Clean, Measured, Noise, Noised, State
 from dither.registry.contracts.spaces import Space, TokenSpace
 from dither.registry.kinds import ModelFacts
@@ -73,11 +73,26 @@ class BlockDiffusion:
         `measured` is the loss per position; `denoise` predicts from state and times of blocks.
         """
         loss = Measured(self.rows(measured.values), self.rows(measured.weights))
-        bound = process.bound(self.clean(clean), loss, denoise)
-        parts = {name: self.whole(part) for name, part in bound.parts.items()}
-        return Measured(
-            self.whole(bound.values), self.whole(bound.weights), parts=parts
+        return self._measured(process.bound(self.clean(clean), loss, denoise))
+
+    def draw_bound(
+        self,
+        process: Process,
+        clean: Clean,
+        t: Float[Tensor, "B *L"],
+        loss: Loss,
+        denoise: Callable[[State, Float[Tensor, " BN"]], Any],
+    ) -> Measured:
+        """Draw the same bound with the noise of each block, of low variance."""
+        rows = self.clean(clean)
+        return self._measured(
+            process.draw_bound(rows, self.block_times(t), loss, denoise)
         )
+
+    def _measured(self, rows: Measured) -> Measured:
+        """Join the values of blocks into those of samples."""
+        parts = {name: self.whole(part) for name, part in rows.parts.items()}
+        return Measured(self.whole(rows.values), self.whole(rows.weights), parts=parts)
 
     def clean(self, clean: Clean) -> Clean:
         """Split clean samples into blocks, without conditions, which a process does not use."""

@@ -243,6 +243,16 @@ class Diffusion(nn.Module):
             return self.blocks.times(self.process, n, device)
         return self.process.times(n, device)
 
+    def stratified_times(self, n: int, strata: int) -> Float[Tensor, "n strata *L"]:
+        """Draw times of n samples or of their blocks, each with one in every stratum, in order."""
+        blocks = 1 if self.blocks is None else self.blocks.count
+        times = [self.process.times(strata) for _ in range(n * blocks)]
+        # n * N, K -> n * K, N
+        table = torch.stack(times).view(n, blocks, strata).transpose(1, 2)
+        if self.blocks is None:
+            return table[..., 0]
+        return self.blocks.spread(table.flatten()).unflatten(0, (n, strata))
+
     def noise(self, clean: Clean, t: Times) -> tuple[Times, Noised]:
         """Return the times that the model receives and the noised batch; `t` as `times` draws it."""
         if self.blocks is not None:
@@ -335,14 +345,25 @@ class Diffusion(nn.Module):
 
     def bounded(self, clean: Clean, measured: Measured) -> Measured:
         """Complete a loss that is the diffusion part of a bound on -log p(x_0); return any other unchanged."""
-        process = self.process
-        blocks = self.blocks
         if not self.bound:
             return measured
+        denoise = self._denoiser(clean)
+        if self.blocks is None:
+            return self.process.bound(clean, measured, denoise)
+        return self.blocks.bound(self.process, clean, measured, denoise)
+
+    def draw_bound(self, clean: Clean, t: Times) -> Measured:
+        """Draw the bound on -log p(x_0) per position at times `t`, with the least variance that the process offers."""
+        denoise = self._denoiser(clean)
+        if self.blocks is None:
+            return self.process.draw_bound(clean, t, self.loss, denoise)
+        return self.blocks.draw_bound(self.process, clean, t, self.loss, denoise)
+
+    def _denoiser(self, clean: Clean) -> Callable[[State, Float[Tensor, " B"]], Any]:
+        """Return the model as a function of state and time: of samples, or of their blocks."""
+        blocks = self.blocks
         if blocks is None:
-            return process.bound(
-                clean, measured, lambda state, t: self.denoise(state, t, clean)
-            )
+            return lambda state, t: self.denoise(state, t, clean)
 
         context = self.context(clean)
 
@@ -352,7 +373,7 @@ class Diffusion(nn.Module):
             )
             return self.process.read(blocks.rows(raw), state, self.process.schedule(t))
 
-        return blocks.bound(process, clean, measured, denoise)
+        return denoise
 
     def like(self, n: int, seed: int) -> Clean:
         """Return the task's start of `n` samples, with the requested condition labels."""

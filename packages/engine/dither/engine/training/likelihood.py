@@ -21,13 +21,10 @@ from dither.registry.contracts.records import Clean
 from dither.registry.contracts.spaces import TokenSpace
 
 from .diffusion import Diffusion
+from .evaluation import student_quantiles
 from .randomness import Stream, preserved_generators, seed_generators
 
 __all__ = ["LogLikelihood", "log_likelihood", "log_likelihood_of"]
-
-
-Z95 = 1.959963984540054
-"""Half-width of a 95 % interval in standard errors."""
 
 
 @dataclass(frozen=True)
@@ -138,8 +135,9 @@ def log_likelihood_of(
 ) -> LogLikelihood:
     """Return bounds on log p of clean samples given their known values and conditions.
 
-    Each sample gets `samples` draws of noise at stratified times, so that its interval is slightly
-    too wide, never too narrow. Results are a function of the arguments and the weights.
+    Each sample gets `samples` draws of noise, rounded up to an even number above 1: two in each of
+    samples / 2 equal strata of time, whose differences give the interval. Results are a function of
+    the arguments and the weights.
     """
     if not system.bound:
         message = "the loss of this experiment is not part of a bound on the likelihood"
@@ -147,32 +145,59 @@ def log_likelihood_of(
         raise Refused(Problem(message, ("loss",), help=hint, code="misfit"))
     if samples < 1:
         raise Refused(f"expected at least 1 sample of noise, got {samples}")
+    # Pairs in the same stratum; a single draw says nothing about the spread.
+    pairs = 1 if samples == 1 else 2
+    strata = -(-samples // pairs)
     with preserved_generators(system.device):
-        nats = list(_nats(system, clean, samples, seed, batch_size))
+        nats = list(_nats(system, clean, strata, pairs, seed, batch_size))
 
     table = torch.cat([torch.zeros(0, dtype=torch.float64), *nats])
-    table = table.view(len(clean.valid), samples)
-    # One draw says nothing about the spread.
-    spread = torch.full((len(table),), math.nan, dtype=torch.float64)
-    if samples > 1 and len(table):
-        spread = table.std(1)
-    return LogLikelihood(-table.mean(1), Z95 * spread / math.sqrt(samples))
+    table = table.view(len(clean.valid), strata, pairs)
+    half_widths = torch.full((len(table),), math.nan, dtype=torch.float64)
+    if pairs == 2:
+        half_widths = paired_half_widths(table)
+    return LogLikelihood(-table.mean((1, 2)), half_widths)
+
+
+def paired_half_widths(
+    draws: Float64[Tensor, "B strata 2"],
+) -> Float64[Tensor, " B"]:
+    """Return half-widths of 95 % intervals of means over equal strata with two draws each.
+
+    The variance of the mean is a sum over strata; Student's t has the degrees of freedom of
+    Satterthwaite (1946).
+    """
+    strata = draws.shape[1]
+    # The variance of the mean of a pair, estimated with one degree of freedom: the mean of the
+    # square of such an estimate is three times the square of the variance.
+    variances = (draws[..., 0] - draws[..., 1]).square() / 4
+    variance = variances.sum(1)
+    squares = variances.square().sum(1)
+    freedom = 3 * variance.square() / squares - 2
+    # Without any difference the interval is empty.
+    freedom = freedom.nan_to_num(strata).clamp(1, strata)
+    return student_quantiles(freedom) * variance.sqrt() / strata
 
 
 def _nats(
-    system: Diffusion, clean: Clean, samples: int, seed: int, batch_size: int
+    system: Diffusion,
+    clean: Clean,
+    strata: int,
+    pairs: int,
+    seed: int,
+    batch_size: int,
 ) -> Iterator[Float64[Tensor, " B"]]:
-    """Yield the bounds of all draws, batch by batch; those of one sample are adjacent."""
+    """Yield the bounds of all draws, batch by batch; those of one sample are adjacent, by stratum."""
     device = system.device
     was_training = system.training
     seed_generators(device, Stream.EVALUATION, seed, 0)
 
-    # The times of a sample are stratified; batches mix samples.
     count = len(clean.valid)
     if not count:
         return
-    times = torch.cat([system.times(samples) for _ in range(count)])
-    rows = torch.arange(count).repeat_interleave(samples)
+    columns = [system.stratified_times(count, strata) for _ in range(pairs)]
+    times = torch.stack(columns, 2).flatten(0, 2)
+    rows = torch.arange(count).repeat_interleave(strata * pairs)
     clean = replace(clean, goal=None)
     system = system.eval()
     try:
@@ -181,10 +206,7 @@ def _nats(
             select = partial(torch.index_select, dim=0, index=part)
             batch = clean.apply(select).to(device)
             t = times[start : start + len(part)].to(device)
-            t, noised = system.noise(batch, t)
-            context = system.context(batch)
-            prediction = system.denoise(noised.state, t, batch, context=context)
-            bound = system.bounded(batch, system.loss(prediction, noised))
+            bound = system.draw_bound(batch, t)
             yield (bound.values.double() * bound.weights.double()).sum(1).cpu()
     finally:
         system.train(was_training)

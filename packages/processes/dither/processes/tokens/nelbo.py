@@ -37,10 +37,12 @@ from .posterior import at_ids, lookup
 __all__ = [
     "Denoise",
     "Estimator",
+    "cross_entropy",
     "exact_nelbo",
     "mask_at_least_one",
     "nelbo",
     "place_times",
+    "prior_kl",
 ]
 
 Denoise = Callable[[State, Float[Tensor, " B"]], Any]
@@ -77,10 +79,10 @@ def nelbo(
     # The reconstruction: -log p(x_0 | x_t) at t_min, where x_t does not determine x_0
     t = torch.full((len(clean.x0),), t_min, device=clean.x0.device)
     noised = process.corrupt(clean, t)
-    reconstruction = _cross_entropy(denoise(noised.state, t), clean)
+    reconstruction = cross_entropy(denoise(noised.state, t), clean)
     reconstruction = reconstruction.where(noised.target_mask & free, 0.0)
 
-    prior = _prior_kl(process, clean, denoise).where(free, 0.0)
+    prior = prior_kl(process, clean, denoise).where(free, 0.0)
     ends = {
         "prior": prior.to(diffusion.dtype),
         "reconstruction": reconstruction.to(diffusion.dtype),
@@ -89,13 +91,13 @@ def nelbo(
     return Measured(nats, free.to(diffusion.dtype), parts=ends)
 
 
-def _cross_entropy(pred: Any, clean: Clean) -> Float[Tensor, "B L"]:
+def cross_entropy(pred: Any, clean: Clean) -> Float[Tensor, "B L"]:
     """-log p(x_0 | x_t) at every position."""
     log_p = at_ids(pred.log_clean(), clean.x0)
     return -log_p.double()
 
 
-def _prior_kl(
+def prior_kl(
     process: TokenProcess, clean: Clean, denoise: Denoise
 ) -> Float[Tensor, "B L"]:
     """KL(q(x_1|x_0) || prior).
@@ -122,8 +124,8 @@ def _prior_kl(
     assert isinstance(process.space, TokenSpace)
     if bool(((process.prior_probs() > 0) | ~process.space.clean()).all()):
         return kl
-    cross_entropy = _cross_entropy(denoise(process.prior(clean), end), clean)
-    return torch.where(possible, kl, alpha * cross_entropy)
+    end_cost = cross_entropy(denoise(process.prior(clean), end), clean)
+    return torch.where(possible, kl, alpha * end_cost)
 
 
 NODES = 8

@@ -10,6 +10,7 @@ vocabulary, rows one per position or one for all.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,6 +34,7 @@ from dither.registry.contracts.times import as_times
 from ..precision import Constant, one_minus_exp, wide, wide_dtype
 from ..timestep_sampling import TimestepSampling
 from .categorical import draw_along, draw_log
+from .changed_tokens import draw_bound
 from .nelbo import (
     Denoise,
     Estimator,
@@ -85,6 +87,7 @@ class TokenProcess(protocols.TokenProcess):
             raise ValueError(f'estimator "{estimator}" requires an absorbing prior')
         self.space: Space = space
         self.estimator: Estimator = estimator
+        self.low_variance = estimator in ("mask-count", "exact")
         self.predict: PredictionType = predict
         self.timesteps = timesteps
         self.schedule = timesteps.schedule
@@ -104,7 +107,7 @@ class TokenProcess(protocols.TokenProcess):
         noise = self.schedule(as_times(t, clean))
         fixed = clean.fixed
         moved = self._moves(clean.x0, noise) & ~fixed
-        return self._noised(clean, noise, fixed, moved)
+        return self._noised(clean, noise, moved)
 
     def estimate(
         self, clean: Clean, t: Float[Tensor, " B"]
@@ -119,7 +122,7 @@ class TokenProcess(protocols.TokenProcess):
         moved = self._moves(clean.x0, noise) & ~fixed
         if self.estimator == "mask-count":
             moved, noise = mask_at_least_one(moved, ~fixed, noise)
-        return t, self._noised(clean, noise, fixed, moved)
+        return t, self._noised(clean, noise, moved)
 
     def renoise(self, state: State, gap: Noise, like: Clean) -> State:
         """Draw x_t given x_s, for t > s, with the noise between the two times; fixed values do not change."""
@@ -226,23 +229,35 @@ class TokenProcess(protocols.TokenProcess):
             return exact_nelbo(self, clean, denoise)
         return nelbo(self, self.timesteps.t_min, clean, measured, denoise)
 
+    def draw_bound(
+        self,
+        clean: Clean,
+        t: Float[Tensor, " B"],
+        loss: Callable[[Any, Noised], Measured],
+        denoise: Denoise,
+    ) -> Measured:
+        """Return a low-variance draw of the bound per position, whatever the estimator of training."""
+        if self.estimator == "exact":
+            return exact_nelbo(self, clean, denoise)
+        return draw_bound(self, clean, t, loss, denoise)
+
     def _moves(self, x: Int[Tensor, "B L"], noise: Noise) -> Bool[Tensor, "B L"]:
         """Draw which tokens are replaced: each with probability 1 - alpha."""
         return _uniform(x) < one_minus_exp(wide(over(noise.sigma, x)))
 
-    def _noised(
-        self,
-        clean: Clean,
-        noise: Noise,
-        fixed: Bool[Tensor, "B L"],
-        moved: Bool[Tensor, "B L"],
-    ) -> Noised:
-        x0 = clean.x0
-        x = torch.where(moved, self._draw_prior(x0), x0)
+    def _noised(self, clean: Clean, noise: Noise, moved: Bool[Tensor, "B L"]) -> Noised:
+        x = torch.where(moved, self._draw_prior(clean.x0), clean.x0)
+        return self.noised(clean, x, noise)
+
+    def noised(self, clean: Clean, x: Int[Tensor, "B L"], noise: Noise) -> Noised:
+        """Return the record of ids x at this noise."""
         # Where the prior cannot produce x_t, x_0 is x_t and nothing is to predict.
         prior = self.prior_probs(x.device)
+        fixed = clean.fixed
         target_mask = ~fixed & (lookup(prior, x) > 0)
-        return Noised(x0, State.of(x), noise, target_mask, clean.valid, fixed, prior)
+        return Noised(
+            clean.x0, State.of(x), noise, target_mask, clean.valid, fixed, prior
+        )
 
     def _draw_prior(self, like: Int[Tensor, "B L"]) -> Int[Tensor, "B L"]:
         prior = self.prior_probs(like.device)

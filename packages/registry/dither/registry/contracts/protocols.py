@@ -73,6 +73,8 @@ class Process(Protocol):
     """The space the model must serve: that of the task, possibly with MASK added."""
     fixed_time: float | None = None
     """The time used for evaluation and sampling if states do not depend on time."""
+    low_variance: bool = True
+    """Whether `estimate` is as good a draw of the bound as `draw_bound`; else evaluation calls both."""
 
     @abstractmethod
     def times(self, n: int, device: Any = None) -> Float[Tensor, " n"]:
@@ -130,6 +132,21 @@ class Process(Protocol):
         A process that can adds the terms before the smallest t and at t = 1.
         """
         return measured
+
+    def draw_bound(
+        self,
+        clean: Clean,
+        t: Float[Tensor, " B"],
+        loss: Loss,
+        denoise: Callable[[State, Float[Tensor, " B"]], Any],
+    ) -> Measured:
+        """Return an unbiased draw of the bound per position, at times t as `times` draws them.
+
+        By default that of `estimate`. A process may draw noise of less variance.
+        """
+        t, noised = self.estimate(clean, t)
+        measured = loss(denoise(noised.state, t), noised)
+        return self.bound(clean, measured, denoise)
 
 
 @runtime_checkable
