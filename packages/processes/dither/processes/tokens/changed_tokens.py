@@ -17,28 +17,35 @@ Letters: B batch, L length, V vocabulary, rows one per position or one for all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dither.registry.contracts.records import Clean, Measured, Noise, Noised, over
+from dither.registry.contracts.protocols import TokenProcess
+from dither.registry.contracts.records import (
+    Clean,
+    Measured,
+    Noise,
+    Noised,
+    State,
+    over,
+)
 
 from ..precision import one_minus_exp, wide
+from ..timestep_sampling import TimestepSampling
 from .nelbo import Denoise, cross_entropy, place_times, prior_kl
 from .posterior import lookup
 
-if TYPE_CHECKING:
-    from .process import TokenProcess
-
-__all__ = ["draw_bound"]
+__all__ = ["draw_bound", "noised"]
 
 
 @torch.no_grad()
 def draw_bound(
     process: TokenProcess,
+    timesteps: TimestepSampling,
     clean: Clean,
     t: Float[Tensor, " B"],
     loss: Callable[[Any, Noised], Measured],
@@ -48,12 +55,13 @@ def draw_bound(
 
     Args:
         process: Whose bound it is.
+        timesteps: Its schedule and t_min.
         clean: The batch.
         t: Uniform in [t_min, 1].
         loss: Prediction and noised batch -> the diffusion part of the bound.
         denoise: State and time -> prediction.
     """
-    t_min = process.timesteps.t_min
+    t_min = timesteps.t_min
     free = ~clean.fixed
     nats = torch.zeros(free.shape, dtype=torch.float64, device=free.device)
     density = torch.ones_like(t)
@@ -62,19 +70,19 @@ def draw_bound(
         u = (t - t_min) / (1 - t_min)
         density = 2 * u
         t = t_min + (1 - t_min) * u.square()
-    times, noise = place_times(process.timesteps, "mask-count", t)
+    times, noise = place_times(timesteps, "mask-count", t)
     noise = Noise(noise.sigma, noise.rate * density)
-    for noised in _changed(process, clean, noise):
-        measured = loss(denoise(noised.state, times), noised)
+    for batch in _changed(process, clean, noise):
+        measured = loss(denoise(batch.state, times), batch)
         nats += (1 - t_min) * measured.values * measured.weights
 
     # The reconstruction at t_min, with the weight of each state as the rate of its noise
     start = torch.full_like(t, t_min)
     sigma = process.schedule(start).sigma
-    for noised in _changed(process, clean, Noise(sigma, torch.ones_like(start))):
-        reconstruction = cross_entropy(denoise(noised.state, start), clean)
-        uncertain = noised.target_mask & free
-        weight = over(noised.noise.rate, free)
+    for batch in _changed(process, clean, Noise(sigma, torch.ones_like(start))):
+        reconstruction = cross_entropy(denoise(batch.state, start), clean)
+        uncertain = batch.target_mask & free
+        weight = over(batch.noise.rate, free)
         nats += (weight * reconstruction).where(uncertain, 0.0)
 
     nats += prior_kl(process, clean, denoise).where(free, 0.0)
@@ -106,13 +114,24 @@ def _changed(process: TokenProcess, clean: Clean, noise: Noise) -> Iterator[Nois
     ratio = ((1 + by_even / by_prior) / 2).where(differ, 0.0)
     weight = m[:, 0] * changes.sum(1) / ratio.sum(1)
     weight = weight.where(differ.any(1), 0.0).to(noise.rate.dtype)
-    yield process.noised(clean, x, Noise(noise.sigma, noise.rate * weight))
+    yield noised(process, clean, x, Noise(noise.sigma, noise.rate * weight))
 
     # Nothing differs. Under an absorbing process nothing is uncertain then.
     if not process.absorbing:
         nothing = (-m * changes).log1p().sum(1).exp()
         rate = noise.rate * nothing.to(noise.rate.dtype)
-        yield process.noised(clean=clean, x=x0, noise=Noise(noise.sigma, rate))
+        yield noised(process, clean, x0, Noise(noise.sigma, rate))
+
+
+def noised(
+    process: TokenProcess, clean: Clean, x: Int[Tensor, "B L"], noise: Noise
+) -> Noised:
+    """Return the record of ids x at this noise."""
+    # Where the prior cannot produce x_t, x_0 is x_t and nothing is to predict.
+    prior = process.prior_probs(x.device)
+    fixed = clean.fixed
+    target_mask = ~fixed & (lookup(prior, x) > 0)
+    return Noised(clean.x0, State.of(x), noise, target_mask, clean.valid, fixed, prior)
 
 
 def _other_ids(prior: Float[Tensor, "rows V"], x0: Int[Tensor, "B L"]) -> Tensor:

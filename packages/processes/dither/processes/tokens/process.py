@@ -34,7 +34,7 @@ from dither.registry.contracts.times import as_times
 from ..precision import Constant, one_minus_exp, wide, wide_dtype
 from ..timestep_sampling import TimestepSampling
 from .categorical import draw_along, draw_log
-from .changed_tokens import draw_bound
+from .changed_tokens import draw_bound, noised
 from .nelbo import (
     Denoise,
     Estimator,
@@ -239,7 +239,7 @@ class TokenProcess(protocols.TokenProcess):
         """Return a low-variance draw of the bound per position, whatever the estimator of training."""
         if self.estimator == "exact":
             return exact_nelbo(self, clean, denoise)
-        return draw_bound(self, clean, t, loss, denoise)
+        return draw_bound(self, self.timesteps, clean, t, loss, denoise)
 
     def _moves(self, x: Int[Tensor, "B L"], noise: Noise) -> Bool[Tensor, "B L"]:
         """Draw which tokens are replaced: each with probability 1 - alpha."""
@@ -247,17 +247,7 @@ class TokenProcess(protocols.TokenProcess):
 
     def _noised(self, clean: Clean, noise: Noise, moved: Bool[Tensor, "B L"]) -> Noised:
         x = torch.where(moved, self._draw_prior(clean.x0), clean.x0)
-        return self.noised(clean, x, noise)
-
-    def noised(self, clean: Clean, x: Int[Tensor, "B L"], noise: Noise) -> Noised:
-        """Return the record of ids x at this noise."""
-        # Where the prior cannot produce x_t, x_0 is x_t and nothing is to predict.
-        prior = self.prior_probs(x.device)
-        fixed = clean.fixed
-        target_mask = ~fixed & (lookup(prior, x) > 0)
-        return Noised(
-            clean.x0, State.of(x), noise, target_mask, clean.valid, fixed, prior
-        )
+        return noised(self, clean, x, noise)
 
     def _draw_prior(self, like: Int[Tensor, "B L"]) -> Int[Tensor, "B L"]:
         prior = self.prior_probs(like.device)
