@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from io import StringIO
 from itertools import combinations
 from typing import get_args
 
@@ -15,11 +16,13 @@ from PIL import Image, ImageDraw
 from dither.tasks.bubble_diagram import plans as plan_arrays
 from dither.tasks.bubble_diagram.data import procedural as generator
 from dither.tasks.bubble_diagram.data.procedural import BLOCK, LARGER_COUNTS, make_plans
+from dither.tasks.bubble_diagram.dxf import wall_polygons
 from dither.tasks.bubble_diagram.export import (
     CORNERS,
     EXPORTS,
     NODES,
     _walls,
+    dxf_plan,
     geojson_plan,
     housegan_plan,
     write_diagrams,
@@ -32,10 +35,15 @@ from dither.tasks.bubble_diagram.formats.housegan import (
     read_housegan,
 )
 from dither.tasks.bubble_diagram.formats.jsonl import read_plans
+from dither.tasks.bubble_diagram.geometry.door_swings import (
+    BALCONY,
+    OUTER,
+    door_swings,
+)
 from dither.tasks.bubble_diagram.geometry.floor_plan import floor_plan
 from dither.tasks.bubble_diagram.metrics import Frequencies
 from dither.tasks.bubble_diagram.plans import Diagram, encode
-from dither.tasks.bubble_diagram.relations import GRID, edges_of
+from dither.tasks.bubble_diagram.relations import GRID, METRES, edges_of
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, ProceduralPlans
 from dither.tasks.bubble_diagram.validity import token_validity
 from dither.tasks.bubble_diagram.vocabulary import (
@@ -281,11 +289,39 @@ def test_files(tmp_path):
     assert read_plans(tmp_path / "jsonl" / "plans.jsonl", 8) == DIAGRAMS[:2]
     drawing = ezdxf.readfile(tmp_path / "dxf" / "0.dxf")
     rooms = drawing.modelspace().query('LWPOLYLINE[layer=="rooms"]')
-    assert (
-        len(rooms) == len(drawing.modelspace().query("TEXT")) == len(DIAGRAMS[0].types)
-    )
+    names = drawing.modelspace().query('TEXT[layer=="names"]')
+    assert len(rooms) == len(names) == len(DIAGRAMS[0].types)
     assert all(room.closed for room in rooms)
     assert not drawing.audit().errors
+
+
+def test_walls_of_drawings_are_outside_of_rooms_and_end_at_doors():
+    for diagram in DIAGRAMS[:8]:
+        plan = floor_plan(diagram.types, np.array(diagram.boxes), None, diagram.doors)
+        walls = shapely.union_all(list(wall_polygons(diagram.types, plan)))
+        rooms = [shapely.Polygon(outline) for outline in plan.outlines]
+        assert all(walls.intersection(room).area < 1 for room in rooms)
+        # Outer walls of 0.3 m
+        across, down = np.subtract(walls.bounds[2:], walls.bounds[:2])
+        low, high = np.min(diagram.boxes, 0)[:2], np.max(diagram.boxes, 0)[2:]
+        if BALCONY not in diagram.types:
+            assert (across, down) == tuple(high - low + 2 * OUTER)
+        drawing = ezdxf.read(StringIO(dxf_plan(diagram)))
+        space = drawing.modelspace()
+        swings = [swing for swing in door_swings(diagram.types, plan) if swing]
+        assert len(space.query("ARC")) == len(swings)
+        for window in plan.windows:
+            # No wall is left in front of the glass.
+            ends = [(window.x, window.y - 9), (window.x, window.y + 9)]
+            if window.upright:
+                ends = [(window.x - 9, window.y), (window.x + 9, window.y)]
+            assert not walls.intersects(shapely.LineString(ends))
+        for swing in swings:
+            middle = shapely.Point(np.mean([swing.hinge, swing.closed], 0))
+            assert not walls.contains(middle)
+        assert len(space.query('LWPOLYLINE[layer=="windows"]')) == 2 * len(plan.windows)
+        width = drawing.header["$EXTMAX"][0] - drawing.header["$EXTMIN"][0]
+        assert width >= (high - low)[0] * METRES
 
 
 def test_vector_plans_agree_with_the_boxes():

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from io import StringIO
 from itertools import pairwise
 from math import hypot
 from pathlib import Path
@@ -18,9 +17,9 @@ import numpy as np
 
 from dither.registry.files.atomic import atomic_write
 
-from ..missing_library import require_extra
 from .arrays import Boundaries, Boxes, Tokens
 from .decoded_samples import decode_samples
+from .dxf import draw_dxf
 from .formats.housegan import DOOR, FRONT_DOOR, TO_HOUSEGAN
 from .formats.jsonl import plan_line
 from .geometry.boundary import Point
@@ -271,35 +270,9 @@ def geojson_plan(diagram: Diagram) -> dict[str, Any]:
 
 
 def dxf_plan(diagram: Diagram) -> str:
-    """Return the floor plan as a DXF drawing in metres: layers for rooms, doors, windows and names.
-
-    Raises:
-        Refused: ezdxf is not installed (`missing-dependency`).
-    """
-    require_extra("dxf", "DXF")
-    import ezdxf
-
+    """Return the floor plan as a DXF drawing in metres; see `dxf.draw_dxf`."""
     _, plan = _plan_of(diagram)
-    drawing = ezdxf.new()  # type: ignore[attr-defined,unused-ignore]
-    drawing.header["$INSUNITS"] = 6  # metres
-    space = drawing.modelspace()
-    names = room_names(diagram)
-    for color, layer in enumerate(
-        ("rooms", "doors", "front-door", "windows", "names"), 1
-    ):
-        drawing.layers.add(layer, color=color)
-    for layer, (room, *_), points in _lines(plan):
-        is_room = layer == "rooms"
-        space.add_lwpolyline(points, close=is_room, dxfattribs={"layer": layer})
-        if is_room:
-            y, x = np.argwhere(plan.label == room).mean(0).tolist()
-            # 0.25 metres are legible at the scale of a sheet, 1 to 100.
-            style = {"layer": "names"}
-            label = space.add_text(names[room], height=0.25, dxfattribs=style)
-            label.set_placement((x * METRES, -y * METRES))
-    text = StringIO()
-    drawing.write(text)
-    return text.getvalue()
+    return draw_dxf(room_names(diagram), diagram.types, plan)
 
 
 def _plan_of(diagram: Diagram, thinnest: int = 1) -> tuple[tuple[Box, ...], FloorPlan]:

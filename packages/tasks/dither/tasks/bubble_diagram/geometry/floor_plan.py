@@ -544,6 +544,21 @@ def _longest_walls(label: PixelLabels) -> SharedWalls:
     return longest
 
 
+def thin_walls(label: PixelLabels) -> Iterator[tuple[Point, Point]]:
+    """Yield the lines along which rooms touch, without a gap for a wall."""
+    for upright, image in ((True, label), (False, label.T)):
+        beyond = np.full_like(image, -1)
+        beyond[:, :-1] = image[:, 1:]
+        touching = (image >= 0) & (beyond >= 0) & (image != beyond)
+        gap = np.ones_like(image)
+        for _, _, across, low, high, _ in _runs(image, beyond, gap, touching):
+            start, end = (across, float(low)), (across, float(high))
+            if upright:
+                yield start, end
+            else:
+                yield start[::-1], end[::-1]
+
+
 def _next_rooms(image: PixelLabels) -> tuple[PixelLabels, PixelLabels]:
     """Return the next room to the right of each pixel, -1 if none is close, and how far it is."""
     beyond = np.full_like(image, -1)

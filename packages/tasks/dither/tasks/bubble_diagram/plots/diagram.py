@@ -18,6 +18,13 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from ..arrays import PixelLabels, Walls
+from ..geometry.door_swings import (
+    BALCONY,
+    OUTER,
+    Swing,
+    door_swings,
+    outward_side,
+)
 from ..geometry.floor_plan import (
     DOOR_WIDTH,
     Door,
@@ -25,11 +32,12 @@ from ..geometry.floor_plan import (
     Window,
     floor_plan,
     segment,
+    thin_walls,
 )
 from ..geometry.placement import Placement
 from ..plans import room_names
-from ..relations import METRES, NEAR, areas_of
-from ..vocabulary import COLOURS, LIVING, ROOMS
+from ..relations import METRES, areas_of
+from ..vocabulary import COLOURS, ROOMS
 from . import svg
 
 INK = "#2b2f36"
@@ -62,11 +70,14 @@ _UPRIGHT = 1.3
 _WALL = "#3a3f47"
 """Colour of walls."""
 
-_OUTER = NEAR / 2
-"""Thickness of walls around a room in pixels, so that gaps between neighbours are filled."""
-
 _REVEAL = 1.1
 """How far floors reach into walls, so that inner walls are thinner than outer ones."""
+
+_RAILING = 1.7
+"""How far the railing of a balcony reaches, of which floors cover the most."""
+
+_THIN = 1.6
+"""Thickness of the wall between rooms that touch, in pixels."""
 
 _TINT = 0.45
 """Share of the room colour in the floor colour."""
@@ -113,8 +124,12 @@ class Scene:
         width: float,
         height: float,
         regions: PixelLabels | None = None,
+        scale: float | None = None,
     ) -> None:
-        """Scale a diagram; `regions` are its rooms if they are not rectangles."""
+        """Scale a diagram; `regions` are its rooms if they are not rectangles.
+
+        It fills the rectangle, unless `scale` is smaller.
+        """
         self.placement = placement
         self.x = x
         self.y = y
@@ -122,8 +137,8 @@ class Scene:
         # The same scale along both axes, and the rest of the rectangle as margins.
         boxes = placement.boxes
         size = np.array([width, height])
-        extent = np.array([*boxes[:, 2:], *placement.outline]).max(0)
-        self.scale = float((size / extent).min())
+        extent = extent_of(placement)
+        self.scale = min(float((size / extent).min()), scale or np.inf)
         margin = (size - extent * self.scale) / 2
         within = boxes * self.scale + np.tile(margin, 2)
         self.boxes: Walls = within + np.array([x, y, x, y])
@@ -264,6 +279,11 @@ class Scene:
         )
 
 
+def extent_of(placement: Placement) -> Int[ndarray, " 2"]:
+    """Return the width and the height of a plan and its outline in pixels."""
+    return np.array([*placement.boxes[:, 2:], *placement.outline]).max(0)
+
+
 def _free_rectangles(
     free: _Cells,
     height: int,
@@ -286,25 +306,38 @@ def draw_gallery(
     *,
     columns: int = 4,
     size: float = 230.0,
+    plans: bool = False,
 ) -> svg.Page:
-    """Draw diagrams in a grid with a common legend; captions begin with the verdicts, if any."""
+    """Draw diagrams in a grid with a common legend; captions begin with the verdicts, if any.
+
+    With `plans`, each one has its floor plan below it. All are in one scale.
+    """
     columns = max(1, min(columns, len(placements)))
     gap = 14.0
     caption = 18.0
+    cell = size
+    if plans:
+        cell = 2 * size
+    scale = min(
+        (
+            float((size - 12) / (extent_of(placement).max() + 2 * OUTER))
+            for placement in placements
+        ),
+        default=1.0,
+    )
     shapes: list[str] = []
     for index, placement in enumerate(placements):
         row, column = divmod(index, columns)
         x = gap + column * (size + gap)
-        y = gap + row * (size + caption + gap)
+        y = gap + row * (cell + caption + gap)
+        place = _Rectangle(x + 6, y + 6, size - 12, size - 12)
         shapes += draw_bubbles(
-            Scene(
-                placement=placement,
-                x=x + 6,
-                y=y + 6,
-                width=size - 12,
-                height=size - 12,
-            )
+            Scene(placement, place.x, place.y, place.width, place.height, scale=scale)
         )
+        if plans:
+            shapes += _plan_shapes(placement, replace(place, y=place.y + size), scale)[
+                1
+            ]
         diagram = placement.diagram
         summary = f"{len(diagram.types)} rooms, {len(diagram.edges)} relations"
         if placement.broken:
@@ -312,11 +345,11 @@ def draw_gallery(
         if verdicts:
             summary = f"{verdicts[index]}: {summary}"
         colour = BROKEN if placement.broken else PALE
-        middle = y + size + caption / 2 - 2
+        middle = y + cell + caption / 2 - 2
         shapes.append(svg.text(x + size / 2, middle, summary, _CAPTION, colour))
 
     width = gap + columns * (size + gap)
-    height = gap + ceil(len(placements) / columns) * (size + caption + gap)
+    height = gap + ceil(len(placements) / columns) * (cell + caption + gap)
     kinds = {kind for placement in placements for kind in placement.diagram.types}
     legend, height = _legend(sorted(kinds), width, height)
     return svg.Page(width, height, (*shapes, *legend))
@@ -411,53 +444,25 @@ def draw_floorplan(
     verdict: str = "",
     *,
     size: float = 420.0,
+    scale: float | None = None,
 ) -> svg.Page:
-    """Draw a floor plan with walls, doors, windows, areas, scale bar, total area and verdict."""
-    corners = np.array([*placement.boxes[:, 2:], *placement.outline])
-    across, down = corners.max(0) + 2 * _OUTER
-    # The longer side fills the page.
-    scale = min(0.96 * size / across, (0.96 * size - _FOOT) / down)
-    rim = 0.02 * size + _OUTER * scale
-    width = max(across * scale, 0.7 * size) + 0.04 * size
-    height = down * scale
-    height += 0.04 * size + _FOOT
+    """Draw a floor plan with walls, doors, windows, areas, scale bar, total area and verdict.
 
-    diagram = placement.diagram
-    types = diagram.types
-    plan = floor_plan(types, placement.boxes, placement.front_door, diagram.doors)
-    areas = np.bincount(plan.label[plan.label >= 0], minlength=len(types)) * METRES**2
-    names = room_names(diagram)
-    texts = [(name, f"{area:.1f} m²") for name, area in zip(names, areas, strict=True)]
-    clear = _clear_of_doors(plan)
-    crowded: list[int] = []
-    # The labels of rooms that are too small to be clear of their doors may cross them.
-    for _ in range(2):
-        regions = np.where(np.isin(plan.label, crowded), plan.label, clear)
-        scene = Scene(
-            placement=placement,
-            x=rim,
-            y=rim,
-            width=width - 2 * rim,
-            height=height - 2 * rim - _FOOT,
-            regions=regions,
-        )
-        crowded = [
-            room for room, label in enumerate(scene.label_rooms(texts)) if label.spot
-        ]
-        if not crowded:
-            break
+    It fills the page, or is on a square one in a given scale (see `common_scale`).
+    """
+    across, down = extent_of(placement) + 2 * OUTER
+    width = size
+    height = size
+    if scale is None:
+        # The longer side fills the page.
+        scale = min(0.96 * size / across, (0.96 * size - _FOOT) / down)
+        width = max(across * scale, 0.7 * size) + 0.04 * size
+        height = down * scale + 0.04 * size + _FOOT
+    rim = 0.02 * size
+    place = _Rectangle(rim, rim, width - 2 * rim, height - 2 * rim - _FOOT)
+    scene, shapes, plan = _plan_shapes(placement, place, scale)
 
-    shapes = _wall_shapes(scene, plan)
-    for window in plan.windows:
-        shapes += _window_shapes(scene, window, plan.label)
-    shapes += _outline_shapes(scene, width, height)
-    swept: list[Square] = []
-    for door in plan.doors:
-        if door.depth >= 0:
-            shapes += _door_shapes(scene, door, plan.label, swept)
-    for label in scene.labels:
-        shapes += label_shapes(label, background=False)
-
+    areas = plan.room_areas() * METRES**2
     summary = f"{areas.sum():.0f} m² in {len(areas)} rooms"
     if placement.broken:
         summary = f"{placement.broken} relations violated"
@@ -476,43 +481,127 @@ def draw_floorplan(
     return svg.Page(width, height, tuple(shapes))
 
 
-def _clear_of_doors(plan: FloorPlan) -> PixelLabels:
-    """Return rooms without the pixels near doors, unless nothing would be left of a room."""
+def common_scale(placements: Iterable[Placement], size: float) -> float:
+    """Return the scale in which all floor plans fit on square pages."""
+    longest = max((float(extent_of(p).max()) for p in placements), default=1.0)
+    return (0.96 * size - _FOOT) / (longest + 2 * OUTER)
+
+
+@dataclass(frozen=True)
+class _Rectangle:
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+def _plan_shapes(
+    placement: Placement, place: _Rectangle, scale: float
+) -> tuple[Scene, list[str], FloorPlan]:
+    """Draw a floor plan without its caption into a rectangle."""
+    diagram = placement.diagram
+    types = diagram.types
+    plan = floor_plan(types, placement.boxes, placement.front_door, diagram.doors)
+    swings = door_swings(types, plan)
+    scene = _labelled(placement, place, plan, swings, scale)
+    shapes = _wall_shapes(scene, plan)
+    for window in plan.windows:
+        shapes += _window_shapes(scene, window, plan.label)
+    shapes += _outline_shapes(scene, place)
+    for door, swing in zip(plan.doors, swings, strict=True):
+        if door.depth >= 0:
+            shapes += _door_shapes(scene, door, plan.label, swing)
+    for label in scene.labels:
+        shapes += label_shapes(label, background=False)
+    return scene, shapes, plan
+
+
+def _labelled(
+    placement: Placement,
+    place: _Rectangle,
+    plan: FloorPlan,
+    swings: Sequence[Swing | None],
+    scale: float,
+) -> Scene:
+    """Return a scene with labels that no door crosses, if they fit: with areas, else without."""
+    names = room_names(placement.diagram)
+    areas = plan.room_areas() * METRES**2
+    texts = [(name, f"{area:.1f} m²") for name, area in zip(names, areas, strict=True)]
+    clear = _clear_of_doors(plan, swings)
+    crowded: list[int] = []
+    crossed: list[int] = []
+    for attempt in range(3):
+        regions = np.where(np.isin(plan.label, crossed), plan.label, clear)
+        scene = Scene(
+            placement=placement,
+            x=place.x + OUTER * scale,
+            y=place.y + OUTER * scale,
+            width=place.width - 2 * OUTER * scale,
+            height=place.height - 2 * OUTER * scale,
+            regions=regions,
+            scale=scale,
+        )
+        labels = scene.label_rooms(texts)
+        crowded = [room for room, label in enumerate(labels) if label.spot]
+        if not crowded:
+            break
+        if attempt == 0:
+            texts = [
+                text[:1] if room in crowded else text for room, text in enumerate(texts)
+            ]
+        else:
+            crossed += crowded
+    return scene
+
+
+def _clear_of_doors(plan: FloorPlan, swings: Sequence[Swing | None]) -> PixelLabels:
+    """Return rooms without the pixels that leaves of doors sweep, unless nothing is left of a room."""
     clear = plan.label.copy()
-    reach = 1.15 * DOOR_WIDTH
-    for door in plan.doors:
-        x0 = max(int(door.x - reach), 0)
-        y0 = max(int(door.y - reach), 0)
-        clear[y0 : int(door.y + reach), x0 : int(door.x + reach)] = -1
+    for swing in swings:
+        if swing is None:
+            continue
+        x0, y0, x1, y1 = (round(end) for end in swing.square)
+        clear[max(y0 - 1, 0) : y1 + 1, max(x0 - 1, 0) : x1 + 1] = -1
     return np.where(np.isin(plan.label, np.unique(clear)), clear, plan.label)
 
 
 def _wall_shapes(scene: Scene, plan: FloorPlan) -> list[str]:
-    """Return walls, which fill the gaps between rooms, then floors."""
+    """Return walls, which fill the gaps between rooms, then floors, then walls of touching rooms."""
+    types = scene.placement.diagram.types
     paths = [scene.outline(corners) for corners in plan.outlines]
-    shapes = [svg.path(path, _WALL, _WALL, 2 * _OUTER * scene.scale) for path in paths]
+    shapes = []
+    for kind, path in zip(types, paths, strict=True):
+        # A balcony has a railing; the walls next to it are those of rooms.
+        width = _RAILING if kind == BALCONY else OUTER
+        shapes.append(svg.path(path, _WALL, _WALL, 2 * width * scene.scale))
     for room, path in enumerate(paths):
         # A tint: each channel is mixed with white.
-        colour = COLOURS[scene.placement.diagram.types[room]]
+        colour = COLOURS[types[room]]
         floor = "#"
         for channel in bytes.fromhex(colour[1:]):
             floor += f"{round(255 - _TINT * (255 - channel)):02x}"
         shapes.append(
             svg.path(path, floor, floor, 2 * _REVEAL * scene.scale, scene.names[room])
         )
+    for start, end in thin_walls(plan.label):
+        ends = (*scene.at(*start), *scene.at(*end))
+        shapes.append(svg.line(*ends, _WALL, _THIN * scene.scale))
     return shapes
 
 
-def _outline_shapes(scene: Scene, width: float, height: float) -> list[str]:
-    """Return the required outline, if there is one, and a cover of the page outside, where walls end."""
+def _outline_shapes(scene: Scene, place: _Rectangle) -> list[str]:
+    """Return the required outline, if there is one, and a cover of what is outside, where walls end."""
     outline = scene.placement.outline
     if not outline:
         return []
-    # The outline is clockwise and the page is not, so that their windings cancel inside.
+    # The outline is clockwise and the rectangle is not, so that their windings cancel inside.
     path = scene.outline(outline)
-    page = f"M0,0V{height:.1f}H{width:.1f}V0Z"
+    left = place.x - 6
+    right = place.x + place.width + 6
+    around = f"M{left:.1f},{place.y - 6:.1f}V{place.y + place.height + 6:.1f}"
+    around += f"H{right:.1f}V{place.y - 6:.1f}Z"
     return [
-        svg.path(page + path, "#ffffff", "none", 0.0),
+        svg.path(around + path, "#ffffff", "none", 0.0),
         svg.path(path, "none", BROKEN, 1.0),
     ]
 
@@ -541,19 +630,6 @@ def _foot_shapes(
     return shapes
 
 
-def _outward(opening: Door | Window, label: PixelLabels) -> int:
-    """Return 1 if the outside of an outer wall is to the right or below, else -1."""
-    # Two pixels before the wall are in a room if the wall is to the right of it, or below.
-    row = int(opening.y)
-    column = int(opening.x)
-    if opening.upright:
-        column -= 2
-    else:
-        row -= 2
-    within = 0 <= row < len(label) and 0 <= column < len(label)
-    return 1 if within and label[row, column] >= 0 else -1
-
-
 def _gap(
     scene: Scene,
     opening: Door | Window,
@@ -576,8 +652,8 @@ def _window_shapes(
     label: PixelLabels,
 ) -> list[str]:
     """Return a gap in an outer wall with a line along its middle."""
-    depth = _OUTER - _REVEAL
-    shift = _outward(window, label) * (_REVEAL + depth / 2)
+    depth = OUTER - _REVEAL
+    shift = outward_side(window, label) * (_REVEAL + depth / 2)
     start, end = (scene.at(*point) for point in segment(window, window.length, shift))
     gap = _gap(
         scene=scene,
@@ -590,79 +666,34 @@ def _window_shapes(
     return [gap, svg.line(*start, *end, _WALL, 0.7)]
 
 
-Square = tuple[float, float, float, float]
-
-
-@dataclass(frozen=True)
-class _Swing:
-    """A leaf of a door: its hinge, its end if open and if closed, and the square it sweeps."""
-
-    hinge: tuple[float, float]
-    opened: tuple[float, float]
-    closed: tuple[float, float]
-    clockwise: bool
-    square: Square
-
-    def crosses(self, squares: Iterable[Square]) -> bool:
-        x0, y0, x1, y1 = self.square
-        return any(x0 < c and a < x1 and y0 < d and b < y1 for a, b, c, d in squares)
-
-
 def _door_shapes(
     scene: Scene,
     door: Door,
     label: PixelLabels,
-    swept: list[Square],
+    swing: Swing | None,
 ) -> list[str]:
-    """Return the gap of a door, its leaf, and its arc, if possible in a square not `swept` yet."""
+    """Return the gap of a door, its leaf, and its arc; a sliding door without a leaf is glazed."""
     shift = 0.0
     depth = max(door.depth - 2 * _REVEAL, 0.0) + 1.0
-    sides = [1, -1]
     if door.j is None:
-        outward = _outward(door, label)
-        shift = outward * _OUTER / 2
-        depth = _OUTER + 1.0
-        sides = [-outward]
-    elif scene.placement.diagram.types[door.j] == LIVING:
-        # Rather not into the living room.
-        sides = [-1, 1]
-
-    options = product(sides, (0, 1))
-    swings = [_swing(door, side, hinge, shift) for side, hinge in options]
-    # The first one that is free, or else the first of all.
-    swing = min(swings, key=lambda option: option.crosses(swept))
-    swept.append(swing.square)
-    hx, hy = scene.at(*swing.hinge)
-    ox, oy = scene.at(*swing.opened)
-    cx, cy = scene.at(*swing.closed)
-    radius = f"{DOOR_WIDTH * scene.scale:.1f}"
-    leaf = f"M{hx:.1f},{hy:.1f}L{ox:.1f},{oy:.1f}"
-    arc = f"A{radius},{radius} 0 0 {int(swing.clockwise)} {cx:.1f},{cy:.1f}"
+        shift = outward_side(door, label) * OUTER / 2
+        depth = OUTER + 1.0
     gap = _gap(
         scene=scene,
         opening=door,
         length=DOOR_WIDTH,
         depth=depth,
         shift=shift,
+        border=0.0 if swing else 0.7,
     )
+    if swing is None:
+        start, end = (scene.at(*point) for point in segment(door, DOOR_WIDTH))
+        return [gap, svg.line(*start, *end, _WALL, 0.7)]
+
+    hx, hy = scene.at(*swing.hinge)
+    ox, oy = scene.at(*swing.opened)
+    cx, cy = scene.at(*swing.closed)
+    radius = f"{DOOR_WIDTH * scene.scale:.1f}"
+    leaf = f"M{hx:.1f},{hy:.1f}L{ox:.1f},{oy:.1f}"
+    arc = f"A{radius},{radius} 0 0 {int(swing.clockwise)} {cx:.1f},{cy:.1f}"
     return [gap, svg.path(leaf + arc, "none", PALE, 0.8)]
-
-
-def _swing(
-    door: Door,
-    side: int,
-    hinge: int,
-    shift: float,
-) -> _Swing:
-    """Return the leaf of a door that opens to a side, with its hinge at one of its two ends."""
-    ends = segment(door, DOOR_WIDTH, shift)
-    opened = segment(door, DOOR_WIDTH, shift + side * DOOR_WIDTH)
-    x0, x1 = sorted((ends[0][0], opened[1][0]))
-    y0, y1 = sorted((ends[0][1], opened[1][1]))
-    return _Swing(
-        hinge=ends[hinge],
-        opened=opened[hinge],
-        closed=ends[1 - hinge],
-        clockwise=((side > 0) == door.upright) != bool(hinge),
-        square=(x0, y0, x1, y1),
-    )

@@ -35,6 +35,7 @@ from .diagram import (
     PALE,
     Label,
     Scene,
+    common_scale,
     draw_bubbles,
     draw_floorplan,
     draw_gallery,
@@ -111,7 +112,7 @@ def sample_pictures(
     boundaries: Boundaries | None = None,
     narrow: Narrow = None,
 ) -> Iterator[Picture]:
-    """Yield the first sample as diagram and floor plan, a grid, an HTML page, and texts.
+    """Yield the best sample as diagram and floor plan, a grid, an HTML page, and texts.
 
     The texts are all samples as JSON lines, and the errors of those that do not decode.
     """
@@ -132,18 +133,20 @@ def sample_pictures(
 
 def sample_drawings(samples: Sequence[DecodedSample], count: int) -> Iterator[Picture]:
     """Yield pictures of samples, the first ones of `count`; none if no sample decodes."""
+    # The best ones first, so that a short look shows what there is.
+    ranked = sorted(samples, key=lambda sample: -sample.level)
     drawn = [
-        (sample.placement, sample.verdict) for sample in samples if sample.placement
+        (sample.placement, sample.verdict) for sample in ranked if sample.placement
     ]
     if not drawn:
         return
     placements, verdicts = zip(*drawn, strict=True)
     title = "Samples" if count <= len(samples) else f"{len(samples)} of {count} samples"
-    html = draw_html_gallery(samples, title)
+    html = draw_html_gallery(ranked, title)
     pages = {
         "diagram": draw_gallery(placements[:1], verdicts[:1], size=420.0),
         "floorplan": draw_floorplan(*drawn[0]),
-        "gallery": draw_gallery(placements[:GRID_SAMPLES], verdicts),
+        "gallery": draw_gallery(placements[:GRID_SAMPLES], verdicts, plans=True),
     }
     images = svg.to_pngs(list(pages.values()))
     for (name, page), png in zip(pages.items(), images, strict=True):
@@ -368,7 +371,9 @@ def _to_gif(images: Sequence[bytes]) -> bytes:
 
 def draw_html_gallery(samples: Sequence[DecodedSample], title: str = "Samples") -> str:
     """Return a page with a summary, filters, a legend, and a card per sample."""
-    diagrams = [sample.placement.diagram for sample in samples if sample.placement]
+    placements = [sample.placement for sample in samples if sample.placement]
+    scale = common_scale(placements, _SIZE)
+    diagrams = [placement.diagram for placement in placements]
     levels = Counter(sample.level for sample in samples)
     rooms = Counter(len(diagram.types) for diagram in diagrams)
     names = {-1: "unreadable"} | {
@@ -403,7 +408,7 @@ def draw_html_gallery(samples: Sequence[DecodedSample], title: str = "Samples") 
         f'<!doctype html>\n<html lang="en"><head>{head}</head><body>',
         f"<h1>{escape(title)}</h1><p>{summary}</p>",
         f'{filters}<p class="legend">{legend}</p><main>',
-        *map(_card, samples),
+        *(_card(sample, scale) for sample in samples),
         "</main></body></html>\n",
     ]
     return "\n".join(lines)
@@ -424,7 +429,7 @@ def _filter(
     return f"<fieldset><legend>{title}</legend>{inputs}</fieldset>"
 
 
-def _card(sample: DecodedSample) -> str:
+def _card(sample: DecodedSample, scale: float) -> str:
     colour = _CHIPS[sample.level + 1]
     chip = f'<span class="chip" style="background:{colour}">{sample.verdict}</span>'
     classes = f"level-{sample.level}"
@@ -443,10 +448,11 @@ def _card(sample: DecodedSample) -> str:
                 y=6,
                 width=_SIZE - 12,
                 height=_SIZE - 12,
+                scale=scale,
             )
         )
         bubbles = _inline(svg.Page(_SIZE, _SIZE, tuple(shapes)))
-        plan = _inline(draw_floorplan(placement, size=_SIZE))
+        plan = _inline(draw_floorplan(placement, size=_SIZE, scale=scale))
         body = f'<div class="pictures">{bubbles}{plan}</div>'
         edges = zip(placement.sentences(), placement.holds, strict=True)
         errors += [f"violated: {sentence}" for sentence, holds in edges if not holds]
