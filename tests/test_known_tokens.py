@@ -1,6 +1,7 @@
 """Known tokens under uniform diffusion, and prompts with responses."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -184,18 +185,32 @@ def test_a_prompt_takes_an_exact_sampler_and_says_its_cost(
     assert "biased" in kept
     # Options that the exact sampler has stay; with a temperature it cannot be used.
     system = load_system(run)
-    exact, _ = system.for_known_tokens(keep_sampler=False)
+    like = system.like(1, 0)
+    exact, _ = system.for_known_tokens(like, keep_sampler=False)
     assert (exact.experiment.sampler.name, exact.experiment.sampler.steps) == (
         "particle-gibbs",
         3,
     )
     warm, _ = system.experiment.changed({"sampler": {"temperature": 0.5}}, None)
     system.experiment = warm
-    same, lines = system.for_known_tokens(keep_sampler=False)
+    same, lines = system.for_known_tokens(like, keep_sampler=False)
     assert same is system
     assert "biased" in lines[0]
     # Without a prompt nothing is said.
     assert "particle-gibbs" not in cli("sample", str(run), "-n", "1").out
+
+
+def test_a_block_model_warns_of_known_tokens_behind_a_gap(trained) -> None:
+    changes = ["model.block_size=4", 'sampler={use="blocks",size=4}']
+    system = System.build(load_experiment(trained[0], changes).experiment)
+    like = system.like(2, 0)
+    for place, count in ((0, 0), (3, 0), (4, 1)):
+        known = torch.zeros_like(like.known)
+        known[1, place] = True
+        start = replace(like, known=known)
+        same, lines = system.for_known_tokens(start, keep_sampler=False)
+        assert same is system
+        assert len(lines) == count, place
 
 
 PAIRS = [

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dither.engine.training.likelihood import paired_half_widths
+from dither.engine.training.likelihood import log_likelihood, paired_half_widths
 from dither.registry.contracts.records import Clean
 from dither.testing.exact_denoiser import random_joint
 
@@ -42,6 +42,27 @@ def test_a_draw_has_the_mean_of_the_bound(coverage, name) -> None:
     error = nats.mean(0) + joint[tuple(texts[:5].T)].log()
     assert (error.abs() < 4 * nats.std(0) / math.sqrt(800) + 0.005).all()
     assert nats.std(0).max() < 4
+
+
+def test_known_tokens_of_a_block_model(coverage, refusal) -> None:
+    """Before a gap, and behind it in the last block that has one, the bound is exact; further behind it is refused."""
+    torch.manual_seed(0)
+    joint = random_joint(coverage.IDS, coverage.LENGTH)
+    system = dict(coverage.systems(joint))["blocks, absorbing"].eval()
+    text = coverage.draw_texts(joint, 1)
+    for known in ([1, 1, 0, 1], [1, 0, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1]):
+        mask = torch.tensor([known]).bool()
+        # log p(text) - log p(known)
+        axes = tuple(place for place in range(4) if not known[place])
+        marginal = joint.sum(axes, keepdim=True) if axes else joint
+        given = marginal.expand_as(joint)[tuple(text[0])]
+        truth = (joint[tuple(text[0])] / given).log()
+        bound = log_likelihood(system, text, mask, samples=400, batch_size=400)
+        assert (bound.values - truth).abs() < 2 * bound.half_widths + 0.005, known
+    for known in ([0, 0, 0, 1], [0, 1, 1, 1], [1, 0, 1, 1]):
+        mask = torch.tensor([known]).bool()
+        found = refusal(log_likelihood, system, text, mask)
+        assert found.codes == ["known-behind-gap"]
 
 
 def test_pairs_give_the_interval_of_stratified_draws() -> None:

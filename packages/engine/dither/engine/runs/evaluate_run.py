@@ -149,7 +149,8 @@ def sample_run(
         like = templates(system.task, request.count, request.seed)
     if templates is not None or loaded.experiment.task.starts_known():
         kept = any(change.startswith("sampler") for change in options.changes)
-        system, lines = system.for_known_tokens(keep_sampler=kept)
+        start = like if like is not None else system.like(1, request.seed)
+        system, lines = system.for_known_tokens(start, keep_sampler=kept)
         for line in lines:
             say(screen, line, "yellow")
 

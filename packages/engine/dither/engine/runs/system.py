@@ -114,12 +114,20 @@ class System(Diffusion):
         system.experiment = experiment
         return system
 
-    def for_known_tokens(self, *, keep_sampler: bool) -> tuple[System, list[str]]:
-        """Return this system with a sampler that is right given known tokens, and what to tell the user.
+    def for_known_tokens(
+        self, like: Clean, *, keep_sampler: bool
+    ) -> tuple[System, list[str]]:
+        """Return this system with a sampler that is right given the known tokens of `like`, and warnings.
 
         It is this system itself if its samples are right, if `keep_sampler`, or if no sampler fits.
         """
         experiment = self._experiment()
+        if self.blocks is not None and bool(self.blocks.known_behind_gap(like).any()):
+            line = (
+                "known tokens behind a gap are ignored by earlier blocks: samples are biased; "
+                "use a model without model.block_size"
+            )
+            return self, [line]
         misfits = list(experiment.warn_known())
         if not misfits:
             return self, []

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from dither.registry.contracts.protocols import Loss, Process
@@ -93,6 +93,17 @@ class BlockDiffusion:
         """Join the values of blocks into those of samples."""
         parts = {name: self.whole(part) for name, part in rows.parts.items()}
         return Measured(self.whole(rows.values), self.whole(rows.weights), parts=parts)
+
+    def known_behind_gap(self, clean: Clean) -> Bool[Tensor, " B"]:
+        """Return the samples with a known position in a block after one that has a free position.
+
+        Blocks do not see later ones, so that neither samples nor bounds depend on it.
+        """
+        shape = (len(clean.valid), self.count, self.size)
+        known = self.rows(clean.known & clean.valid).view(shape).any(2)
+        free = self.rows(~clean.fixed).view(shape).any(2).int()
+        free_before = free.cumsum(1) - free > 0
+        return (known & free_before).any(1)
 
     def clean(self, clean: Clean) -> Clean:
         """Split clean samples into blocks, without conditions, which a process does not use."""

@@ -61,7 +61,8 @@ def log_likelihood(
         cond: Conditions of the rows, by name.
 
     Raises:
-        Refused: The loss is not part of a bound, or the ids are not those of a sample.
+        Refused: The loss is not part of a bound, the ids are not those of a sample, or a block
+            model has known ids behind a gap, which its blocks do not see.
     """
     if not isinstance(x0, Clean):
         x0 = _clean_of(system, torch.as_tensor(x0), known)
@@ -143,6 +144,13 @@ def log_likelihood_of(
         message = "the loss of this experiment is not part of a bound on the likelihood"
         hint = 'use loss "masked-ce" or "score-entropy"'
         raise Refused(Problem(message, ("loss",), help=hint, code="misfit"))
+    blocks = system.blocks
+    if blocks is not None and bool(blocks.known_behind_gap(clean).any()):
+        message = "blocks do not see known tokens of later blocks: their bound is not that given these"
+        hint = (
+            "give known tokens before the gap only, or train without model.block_size"
+        )
+        raise Refused(Problem(message, ("known",), help=hint, code="known-behind-gap"))
     if samples < 1:
         raise Refused(f"expected at least 1 sample of noise, got {samples}")
     # Pairs in the same stratum; a single draw says nothing about the spread.

@@ -63,7 +63,7 @@ def draw_bound(
     """
     t_min = timesteps.t_min
     free = ~clean.fixed
-    nats = torch.zeros(free.shape, dtype=torch.float64, device=free.device)
+    nats = wide(torch.zeros(free.shape, device=free.device))
     density = torch.ones_like(t)
     # To find a wrong token among clean ones costs log 1 / m: more draws at small m.
     if not process.absorbing:
