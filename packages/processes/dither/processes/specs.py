@@ -14,8 +14,10 @@ from .samplers.constraint_smc import Guided
 from .samplers.ddim import DDIM
 from .samplers.discrete_flow import DiscreteFlow
 from .samplers.dpm_solver import DPMSolver
+from .samplers.dpm_solver_sde import DPMSolverSDE
 from .samplers.euler import Euler
 from .samplers.first_hitting import FirstHitting
+from .samplers.heun import Heun
 from .samplers.ode import ODE
 from .samplers.ordered import Ordered
 from .samplers.ordered_regions import OrderedRegions
@@ -46,6 +48,7 @@ def register_components() -> list[type[Spec]]:
         CosineSquared,
         DDIM,
         DPMSolver,
+        DPMSolverSDE,
         DiscreteFlow,
         Euler,
         FirstHitting,
@@ -53,6 +56,7 @@ def register_components() -> list[type[Spec]]:
         Gaussian,
         Geometric,
         Guided,
+        Heun,
         Hybrid,
         Kappa,
         LearnedVariance,
