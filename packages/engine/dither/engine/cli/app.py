@@ -90,6 +90,7 @@ PANELS = {
         ),
         "sweep": ("sweeps", "sweep my.toml --sweep 'train.optimizer.lr=[1e-3, 3e-3]'"),
         "compare": ("compare", "compare my.toml --over process=absorbing,uniform"),
+        "launch": ("launch", "launch my.toml --slurm --nodes 4 --gpus 8"),
         "validate": ("experiments", "validate my.toml --deep"),
         "resolve": ("experiments", "resolve my.toml train.optimizer --origins"),
         "bench": ("experiments", "bench bubble_diagram/quick --steps 50"),

@@ -48,7 +48,11 @@ def run(
     runs: Runs = Path("runs"),
     resume: Annotated[
         Path | None,
-        typer.Option("--resume", metavar="RUN", help="Resume this run directory."),
+        typer.Option(
+            "--resume",
+            metavar="RUN",
+            help="Resume this run directory; that of a mirror is copied to --runs.",
+        ),
     ] = None,
     accept_changes: Annotated[
         bool,
@@ -59,8 +63,18 @@ def run(
     ] = False,
 ) -> int:
     """Train, evaluate, sample and plot an experiment; without one, list those of dither."""
+    from dither.registry.config.errors import Refused
+    from dither.registry.files.lookup import exists
+
+    from ..files.mirror import address_of, fetch_run
     from ..runs.run_directory import link_latest
 
+    if resume is not None and (address := address_of(resume)):
+        # Never over a run that may be further than its mirror.
+        if exists(local := runs / resume.name):
+            hint = quoted("run", "--resume", local)
+            raise _usage(f"{local} exists already", hint)
+        resume = fetch_run(address, runs)
     # After --resume RUN the first argument is an override as well.
     if resume is not None and experiment is not None and "=" in str(experiment):
         words = [str(experiment), *(words or ())]
@@ -86,9 +100,26 @@ def run(
     argv = ["dither", *sys.argv[1:]]
     if "run" not in argv:
         argv.insert(1, "run")
-    return start(
-        loaded, runs, argv, resume, accept_changes=accept_changes, created=link_latest
-    )
+    try:
+        code = start(
+            loaded,
+            runs,
+            argv,
+            resume,
+            accept_changes=accept_changes,
+            created=link_latest,
+        )
+    except Refused as refused:
+        _leave_exit_code(refused.exit_code)
+        raise
+    _leave_exit_code(code)
+    return code
+
+
+def _leave_exit_code(code: int) -> None:
+    """Write the exit code for a job file: torchrun exits with 1 whatever its ranks do."""
+    if "DITHER_EXIT_CODE" in os.environ and os.environ.get("LOCAL_RANK") == "0":
+        Path(os.environ["DITHER_EXIT_CODE"]).write_text(f"{code}\n")
 
 
 def _list_shipped() -> int:

@@ -179,10 +179,12 @@ def report(
     ] = None,
 ) -> None:
     """Write a self-contained HTML page about a run or sweep, or comparing several runs."""
+    from ..files.mirror import local_run
     from ..reports.comparison_page import write_page_of
     from ..reports.pages import write_report
     from ..sweeps.compare import is_comparison, open_comparison, read_comparison
 
+    runs = [local_run(path) for path in runs]
     if len(runs) == 1 and is_comparison(runs[0]):
         comparison = read_comparison(open_comparison(runs[0]))
         echo(write_page_of(comparison, out or runs[0] / "report.html"))
@@ -323,6 +325,7 @@ def export(
     dither.load("ORG/NAME") a pushed one. Data files are listed, not copied. Overrides are of
     sampler.* and sample.*. HF_TOKEN is the access token of the hub.
     """
+    from ..files.mirror import local_run
     from ..runs.exports import export_run, load, read_export_manifest
     from ..runs.hub import PROGRAM, export_program, export_to_hub_folder
     from ..runs.hub import push as push_folder
@@ -331,6 +334,7 @@ def export(
         raise typer.BadParameter(
             "give --out FOLDER; or --push, for a folder of an export"
         )
+    source = local_run(source)
     folder = out or source
     if out is not None:
         from ..runs.evaluate_run import parse_checkpoint

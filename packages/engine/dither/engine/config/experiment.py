@@ -40,6 +40,7 @@ from .compare_options import Compare
 from .component_errors import attribute_errors
 from .options import (
     Evaluate,
+    RunOptions,
     Sample,
     Sweep,
     Tracking,
@@ -82,6 +83,7 @@ class Experiment(Options):
     evaluate: Evaluate = DEFAULTS
     sample: Sample = DEFAULTS
     tracking: Tracking = DEFAULTS
+    run: RunOptions = DEFAULTS
     sweep: Sweep | None = None
     """Values that `dither sweep` tries, one run for each combination."""
     compare: Compare | None = None
@@ -127,6 +129,7 @@ class Experiment(Options):
         """
         yield from below("train", self.train.check(self.model))
         yield from below("tracking", self.tracking.check())
+        yield from below("run", self.run.check())
         if self.train.buckets and self.task.bucketed is False:
             message = f'task "{self.task.name}" defines no buckets of equal padding'
             yield Misfit(

@@ -1,4 +1,4 @@
-"""The [train], [evaluate], [sample] and [sweep] tables of an experiment file. No torch."""
+"""The [train], [run], [evaluate], [sample] and [sweep] tables of an experiment file. No torch."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ from dither.registry.kinds import (
 from dither.registry.spec.base import Options, PathStr, Slot, Spec, named
 from dither.registry.spec.misfit import Misfit, below
 
+from ..files.mirror import address_problem
+
 __all__ = [
     "Evaluate",
     "Guidance",
     "LoRA",
     "Range",
+    "RunOptions",
     "Sample",
     "Search",
     "Sweep",
@@ -308,6 +311,27 @@ class Tracking(Options):
         for number, tracker in enumerate(self.use):
             yield from below("use", below(number, tracker.check()))
         yield from below("use", duplicates(self.use))
+
+
+class RunOptions(Options):
+    """The run directory."""
+
+    mirror: str | None = Field(
+        None,
+        pattern=r"^[a-z][a-z0-9+.-]+://",
+        json_schema_extra={PATTERN_MESSAGE: "an address such as s3://bucket/runs"},
+    )
+    """Copy the run directory below this address of fsspec after each checkpoint and at the end; a
+    failure is a warning. `dither sample`, `evaluate` and `run --resume` read the copy."""
+
+    def check(self) -> Iterator[Misfit]:
+        """Yield why nothing can be mirrored to the address."""
+        if self.mirror is None:
+            return
+        if problem := address_problem(self.mirror):
+            yield Misfit(
+                problem.message, ("mirror",), help=problem.help, code=problem.code
+            )
 
 
 class Evaluate(Options):

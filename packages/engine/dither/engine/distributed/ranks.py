@@ -28,6 +28,7 @@ from torch import Tensor
 from dither.registry.config.errors import Refused
 
 __all__ = [
+    "JOB",
     "SINGLE_RANK",
     "Ranks",
     "ShardedTensor",
@@ -37,6 +38,8 @@ __all__ = [
     "local_shard",
 ]
 
+JOB = "DITHER_JOB"
+"""Variable with the name of a job, which a cluster may start again: it resumes its run."""
 SILENCE = 60.0
 """Seconds without a heartbeat of a rank after which the others report it."""
 BEAT = 1.0
@@ -272,6 +275,7 @@ def join_ranks(
         )
         + f"-{os.getppid()}"
     )
+    launch = os.environ.get(JOB, launch)
     ranks = Ranks(
         rank,
         size,

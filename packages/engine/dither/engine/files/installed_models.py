@@ -15,6 +15,8 @@ from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.files.lookup import exists
 from dither.registry.plugins.discovery import entry_points_of
 
+from .mirror import local_run
+
 __all__ = ["installed_models", "model_folder"]
 
 GROUP = "dither.models"
@@ -31,11 +33,11 @@ def installed_models() -> dict[str, Path]:
 
 
 def model_folder(path: str | Path) -> Path:
-    """Return the folder of an installed model of this name, or else the path.
+    """Return the folder of an installed model of this name, or of a mirrored run, or else the path.
 
     Refused if only the package is installed, and no file or folder has this name.
     """
-    path = Path(path)
+    path = local_run(Path(path))
     if exists(path) or len(path.parts) != 2:
         return path
     models = installed_models()

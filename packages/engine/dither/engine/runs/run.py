@@ -8,6 +8,7 @@ directory gone, 75 stopped by a signal with a checkpoint saved.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -43,8 +44,9 @@ from ..config.experiment import Experiment
 from ..config.load_experiment import Loaded
 from ..config.plugins import governing_policy_file
 from ..config.provenance import changes, provenance, recorded
-from ..distributed.ranks import Ranks, is_lost_rank, join_ranks
+from ..distributed.ranks import JOB, Ranks, is_lost_rank, join_ranks
 from ..files.metrics_file import missing_lines
+from ..files.mirror import Mirror
 from ..files.per_sample import write_per_sample
 from ..files.resource_errors import shortage
 from ..files.run_folders import Vanished
@@ -107,8 +109,9 @@ def run(
             closing_directory(Run(loaded, argv, console, stop, ranks, created)) as this,
         ):
             this.warn(report)
-            # torchrun starts all ranks of a run again if one of them fails.
-            if ranks.restarts and resume is None:
+            # torchrun starts all ranks of a run again if one of them fails, and a cluster a job.
+            again = ranks.restarts or JOB in os.environ
+            if again and ranks.launch and resume is None:
                 resume = _find_launched_run(runs, ranks)
             if resume is None:
                 this.begin(runs)
@@ -187,6 +190,7 @@ class Run:
         self.plugins = loaded.plugins
         self.directory = RunDirectory(Path())
 
+        self.mirror: Mirror | None = None
         self._metrics: dict[str, dict[str, float]] = {}
         self.seconds = 0.0
         self.first = 0
@@ -377,11 +381,19 @@ class Run:
         self.saver = Saver(
             checkpoints,
             background=train.async_save,
-            written=lambda step, path: self.call(
-                "after_checkpoint", step=step, path=path
-            ),
+            written=self._written,
         )
         self.saver.newest = newest
+        address = self.experiment.run.mirror
+        if address is not None and is_main:
+            warn = partial(say, self.console, style="yellow")
+            self.mirror = Mirror(self.directory.path, address, warn)
+
+    def _written(self, step: int, path: Path) -> None:
+        """Call the hook of a checkpoint on disk, and copy it to the mirror."""
+        self.call("after_checkpoint", step=step, path=path)
+        if self.mirror is not None:
+            self.mirror.update()
 
     def _trackers(self) -> dict[str, Tracker]:
         trackers = {}
@@ -752,10 +764,12 @@ class Run:
 
 @contextmanager
 def closing_directory(this: Run) -> Iterator[Run]:
-    """Release the lock of the directory of a run at the end, if it has one by then."""
+    """Complete the mirror and release the lock of the run directory at the end, if there is one."""
     try:
         yield this
     finally:
+        if this.mirror is not None:
+            this.mirror.close()
         this.directory.release()
 
 

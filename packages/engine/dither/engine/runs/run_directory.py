@@ -77,6 +77,7 @@ CHANGEABLE = (
     "train.timeout",
     "train.compile",
     "tracking.",
+    "run.",
     "train.non_finite",
     "train.skip_limit",
 )

@@ -1,0 +1,5 @@
+"""`python -m dither.engine.cli`, for torchrun."""
+
+from . import main
+
+raise SystemExit(main())

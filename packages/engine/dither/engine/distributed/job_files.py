@@ -1,0 +1,197 @@
+"""Job files of SLURM, Kubernetes and SkyPilot that train an experiment with torchrun on several hosts. No torch.
+
+A job that is stopped exits with 75 and starts again; DITHER_JOB names it, so that it finds its run.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import join
+from string import Template
+
+__all__ = ["FORMATS", "Format", "JobOptions", "write_job"]
+
+PORT = 29500
+"""Port of the rendezvous, the default of torchrun."""
+
+TORCHRUN = """torchrun --nnodes $nodes --nproc-per-node $gpus --max-restarts 3 \\
+    --rdzv-backend c10d --rdzv-id "$$DITHER_JOB" --rdzv-endpoint "$$head:$port" \\
+    -m dither.engine.cli $command"""
+
+SLURM = (
+    """#!/bin/bash
+#SBATCH --job-name=$name
+#SBATCH --nodes=$nodes
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=$gpus
+#SBATCH --time=$hours:00:00
+#SBATCH --output=$name-%j.out
+#SBATCH --open-mode=append
+#SBATCH --requeue
+# Two minutes before the time limit the run writes a checkpoint and exits with 75.
+#SBATCH --signal=TERM@120
+
+export DITHER_JOB="slurm-$$SLURM_JOB_ID"
+export DITHER_EXIT_CODE="$$PWD/.$name-$$SLURM_JOB_ID.code"
+rm -f "$$DITHER_EXIT_CODE"
+head=$$(scontrol show hostnames "$$SLURM_JOB_NODELIST" | head -n 1)
+
+srun """
+    + TORCHRUN
+    + """
+code=$$?
+
+# torchrun exits with 1 whatever its ranks do.
+if [ -s "$$DITHER_EXIT_CODE" ]; then code=$$(cat "$$DITHER_EXIT_CODE"); fi
+rm -f "$$DITHER_EXIT_CODE"
+if [ "$$code" = 75 ]; then scontrol requeue "$$SLURM_JOB_ID"; fi
+exit "$$code"
+"""
+)
+
+SCRIPT = (
+    """export DITHER_EXIT_CODE=/tmp/dither-exit-code
+rm -f "$$DITHER_EXIT_CODE"
+"""
+    + TORCHRUN
+    + """
+code=$$?
+# torchrun exits with 1 whatever its ranks do.
+if [ -s "$$DITHER_EXIT_CODE" ]; then code=$$(cat "$$DITHER_EXIT_CODE"); fi
+exit "$$code"
+"""
+)
+
+KUBERNETES = """# kubectl apply -f this file; the run directories are on the volume claim $claim.
+apiVersion: v1
+kind: Service
+metadata:
+  name: $name
+spec:
+  clusterIP: None
+  selector: {job-name: $name}
+---
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: $name
+spec:
+  completionMode: Indexed
+  completions: $nodes
+  parallelism: $nodes
+  backoffLimit: 6
+  activeDeadlineSeconds: $seconds
+  podFailurePolicy:
+    rules:
+      # Stopped with a checkpoint, or evicted: start again, as often as it takes.
+      - action: Ignore
+        onExitCodes: {containerName: train, operator: In, values: [75]}
+      - action: Ignore
+        onPodConditions: [{type: DisruptionTarget}]
+      # Invalid input, a damaged run, NaN: another attempt would end the same.
+      - action: FailJob
+        onExitCodes: {containerName: train, operator: In, values: [2, 3, 4]}
+  template:
+    spec:
+      restartPolicy: Never
+      subdomain: $name
+      # Time for a checkpoint after SIGTERM.
+      terminationGracePeriodSeconds: 300
+      containers:
+        - name: train
+          image: $image
+          env:
+            - {name: DITHER_JOB, value: $name}
+            - {name: head, value: $name-0.$name}
+          command: [bash, -c]
+          args:
+            - |
+$script
+          resources:
+            limits: {nvidia.com/gpu: $gpus}
+          volumeMounts:
+            - {name: runs, mountPath: $mount}
+            # Shared memory of NCCL and of data loading.
+            - {name: memory, mountPath: /dev/shm}
+      volumes:
+        - name: runs
+          persistentVolumeClaim: {claimName: $claim}
+        - name: memory
+          emptyDir: {medium: Memory}
+"""
+
+SKYPILOT = """# sky jobs launch this file; use a mounted bucket or run.mirror for the run directories.
+name: $name
+num_nodes: $nodes
+workdir: .
+resources:
+  accelerators: $accelerator:$gpus
+  job_recovery:
+    strategy: FAILOVER
+    recover_on_exit_codes: [75]
+setup: |
+  pip install dither
+run: |
+  export DITHER_JOB="$$SKYPILOT_TASK_ID"
+  head=$$(echo "$$SKYPILOT_NODE_IPS" | head -n 1)
+$script
+"""
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """Size and place of a job; `command` is that of dither, without its name."""
+
+    name: str
+    command: Sequence[str]
+    nodes: int = 1
+    gpus: int = 1
+    hours: int = 24
+    runs: Path = Path("runs")
+    image: str = "dither"
+    claim: str = "dither-runs"
+    accelerator: str = "H100"
+
+
+@dataclass(frozen=True)
+class Format:
+    """A template, the indentation of its script, the suffix of the file, and the command that submits it."""
+
+    template: str
+    indent: int
+    suffix: str
+    submit: tuple[str, ...]
+
+
+FORMATS = {
+    "slurm": Format(SLURM, 0, ".sbatch", ("sbatch",)),
+    "kubernetes": Format(KUBERNETES, 14, ".yaml", ("kubectl", "apply", "-f")),
+    "skypilot": Format(SKYPILOT, 2, ".sky.yaml", ("sky", "jobs", "launch", "-y")),
+}
+
+
+def write_job(form: str, options: JobOptions) -> str:
+    """Return the text of a job file."""
+    chosen = FORMATS[form]
+    values = {
+        # A label of DNS, as Kubernetes requires.
+        "name": re.sub(r"[^a-z0-9]+", "-", options.name.lower()).strip("-")[:50],
+        "nodes": str(options.nodes),
+        "gpus": str(options.gpus),
+        "hours": str(options.hours),
+        "seconds": str(options.hours * 3600),
+        "port": str(PORT),
+        "command": join(options.command),
+        "mount": json.dumps(str(options.runs)),
+        "image": json.dumps(options.image),
+        "claim": json.dumps(options.claim),
+        "accelerator": options.accelerator,
+    }
+    script = Template(SCRIPT).substitute(values)
+    margin = " " * chosen.indent
+    lines = [f"{margin}{line}".rstrip() for line in script.splitlines()]
+    return Template(chosen.template).substitute(values, script="\n".join(lines))
