@@ -191,7 +191,9 @@ def test_the_snippet_of_every_component_is_valid(ours, tmp_path):
     catalog = load_plugins().catalog
     base = GOOD.replace('"graph"', '"tokens"')
     (tmp_path / "base.toml").write_text(base)
-    parts = [part for part in catalog.parts() if part.plugin in OURS.split(",")]
+    ours_only = [part for part in catalog.parts() if part.plugin in OURS.split(",")]
+    # No experiment names an executor.
+    parts = [part for part in ours_only if part.kind != "executor"]
     assert len(parts) > 40
     for part in parts:
         snippet = describe(part, catalog)["snippet"]

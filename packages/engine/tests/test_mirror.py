@@ -169,9 +169,9 @@ def test_a_run_is_read_from_a_web_server(mirrored, tmp_path):
     handler = functools.partial(
         http.server.SimpleHTTPRequestHandler, directory=path.parent
     )
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with http.server.ThreadingHTTPServer(("localhost", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_port}/{path.name}"
+        address = f"http://localhost:{server.server_port}/{path.name}"
         copy = fetch_run(address, tmp_path / "copy")
         server.shutdown()
     assert content(copy) == content(path)
