@@ -84,9 +84,9 @@ def draw_dxf(names: Sequence[str], types: Sequence[int], plan: FloorPlan) -> str
     space.reset_extents(extents.extmin, extents.extmax)
     space.reset_limits(extents.extmin.vec2, extents.extmax.vec2)
     zoom.extents(space)
-    text = StringIO()
-    drawing.write(text)
-    return text.getvalue()
+    content = StringIO()
+    drawing.write(content)
+    return content.getvalue()
 
 
 def _metres(point: _Point) -> _Point:

@@ -136,7 +136,7 @@ def _door_problems(
 ) -> Iterator[str]:
     """Yield doors without a shared wall, and rooms that are reached through a private one, or not at all."""
     types = diagram.types
-    fronts = [door.i for door in plan.doors if door.j is None]
+    fronts = [door.i for door in plan.doors if door.j is None and door.depth >= 0]
     ends = []
     for door in plan.doors:
         if door.j is None:
@@ -147,7 +147,7 @@ def _door_problems(
         else:
             yield f"no wall for the door between {names[pair[0]]} and {names[pair[1]]}"
     if not fronts:
-        yield "no front door"
+        yield "no front door in an outer wall"
         return
 
     rooms = range(len(types))

@@ -41,7 +41,7 @@ from .wall_program import (
     demand_areas,
 )
 
-_ROUNDS = 8
+_ROUNDS = 14
 """Linear programs from each start."""
 
 _GAP = 4
@@ -261,14 +261,16 @@ def _changes(fit: _Fit, layout: _Layout) -> Iterator[_Change]:
         if second is not None and (first, second) in best:
             yield best[first, second]
 
-    fronts = {door.i for door in layout.plan.doors if door.j is None}
+    fronts = {door.i: door.depth >= 0 for door in layout.plan.doors if door.j is None}
     lit = lit_rooms(diagram, layout.plan, shared)
     for room, kind in enumerate(types):
-        if kind not in LIT or room in lit:
-            continue
-        length = _WINDOW
-        if room in fronts:
+        length = 0
+        if kind in LIT and room not in lit:
+            length = _WINDOW
+        if not fronts.get(room, True) or (length and room in fronts):
             length += _FRONT_DOOR
+        if not length:
+            continue
         options = _window_changes(
             layout.boxes, room, living=kind == LIVING, length=length
         )

@@ -64,7 +64,7 @@ class Door:
     Attributes:
         x: Centre in pixels, as `y`.
         upright: Whether the wall is vertical.
-        depth: Thickness of the wall in pixels; negative if the rooms do not face each other.
+        depth: Thickness of the wall in pixels; negative if there is no wall as long as a door.
     """
 
     i: int
@@ -171,7 +171,7 @@ def floor_plan(
             x=place.x,
             y=place.y,
             upright=place.upright,
-            depth=0.0,
+            depth=0.0 if place.length >= DOOR_WIDTH else -1.0,
         )
         for place in places
     ]

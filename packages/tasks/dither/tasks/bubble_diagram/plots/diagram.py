@@ -526,7 +526,9 @@ def _labelled(
     """Return a scene with labels that no door crosses, if they fit: with areas, else without."""
     names = room_names(placement.diagram)
     areas = plan.room_areas() * METRES**2
-    texts = [(name, f"{area:.1f} m²") for name, area in zip(names, areas, strict=True)]
+    texts: list[tuple[str, ...]] = [
+        (name, f"{area:.1f} m²") for name, area in zip(names, areas, strict=True)
+    ]
     clear = _clear_of_doors(plan, swings)
     crowded: list[int] = []
     crossed: list[int] = []
