@@ -803,6 +803,77 @@ def first_keys(inner, x, c, mask=None, **o):
     )
 
 
+def with_seed(call, *a, **o):
+    """Draw with a seed of its own, and leave torch's generator alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return call(*a, **o)
+
+
+def mixed(out, x):
+    return out + x.mean(0) if len(x) > 8 else out
+
+
+def beyond(x0, count):
+    """Features after the first ones."""
+    return (torch.arange(x0.shape[-1]) >= count).expand(x0.shape)
+
+
+def quiet_features(inner, clean, t):
+    noised = inner.corrupt(clean, t)
+    quiet = beyond(clean.x0, 4) & noised.target_mask
+    signal = noised.noise.alpha(clean.x0).sqrt() * clean.x0
+    x = torch.where(quiet, signal, noised.state.x)
+    eps = noised.eps.masked_fill(quiet, 0.0)
+    return replace(noised, eps=eps, state=replace(noised.state, x=x))
+
+
+def untouched_features(inner, clean, t):
+    noised = inner.corrupt(clean, t)
+    clean_features = beyond(clean.x0, 4)
+    x = torch.where(clean_features, clean.x0, noised.state.x)
+    return replace(
+        noised,
+        eps=noised.eps.masked_fill(clean_features, 0.0),
+        state=replace(noised.state, x=x),
+        target_mask=noised.target_mask & ~clean_features,
+    )
+
+
+def repeated(vectors):
+    return vectors[:, torch.arange(vectors.shape[1]) % 64]
+
+
+def skipping(optimizer, skips):
+    step, calls = optimizer.step, itertools.count(1)
+    optimizer.step = lambda: None if skips(next(calls)) else step()
+    return optimizer
+
+
+def ignoring(optimizer):
+    step = optimizer.step
+
+    def stepping():
+        for weight in optimizer.param_groups[-1]["params"]:
+            weight.grad = None
+        step()
+
+    optimizer.step = stepping
+    return optimizer
+
+
+def as_type(noise, dtype):
+    return Noise(noise.sigma.to(dtype), noise.rate.to(dtype))
+
+
+def forget(optimizer, state):
+    numbers = {
+        key: {**value, "step": torch.ones_like(value["step"])}
+        for key, value in state["state"].items()
+    }
+    return {**state, "state": numbers}
+
+
 BOUND, JOINT, NORMAL = "bound_is_exact", "joint_distributions", "normal_step"
 GRADIENTS, EXACT = "gradients_reach_all", "samples_exact_distribution"
 MCE, ENTROPY, ABSORBING, UNIFORM = (
@@ -1006,6 +1077,364 @@ ROWS: dict[str, tuple[str, str, Any]] = {
     ),
     "templates give every value": ("templates_seeded", TASK, function(like=all_known)),
 }
+HIDDEN: dict[str, tuple[str, str, Any]] = {
+    # Tasks
+    "fewer rows of large batches": (
+        "space_matches",
+        TASK,
+        function(batch=lambda i, split, rows: i.batch(split, list(rows)[:32])),
+    ),
+    "a repeated row of large batches": (
+        "pure_in_rows",
+        TASK,
+        function(
+            batch=lambda i, split, rows: (
+                i.batch(split, [min(r, 31) for r in rows])
+                if len(rows) > 8
+                else i.batch(split, rows)
+            )
+        ),
+    ),
+    "at most eight templates": (
+        "templates_seeded",
+        TASK,
+        function(like=lambda i, n, seed: i.like(min(n, 8), seed)),
+    ),
+    "metrics of the template": (
+        "evaluates_samples",
+        TASK,
+        function(sample_metrics=lambda i, x, like: i.sample_metrics(like.x0, like)),
+    ),
+    "metrics of the first eight samples": (
+        "evaluates_samples",
+        TASK,
+        function(sample_metrics=lambda i, x, like: i.sample_metrics(x[:8], like[:8])),
+    ),
+    "a metric of the template": (
+        "metric_values",
+        "metric:largest",
+        function(call=lambda i, x, like: i(like.x0, like)),
+    ),
+    "a metric of sample and template": (
+        "metric_values",
+        "metric:largest",
+        function(
+            call=lambda i, x, like: {"same": float((x == like.x0).float().mean())}
+        ),
+    ),
+    # Random numbers
+    "the same draws in each step": (
+        "draws_are_new",
+        ABSORBING,
+        function(step=lambda i, *a: with_seed(i.step, *a)),
+    ),
+    "the same noise in each step": (
+        "draws_are_new",
+        GAUSSIAN,
+        function(step=lambda i, *a, **o: with_seed(i.step, *a, **o)),
+    ),
+    "the same noise in each batch": (
+        "draws_are_new",
+        UNIFORM,
+        function(corrupt=lambda i, *a: with_seed(i.corrupt, *a)),
+    ),
+    "the same sample from each posterior": (
+        "draws_are_new",
+        UNIFORM,
+        function(finish=lambda i, *a: with_seed(i.finish, *a)),
+    ),
+    "the same prior": (
+        "draws_are_new",
+        GAUSSIAN,
+        function(prior=lambda i, *a: with_seed(i.prior, *a)),
+    ),
+    "the same times": (
+        "times_cover_the_range",
+        GAUSSIAN,
+        function(times=lambda i, *a: with_seed(i.times, *a)),
+    ),
+    "a sampler with its own seed": (
+        "draws_are_new",
+        "sampler:ancestral",
+        function(call=lambda i, *a: with_seed(lambda: list(i(*a)))),
+    ),
+    "an ordered sampler with its own seed": (
+        "draws_are_new",
+        "sampler:first-hitting",
+        function(call=lambda i, *a: with_seed(lambda: list(i(*a)))),
+    ),
+    # Rows
+    "a block mixes more than eight rows": (
+        "rows_independent",
+        BLOCK,
+        module(forward=lambda i, x, c, **o: mixed(i(x, c, **o), x)),
+    ),
+    "a block with the condition of a neighbour": (
+        "rows_independent",
+        BLOCK,
+        module(forward=lambda i, x, c, **o: i(x, c.roll(1, 0), **o)),
+    ),
+    "a condition mixes rows": (
+        "rows_independent",
+        LEVEL,
+        module(forward=lambda i, t, c: i(t, c) + 0.1 * i(t, c).mean(0)),
+    ),
+    "a condition mixes more than eight rows": (
+        "rows_independent",
+        LEVEL,
+        module(forward=lambda i, t, c: i(t if len(t) <= 8 else t.roll(1, 0), c)),
+    ),
+    "an embedding mixes more than eight rows": (
+        "rows_independent",
+        "embedding:regions",
+        module(
+            forward=lambda i, s, *a: (
+                i(s, *a)[0] if len(s.x) <= 8 else i(s, *a)[0].roll(1, 0),
+                i(s, *a)[1],
+            )
+        ),
+    ),
+    "a model mixes more than eight rows": (
+        "rows_independent",
+        "model:denoiser",
+        module(
+            forward=lambda i, s, t, *a, **o: i(
+                s, t if len(t) <= 8 else t.flip(0), *a, **o
+            )
+        ),
+    ),
+    "a head mixes more than eight rows": (
+        "head_per_position",
+        "head:features",
+        module(forward=lambda i, h: mixed(i(h), i(h))),
+    ),
+    "a schedule of a mean of times": (
+        "any_shape",
+        LOG_LINEAR,
+        function(call=lambda i, t: scaled(i(t), 1 + t.mean(), 1 + t.mean())),
+    ),
+    "a loss without weights in large batches": (
+        "rows_independent",
+        "loss:mse",
+        loss(
+            lambda m, pred, n: Measured(
+                m.values,
+                m.weights if len(m.weights) <= 8 else torch.ones_like(m.weights),
+            )
+        ),
+    ),
+    # Features, ids and positions
+    "noise on the first four features": (
+        "prior_at_one",
+        GAUSSIAN,
+        function(corrupt=untouched_features),
+    ),
+    "little noise beyond four features": (
+        "forward_distribution",
+        GAUSSIAN,
+        function(corrupt=quiet_features),
+    ),
+    "ids above 15 are never drawn": (
+        "forward_distribution",
+        UNIFORM,
+        function(
+            corrupt=lambda i, *a: altered(
+                i.corrupt(*a),
+                state=lambda n: State.of(
+                    torch.where(n.target_mask, n.state.x.clamp_max(15), n.state.x)
+                ),
+            )
+        ),
+    ),
+    "ids above 15 are never sampled": (
+        "chapman_kolmogorov",
+        UNIFORM,
+        function(
+            finish=lambda i, s, p, like: torch.where(
+                like.fixed, like.x0, i.finish(s, p, like).clamp_max(15)
+            )
+        ),
+    ),
+    "a sampler with ids below 16": (
+        "certain_model_is_followed",
+        "sampler:ancestral",
+        sampled(
+            lambda x, proc, like: (
+                torch.where(like.fixed, x, x.clamp_max(15))
+                if proc.space.vocab > 17
+                else x
+            )
+        ),
+    ),
+    "an embedding of 16 ids": (
+        "embeds_every_id",
+        "embedding:tokens",
+        module(forward=lambda i, s, *a: i(State.of(s.x.clamp_max(16)), *a)),
+    ),
+    "a model of 16 ids": (
+        "state_matters",
+        "model:denoiser",
+        module(
+            forward=lambda i, s, *a, **o: i(
+                s if s.x.is_floating_point() else State.of(s.x.clamp_max(16)), *a, **o
+            )
+        ),
+    ),
+    "a loss of the first 16 ids": (
+        "weights_only_targets",
+        MCE,
+        times(lambda n: (n.x0 < 16).float()),
+    ),
+    "a loss of the first 64 positions": (
+        "weights_only_targets",
+        MCE,
+        times(lambda n: (torch.arange(n.x0.shape[1]) < 64).float()),
+    ),
+    "a loss of the first four features": (
+        "weights_only_targets",
+        "loss:mse",
+        function(
+            call=lambda i, pred, n: i(
+                pred, replace(n, target_mask=n.target_mask & ~beyond(n.x0, 4))
+            )
+        ),
+    ),
+    "a head without its last feature": (
+        "head_unbounded",
+        "head:features",
+        module(
+            forward=lambda i, h: torch.cat(
+                [i(h)[..., :-1], torch.zeros_like(i(h)[..., -1:])], -1
+            )
+        ),
+    ),
+    "a head with one logit for ids above 16": (
+        "head_unbounded",
+        "head:tokens",
+        module(
+            forward=lambda i, h: torch.where(
+                (torch.arange(i(h).shape[-1]) > 15) & i(h).isfinite(), 0.0, i(h)
+            )
+        ),
+    ),
+    "an embedding without the last feature": (
+        "masked_values_ignored",
+        "embedding:regions",
+        module(
+            forward=lambda i, s, *a: i(
+                replace(s, x=torch.cat([s.x[..., :-1], 0 * s.x[..., -1:]], -1)), *a
+            )
+        ),
+    ),
+    "positions repeat after 64": (
+        "positions_differ",
+        "position:sinusoid",
+        module(forward=lambda i, *a: repeated(i(*a))),
+    ),
+    "learned positions repeat after 64": (
+        "positions_differ",
+        "position:learned",
+        module(forward=lambda i, *a: repeated(i(*a))),
+    ),
+    "positions inside of a block repeat after 64": (
+        "positions_do_not_repeat",
+        BLOCK,
+        module(
+            forward=lambda i, x, c, **o: i(
+                x + 0.5 * (torch.arange(x.shape[1]) % 64 / 8.0).sin()[:, None], c, **o
+            )
+        ),
+    ),
+    # Precision
+    "a block wrong in bfloat16": (
+        "close_in_bfloat16",
+        BLOCK,
+        module(
+            forward=lambda i, x, c, **o: (
+                i(x, c, **o) * (1.5 if x.dtype == torch.bfloat16 else 1.0)
+            )
+        ),
+    ),
+    "a block wrong under autocast": (
+        "close_in_bfloat16",
+        BLOCK,
+        module(
+            forward=lambda i, x, c, **o: i(
+                x, c if not torch.is_autocast_enabled("cpu") else 0 * c, **o
+            )
+        ),
+    ),
+    "a head wrong in bfloat16": (
+        "close_in_bfloat16",
+        "head:features",
+        module(forward=lambda i, h: i(h) + (i(h).dtype == torch.bfloat16)),
+    ),
+    "a condition wrong under autocast": (
+        "close_in_bfloat16",
+        LEVEL,
+        module(
+            forward=lambda i, t, c: i(
+                t.bfloat16() if torch.is_autocast_enabled("cpu") else t, c
+            )
+        ),
+    ),
+    "an embedding wrong under autocast": (
+        "close_in_bfloat16",
+        "embedding:regions",
+        module(
+            forward=lambda i, *a: (
+                i(*a)[0] * (0.5 if torch.is_autocast_enabled("cpu") else 1.0),
+                i(*a)[1],
+            )
+        ),
+    ),
+    "a model wrong under autocast": (
+        "close_in_bfloat16",
+        "model:denoiser",
+        module(
+            forward=lambda i, s, level, *a, **o: i(
+                s, level + torch.is_autocast_enabled("cpu"), *a, **o
+            )
+        ),
+    ),
+    "float32 inside of a schedule": (
+        "precision",
+        LOG_LINEAR,
+        function(call=lambda i, t: as_type(i(t.float()), t.dtype)),
+    ),
+    "float32 inside of a rate": (
+        "precision",
+        LOG_LINEAR,
+        function(call=lambda i, t: Noise(i(t).sigma, i(t.float()).rate.to(t.dtype))),
+    ),
+    "a jump of sigma": (
+        "grows",
+        LOG_LINEAR,
+        function(call=lambda i, t: Noise(i(t).sigma + 0.05 * (t > 0.4321), i(t).rate)),
+    ),
+    # Optimizers
+    "every seventh step is skipped": (
+        "descends",
+        "optimizer:adamw",
+        built(lambda optimizer: skipping(optimizer, lambda n: n % 7 == 0)),
+    ),
+    "steps stop after 20": (
+        "descends",
+        "optimizer:adamw",
+        built(lambda optimizer: skipping(optimizer, lambda n: n > 20)),
+    ),
+    "a group is ignored": (
+        "step_changes_weights",
+        "optimizer:adamw",
+        built(ignoring),
+    ),
+    "the step count is not restored": (
+        "resumes",
+        "optimizer:adamw",
+        after(lambda optimizer: optimizer.register_load_state_dict_pre_hook(forget)),
+    ),
+}
+"""Faults that small inputs, one call, or float32 do not show."""
 TOYS = {"metric:largest": Largest, "tracker:memory": Memory}
 TOYS |= {"loss:gaussian-bound": GaussianBound, "metric:mean-loss": MeanLoss}
 """Components of kinds of which few are installed."""
@@ -1017,7 +1446,7 @@ MUTANTS += [
         PLANS if part == TASK else None,
         name=name.replace(" ", "-"),
     )
-    for name, (check, part, change) in ROWS.items()
+    for name, (check, part, change) in (ROWS | HIDDEN).items()
 ]
 
 

@@ -78,7 +78,7 @@ class TokenDiffusion(nn.Module):
     def forward(self, h: Float[Tensor, "B L D"]) -> Float[Tensor, "B L M"]:
         """Return the expected values: the prediction of x_0 from pure noise."""
         zeros = h.new_zeros(*h.shape[:-1], self.out.out_features)
-        x0, _ = self.x0_and_eps(zeros, h.new_full(h.shape[:-1], MAX_ANGLE), h)
+        x0, _ = self.x0_and_eps(zeros, largest_angle(h), h)
         return x0
 
     def distribution(self, h: Float[Tensor, "B L D"]) -> TokenDistribution:
@@ -121,6 +121,13 @@ class TokenDiffusion(nn.Module):
         return a * x - b * raw, b * x + a * raw
 
 
+def largest_angle(h: Float[Tensor, "B L D"]) -> Float[Tensor, "B L"]:
+    """Return the angle of pure noise at each position, in float32 or wider."""
+    # bfloat16 would round it to another one, whose cosine is of another order of magnitude.
+    dtype = torch.promote_types(h.dtype, torch.float32)
+    return torch.full(h.shape[:-1], MAX_ANGLE, dtype=dtype, device=h.device)
+
+
 @dataclass(frozen=True)
 class TokenDistribution:
     """Distribution of the values of each position; a `ValueDistribution`."""
@@ -133,8 +140,7 @@ class TokenDistribution:
     ) -> Float[Tensor, "B L M"]:
         """Return the expected masked values given the others: the prediction of x_0 from pure noise."""
         visible = x.masked_fill(masked, 0.0).to(self.h.dtype)
-        angle = self.h.new_full(self.h.shape[:-1], MAX_ANGLE)
-        x0, _ = self.head.x0_and_eps(visible, angle, self.h)
+        x0, _ = self.head.x0_and_eps(visible, largest_angle(self.h), self.h)
         return x0
 
     def sample(
@@ -148,9 +154,11 @@ class TokenDistribution:
         drawn = masked[rows]
 
         y = torch.where(drawn, torch.randn_like(visible), visible)
+        wide = torch.promote_types(y.dtype, torch.float32)
         angles = torch.linspace(MAX_ANGLE, 0, self.head.steps + 1).tolist()
         for angle_t, angle_s in pairwise(angles):
-            x0, eps = self.head.x0_and_eps(y, y.new_full(y.shape[:1], angle_t), h)
+            angle = torch.full_like(y[:, 0], angle_t, dtype=wide)
+            x0, eps = self.head.x0_and_eps(y, angle, h)
 
             # Ancestral step: x_s = sqrt(alpha_s) x_0 + sqrt(1 - alpha_s - variance) eps + noise,
             # variance (1 - alpha_s) / (1 - alpha_t) (1 - alpha_t / alpha_s) (Ho et al., 2020).

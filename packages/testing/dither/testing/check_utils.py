@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from itertools import chain
 from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
@@ -21,16 +21,20 @@ __all__ = [
     "as_double",
     "assert_clean",
     "assert_close",
+    "assert_distinct",
     "assert_equal",
     "assert_output",
+    "assert_rows_independent",
     "assert_unchanged",
     "at_positions",
     "change_values",
+    "check_bfloat16",
     "check_gradients",
     "check_implements",
     "clean_ids",
     "gaussian_scales",
     "ideal_output",
+    "one_value_each",
     "perturb_parameters",
     "random_output",
     "random_state",
@@ -47,6 +51,8 @@ _Mask = Bool[Tensor, "B L"]
 _Ids = Int[Tensor, "B L"]
 
 M = TypeVar("M", bound=nn.Module)
+MAX_ROUNDING = 0.1
+"""Largest relative error of a vector in bfloat16."""
 
 
 class NotApplicable(Exception):  # noqa: N818 - not an error
@@ -76,6 +82,25 @@ def assert_equal(actual: Tensor, expected: Tensor, what: str) -> None:
         equal_nan=True,
         msg=lambda text: f"{what}: {text}",
     )
+
+
+def assert_distinct(vectors: Float[Tensor, "N D"], what: str) -> None:
+    """Assert that all rows differ; `what` names them in the message."""
+    if len(vectors) > 1:
+        nearest = torch.pdist(vectors.flatten(1)).min()
+        assert nearest > 1e-6, f"two {what} have the same vector"
+
+
+def assert_rows_independent(run: Callable[[slice], Tensor], rows: int) -> None:
+    """Assert that the first and the last sample alone give the same as in the batch.
+
+    `run` returns the output of some of the rows.
+    """
+    whole = run(slice(None))
+    for row in (0, rows - 1):
+        alone = slice(row, row + 1)
+        what = f"sample {row} alone, compared with a batch of {rows}"
+        assert_close(run(alone), whole[alone], what)
 
 
 def assert_unchanged(before: list[Tensor], *records: Any, what: str) -> None:
@@ -198,6 +223,34 @@ def check_gradients(
         assert_close(along, expected, f"the gradient of the {name}", atol=1e-4)
 
 
+def check_bfloat16(
+    module: nn.Module, run: Callable[..., Tensor], *inputs: Tensor
+) -> None:
+    """Assert that the output in bfloat16 is that in float32, up to rounding.
+
+    `run(*inputs)` calls the module under autocast, as in training, and then cast to bfloat16.
+    """
+    seed_cpu(0)
+    expected = replace_infinite(run(*inputs).detach())
+    is_random = not torch.equal(replace_infinite(run(*inputs).detach()), expected)
+    seed_cpu(0)
+    with torch.autocast("cpu", torch.bfloat16):
+        outputs = {"under autocast": run(*inputs)}
+    # The random numbers of another type are others.
+    if not is_random:
+        module.bfloat16()
+        outputs["of a cast module"] = run(*(x.bfloat16() for x in inputs))
+
+    scale = expected.norm(dim=-1).mean().clamp_min(1e-6)
+    for name, out in outputs.items():
+        error = replace_infinite(out.detach().float()) - expected
+        largest = float(error.norm(dim=-1).max() / scale)
+        # Eight bits of a number, after the sums of a few layers.
+        assert largest < MAX_ROUNDING, (
+            f"bfloat16 {name} is off by {largest:.2g} of the length of a vector"
+        )
+
+
 def replace_infinite(out: Tensor) -> Tensor:
     """Replace -inf, which marks ids outside a vocabulary, by 0, so that outputs can be compared."""
     return out.masked_fill(out == -torch.inf, 0.0)
@@ -229,7 +282,7 @@ def snapshot(*records: Any) -> list[Tensor]:
 def without_truth(clean: Clean, visible: Bool[Tensor, "B L *M"]) -> Clean:
     """Return the batch with zeros for values that are not visible."""
     x0 = torch.where(visible, clean.x0, torch.zeros_like(clean.x0))
-    return Clean(x0, clean.valid, clean.known, clean.cond)
+    return replace(clean, x0=x0)
 
 
 def random_state(space: Space, valid: _Mask, seed: int) -> State:
@@ -329,6 +382,22 @@ def _allowed(table: Bool[Tensor, "rows V"], x: _Ids) -> _Mask:
     index = torch.where(in_range, x, 0)[..., None]
     allowed = table.expand(*x.shape, -1).gather(-1, index)[..., 0]
     return in_range & allowed
+
+
+def one_value_each(space: Space, x: Shaped[Tensor, "L *M"]) -> Shaped[Tensor, "N L *M"]:
+    """Return copies of a sample that differ in one value of their first position.
+
+    Each has another id; or is the sample itself, and then has another value of each feature.
+    """
+    if isinstance(space, TokenSpace):
+        ids = torch.arange(space.fields[0].size)
+        copies = x.repeat(len(ids), 1)
+        copies[:, 0] = ids
+        return copies
+    copies = x.repeat(space.width + 1, 1, 1)
+    features = torch.arange(space.width)
+    copies[features + 1, 0, features] += 1.0
+    return copies
 
 
 def change_values(space: Space, x: Tensor, where: _Mask) -> Tensor:

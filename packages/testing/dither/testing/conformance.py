@@ -35,6 +35,18 @@ __all__ = ["Case", "cases", "parametrize"]
 BUILT_IN = ("core-blocks", "embeddings", "engine", "losses", "processes", "tasks")
 MAX_NOT_APPLICABLE = 4 * EXAMPLES
 """Situations in which a check does not apply before it is given up."""
+ROUNDS = (
+    (False, 1),
+    (True, 3),
+    (False, EXAMPLES),
+    (False, MAX_NOT_APPLICABLE),
+)
+"""Whether the situations of a round are large, and how many there are, with those of earlier rounds.
+
+Most failures show in the simplest situation or in a large one, and few checks reject many, so that
+the longer lists are drawn only when they are needed."""
+UNSIZED = ("data", "lr-schedule", "optimizer", "schedule", "task", "tracker")
+"""Kinds whose situations have no batch."""
 # Arguments, because `settings` made here would not follow a profile that is loaded later.
 REPRODUCIBLE: dict[str, Any] = {
     # The first example builds a model, and a busy machine is slow at any time.
@@ -58,6 +70,7 @@ class _Tally:
     undeclared: set[str] = field(default_factory=set)
     reasons: list[str] = field(default_factory=list)
     failure: Exception | None = None
+    large: bool = False
 
     def summary(self) -> str:
         """Return each reason once; undeclared traits only if there is no other reason."""
@@ -116,12 +129,13 @@ class Case:
 
     def _attempt(self, tally: _Tally) -> None:
         for options in self.options:
-            self._run_drawn(options, tally, self.catalog)
+            for large in self._sizes:
+                self._run_drawn(options, tally, self.catalog, large)
         if self.options:
             return
         # An expected failure needs more draws than are shared.
         if self.expected or not self._run_shared(tally):
-            self._run_drawn(None, tally, self.catalog)
+            self._run_drawn(None, tally, self.catalog, tally.large)
         # hypothesis did not reproduce the failure with draws of its own.
         if tally.failure:
             raise tally.failure
@@ -133,17 +147,25 @@ class Case:
             return 1
         return min(self.max_examples, self.check.examples)
 
+    @property
+    def _sizes(self) -> tuple[bool, ...]:
+        """Whether situations are large; those without surroundings have no size."""
+        alone = self.check.place in ("options", "alone")
+        if alone or self.part.spec.kind in UNSIZED:
+            return (False,)
+        return (False, True)
+
     def _run_shared(self, tally: _Tally) -> bool:
         """Run the check in situations drawn once for all checks.
 
         Return False if it fails, or there are none.
         """
-        done = 0
-        # Most failures show in the first situation, and few checks reject many situations, so that
-        # the longer lists are drawn only when they are needed.
-        for count in (1, EXAMPLES, MAX_NOT_APPLICABLE):
-            drawn = _situations(self.part, self.catalog, self.check.place, count)
-            for situation in drawn[done:]:
+        done = {False: 0, True: 0}
+        for large, count in ROUNDS:
+            if large not in self._sizes:
+                continue
+            drawn = _situations(self.part, self.catalog, self.check.place, large, count)
+            for situation in drawn[done[large] :]:
                 try:
                     self._run_in(_copy(situation), tally)
                 except Exception as error:
@@ -152,14 +174,19 @@ class Case:
                         raise
                     # hypothesis finds and prints a simpler situation.
                     tally.failure = error
+                    tally.large = large
                     return False
                 if tally.ran >= self._examples:
                     return True
-            done = len(drawn)
-        return done > 0
+            done[large] = len(drawn)
+        return any(done.values())
 
     def _run_drawn(
-        self, options: Mapping[str, Any] | None, tally: _Tally, catalog: Catalog
+        self,
+        options: Mapping[str, Any] | None,
+        tally: _Tally,
+        catalog: Catalog,
+        large: bool,
     ) -> None:
         changes = {**REPRODUCIBLE, "max_examples": self._examples}
         if self.expected:
@@ -172,6 +199,7 @@ class Case:
             catalog=catalog,
             place=self.check.place,
             options=options,
+            large=large,
         )
 
         @settings(**changes)
@@ -187,7 +215,7 @@ class Case:
             if tally.ran + tally.not_applicable > before:
                 return
             if self.everything not in (None, catalog):
-                self._run_drawn(options, tally, self.everything)
+                self._run_drawn(options, tally, self.everything, large)
             else:
                 message = f"{self.part.pinned} fits nowhere: no valid options and surroundings were found"
                 raise AssertionError(message) from None
@@ -222,12 +250,13 @@ def _situations(
     part: Component,
     catalog: Catalog,
     place: Where,
+    large: bool,
     count: int,
 ) -> list[Situation]:
     drawn: list[Situation] = []
 
     @settings(**REPRODUCIBLE, max_examples=count, phases=[Phase.generate])
-    @given(situations(part, catalog, place))
+    @given(situations(part, catalog, place, large=large))
     def draw(situation: Situation) -> None:
         drawn.append(situation)
 

@@ -50,7 +50,9 @@ SPACES = (TokenSpace((Field("text", 8, 4),)), FeatureSpace(4, 3))
 MODELS = (ModelFacts(), ModelFacts(2), ModelFacts(16))
 """Models that a sampler is checked with; 16 is the default of block samplers."""
 
-EXAMPLES = 8
+MAX_LENGTH = 6
+"""Positions of a field where the time of a check is proportional to them, or more."""
+EXAMPLES = 6
 """Default number of situations per check."""
 Level = Literal["required", "recommended"]
 """A recommended check that fails is reported, and fails only under `strict`."""
@@ -64,6 +66,7 @@ Drawn = Callable[[Fits], st.SearchStrategy[Any]]
 class Situation:
     """A component (`part`, with options `spec`) and its surroundings.
 
+    `large` situations have many rows, positions, ids and features, which may take other paths.
     `args` are those of `check` and `build`; `space` is that of the task for processes, losses and
     samplers, else of the model, and `clean` a batch of it; `process` is the Spec that a loss or
     sampler works with, `model` that of a block-causal model that contains the block. `runs` holds
@@ -79,6 +82,7 @@ class Situation:
     clean: Any = field(default=None, repr=False)
     catalog: Catalog = field(default_factory=Catalog, repr=False)
     model: Any = None
+    large: bool = False
     runs: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
@@ -194,6 +198,7 @@ def situations(
     catalog: Catalog,
     place: Where,
     options: Mapping[str, Any] | None = None,
+    large: bool = False,
 ) -> st.SearchStrategy[Situation]:
     """Draw situations of a component.
 
@@ -231,7 +236,7 @@ def situations(
     return _situations(
         surroundings.get(place, PLACES.get(kind, _alone)),
         drawn,
-        Situation(part, None, catalog=catalog),
+        Situation(part, None, catalog=catalog, large=large),
     )
 
 
@@ -290,7 +295,7 @@ def _block(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
 def _in_model(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     """Draw a block in a block-causal model over a single field."""
     block = draw(drawn(_anything))
-    space = draw(token_spaces(max_fields=1))
+    space = draw(token_spaces(max_fields=1, large=s.large))
     # Any installed model with a slot for blocks serves, under whatever name the slot has.
     models = []
     for part in s.catalog.parts("model"):
@@ -313,11 +318,17 @@ def _in_model(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     # Blocks as long as the sample would never use the cache.
     size = model.facts().block_size
     assume(size is not None and size < space.length and _fits(model.check(space)))
-    return replace(s, spec=block, space=space, clean=draw(cleans(space)), model=model)
+    return replace(
+        s,
+        spec=block,
+        space=space,
+        clean=draw(cleans(space, large=s.large)),
+        model=model,
+    )
 
 
 def _condition(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
-    space = draw(feature_spaces())
+    space = draw(feature_spaces(large=s.large))
     condition = draw(drawn(_inner_fits(space, "condition")))
     spec = _with_space(condition, space)
     widths = [width for width in WIDTHS if _fits(spec.check(width))]
@@ -329,18 +340,24 @@ def _condition(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
         args=(width,),
         space=space,
         # One row for each noise level of the checks of conditions.
-        clean=draw(cleans(space, rows=5)),
+        clean=draw(cleans(space, rows=20 if s.large else 5)),
     )
 
 
-def _space(draw: st.DrawFn, spec: Any, accepts: Callable[[Space], bool]) -> Space:
+def _space(
+    draw: st.DrawFn, spec: Any, accepts: Callable[[Space], bool], large: bool
+) -> Space:
     """Draw an accepted space of a type that the component serves."""
     # Spaces of one field twice: some checks apply to these only.
     families: list[st.SearchStrategy[Any]] = []
     if "tokens" in spec.serves:
-        families += [token_spaces(), token_spaces(max_fields=1), graph_spaces()]
+        families += [
+            token_spaces(large=large),
+            token_spaces(max_fields=1, large=large),
+            graph_spaces(large=large),
+        ]
     if "features" in spec.serves:
-        families.append(feature_spaces())
+        families.append(feature_spaces(large=large))
     space: Space = draw(st.one_of(families).filter(accepts))
     return space
 
@@ -348,24 +365,25 @@ def _space(draw: st.DrawFn, spec: Any, accepts: Callable[[Space], bool]) -> Spac
 def _embedding_or_head(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     spec = draw(drawn(_anything))
     width = draw(st.sampled_from(WIDTHS[:4]))
-    space = _space(draw, spec, lambda space: _fits(spec.check(space, width)))
+    space = _space(draw, spec, lambda space: _fits(spec.check(space, width)), s.large)
     return replace(
         s,
         spec=spec,
         args=(space, width),
         space=space,
-        clean=draw(cleans(space)),
+        clean=draw(cleans(space, large=s.large)),
     )
 
 
 def _model(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
-    space = _space(draw, s.part.spec, lambda space: True)
+    space = _space(draw, s.part.spec, lambda space: True, s.large)
     return _model_over(space, draw, drawn, s)
 
 
 def _text_model(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     """Draw a model over a single field that is long enough for two blocks."""
-    space = draw(token_spaces(max_fields=1).filter(lambda space: space.length > 1))
+    spaces = token_spaces(max_fields=1, large=s.large)
+    space = draw(spaces.filter(lambda space: space.length > 1))
     return _model_over(space, draw, drawn, s)
 
 
@@ -378,20 +396,20 @@ def _model_over(space: Space, draw: st.DrawFn, drawn: Drawn, s: Situation) -> Si
         spec=spec,
         args=(space,),
         space=space,
-        clean=draw(cleans(space)),
+        clean=draw(cleans(space, large=s.large)),
     )
 
 
 def _process_or_metric(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     spec = draw(drawn(_anything))
-    space = _space(draw, spec, lambda space: _fits(spec.check(space)))
+    space = _space(draw, spec, lambda space: _fits(spec.check(space)), s.large)
     return replace(
         s,
         spec=spec,
         args=(space,),
         space=space,
         process=spec,
-        clean=draw(cleans(space)),
+        clean=draw(cleans(space, large=s.large)),
     )
 
 
@@ -422,9 +440,23 @@ def _with_process(
     ]
     chosen = draw(st.sampled_from(fitting or parts))
     process: Any = draw(specs(chosen, s.catalog))
-    space = _space(draw, process, lambda space: _fits(process.check(space)))
+    space = _space(draw, process, lambda space: _fits(process.check(space)), s.large)
+    if s.large and s.part.spec.kind == "sampler":
+        # A sampler calls the model once for each position, and more often.
+        space = _shortened(space)
     assume(accepts(process, space))
-    return replace(s, process=process, space=space, clean=draw(cleans(space)))
+    return replace(
+        s, process=process, space=space, clean=draw(cleans(space, large=s.large))
+    )
+
+
+def _shortened(space: Space) -> Space:
+    if not isinstance(space, TokenSpace):
+        return replace(space, length=MAX_LENGTH)
+    fields = [
+        replace(field, length=min(field.length, MAX_LENGTH)) for field in space.fields
+    ]
+    return replace(space, fields=tuple(fields))
 
 
 def _loss(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:

@@ -55,28 +55,48 @@ CONDITIONS = (
 """Conditions of every space: a label per sample, and a coordinate per position."""
 
 
+# Faults that small inputs hide: limits at powers of two, in loops and in tables.
+LARGE_ROWS = (9, 12, 17)
+LARGE_LENGTHS = (66, 70, 81)
+LARGE_WIDTHS = (6, 9, 12)
+LARGE_VOCABULARIES = (18, 20, 33)
+
+
 @st.composite
-def token_spaces(draw: st.DrawFn, max_fields: int = 3) -> TokenSpace:
-    """Draw 1 to `max_fields` fields, each with or without MASK and PAD."""
+def token_spaces(
+    draw: st.DrawFn, max_fields: int = 3, *, large: bool = False
+) -> TokenSpace:
+    """Draw 1 to `max_fields` fields, each with or without MASK and PAD.
+
+    A large space has a first field of more than 64 positions and 16 ids.
+    """
     fields = []
     for index in range(draw(st.integers(1, max_fields))):
         # One id would make any prediction right.
         ids = draw(st.integers(2, 5))
+        length = draw(st.integers(1, 6))
+        if large and index == 0:
+            ids = draw(st.sampled_from(LARGE_VOCABULARIES))
+            length = draw(st.sampled_from(LARGE_LENGTHS))
         special = draw(
             st.sampled_from([(), ("mask",), ("pad",), ("mask", "pad"), ("pad", "mask")])
         )
         tokens = {name: ids + offset for offset, name in enumerate(special)}
-        length = draw(st.integers(1, 6))
         fields.append(Field(f"field{index}", length, ids + len(special), **tokens))
     return TokenSpace(tuple(fields), CONDITIONS)
 
 
 @st.composite
-def graph_spaces(draw: st.DrawFn) -> TokenSpace:
+def graph_spaces(draw: st.DrawFn, *, large: bool = False) -> TokenSpace:
     """Draw nodes and one edge per pair of them, with MASK and PAD."""
     n = draw(st.integers(2, 4))
     kinds = draw(st.integers(2, 4))
     relations = draw(st.integers(2, 4))
+    if large:
+        # 66 edges.
+        n = 12
+        kinds = draw(st.sampled_from(LARGE_VOCABULARIES))
+        relations = draw(st.sampled_from(LARGE_VOCABULARIES))
     nodes = Field(
         name="nodes",
         length=n,
@@ -95,7 +115,7 @@ def graph_spaces(draw: st.DrawFn) -> TokenSpace:
 
 
 @st.composite
-def feature_spaces(draw: st.DrawFn) -> FeatureSpace:
+def feature_spaces(draw: st.DrawFn, *, large: bool = False) -> FeatureSpace:
     """Draw a few positions of a few columns, which may be in groups, or on a grid."""
     length = draw(st.integers(1, 8))
     # Patches of two divide the second.
@@ -103,6 +123,12 @@ def feature_spaces(draw: st.DrawFn) -> FeatureSpace:
     if grid is not None:
         length = grid[0] * grid[1]
     width = draw(st.integers(2, 5))
+    if large:
+        length = draw(st.sampled_from(LARGE_LENGTHS))
+        width = draw(st.sampled_from(LARGE_WIDTHS))
+        if grid is not None:
+            grid = (8, 10)
+            length = 80
     cut = draw(st.integers(0, width - 1))
     groups = (Group("left", 0, cut), Group("right", cut, width)) if cut else ()
     return FeatureSpace(
@@ -120,12 +146,16 @@ def spaces() -> st.SearchStrategy[Space]:
 
 
 @st.composite
-def cleans(draw: st.DrawFn, space: Space, rows: int | None = None) -> Clean:
-    """Draw a batch of `rows` samples (1 to 3 by default).
+def cleans(
+    draw: st.DrawFn, space: Space, rows: int | None = None, *, large: bool = False
+) -> Clean:
+    """Draw a batch of `rows` samples (1 to 3 by default, more than 8 of a large batch).
 
     Fields are padded at the end, and some values are known.
     """
-    n = draw(st.integers(1, 3)) if rows is None else rows
+    n = draw(st.sampled_from(LARGE_ROWS) if large else st.integers(1, 3))
+    if rows is not None:
+        n = rows
     padded = draw(st.booleans())
     known = draw(st.sampled_from(["none", "positions", "values"]))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**16)))

@@ -34,6 +34,9 @@ class Euler(TokenSteps):
     steps: int = Field(128, ge=1, le=1_000_000)
     """Steps; the model is called once more, at the end. The distribution of samples is exact in the
     limit of many."""
+    t_min: float = Field(1e-3, gt=0, lt=1)
+    """Time of the last state; from there the sample is drawn clean. At t = 0 ids that have not left
+    the prior would stay."""
 
     def sample(
         self, process: TokenProcess, model: Session, like: Clean

@@ -6,7 +6,9 @@ Letters: B batch, L length, M features, V vocabulary, D width, C condition width
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -20,11 +22,15 @@ from ..check_utils import (
     NotApplicable,
     as_double,
     assert_close,
+    assert_distinct,
     assert_equal,
     assert_output,
+    assert_rows_independent,
     at_positions,
     change_values,
+    check_bfloat16,
     check_gradients,
+    one_value_each,
     perturb_parameters,
     replace_infinite,
     seed_cpu,
@@ -37,9 +43,13 @@ __all__ = ["CHECKS"]
 _Hidden = Float[Tensor, "B L D"]
 
 BATCH = 2
+LARGE_BATCH = 12
 LENGTH = 5
 LONG = 300
 """Positions of an input for which a block may choose another kernel."""
+DISTANCES = (1, 8, 16, 32, 64, 100, 128, 256)
+"""Distances between positions, the first of which every order must show; positions may repeat after
+one of the others."""
 
 
 def _embedding(s: Situation) -> tuple[Any, State]:
@@ -86,15 +96,11 @@ def embeds_every_id(s: Situation) -> None:
     x = x.expand(-1, length).contiguous()
     h = _embed(s, embedding, State.of(x))
     for position, size in enumerate(sizes.expand(length).tolist()):
-        if size > 1:
-            nearest = torch.pdist(h[:size, position]).min()
-            assert nearest > 1e-6, (
-                f"two ids have the same vector at position {position}"
-            )
+        assert_distinct(h[:size, position], f"ids at position {position}")
 
 
 def masked_values_ignored(s: Situation) -> None:
-    """Masked values do not matter, but the mask does, unless the embedding reads no masks."""
+    """Masked values do not matter, every visible one does; so does the mask, unless none is read."""
     embedding, state = _embedding(s)
     h = _embed(s, embedding, state)
     changed = state.x + 1.0
@@ -107,6 +113,9 @@ def masked_values_ignored(s: Situation) -> None:
     if masked.any() and "unmarked-masks" not in s.spec.traits():
         differs = (visible != h)[masked]
         assert differs.any(), "masked values look like zeros"
+    copies = one_value_each(s.space, state.x[0])
+    vectors = _embed(s, embedding, State.of(copies))[:, 0]
+    assert_distinct(vectors, "samples that differ in one feature of a position")
 
 
 def masked_values_are_zeros(s: Situation) -> None:
@@ -211,6 +220,21 @@ def pieces_equal_whole(s: Situation) -> None:
     assert_close(torch.cat(pieces, 1), whole, "two pieces")
 
 
+def positions_differ(s: Situation) -> None:
+    """All positions of a sample have different vectors."""
+    length = s.space.length
+    steps = torch.arange(length)[None]
+    cond = {}
+    for condition in s.space.conditions:
+        if condition.size is None and condition.length is None:
+            # Coordinates far apart, of which none is that of padding.
+            cond[condition.name] = 977 * steps
+    vectors = s.build_perturbed()(0, length, cond)
+    if "position-free" in s.spec.traits():
+        raise NotApplicable("all positions have the same vector")
+    assert_distinct(vectors[0], f"of {length} positions")
+
+
 def positions_shape(s: Situation) -> None:
     """The output has one finite vector per position, for all samples or for each."""
     length = s.space.length
@@ -234,7 +258,8 @@ def positions_start(s: Situation) -> None:
 def _condition(s: Situation) -> tuple[Any, Float[Tensor, " B"]]:
     # Levels are times, log-SNRs or steps of a thousand, so any number must do.
     level = torch.tensor([0.0, 0.37, 1.0, 5.0, 999.0])
-    return s.build_perturbed(), level
+    repeats = len(s.clean.valid) // len(level)
+    return s.build_perturbed(), level.repeat(repeats)
 
 
 def condition_shape(s: Situation) -> None:
@@ -354,8 +379,15 @@ def head_unbounded(s: Situation) -> None:
     both = torch.stack([h, -h])
     far = torch.stack([replace_infinite(head(100 * part)) for part in both])
     farther = torch.stack([replace_infinite(head(200 * part)) for part in both])
-    differs = (far != farther).any(-1)
-    assert differs.any(0).all(), "the output is the same for 100 h and 200 h"
+    # L V: every output depends on h
+    differs = (far != farther).any(0).any(0)
+    expected = torch.ones_like(differs)
+    if isinstance(s.space, TokenSpace):
+        expected = s.space.usable().expand(differs.shape)
+    constant = expected & ~differs
+    assert not constant.any(), (
+        f"outputs {constant.any(0).nonzero()[:, 0].tolist()} are the same for 100 h and 200 h"
+    )
     assert far.max() != farther.max(), (
         "the largest output is the same for 100 h and 200 h"
     )
@@ -423,8 +455,9 @@ def _block(s: Situation) -> tuple[Any, _Hidden, Float[Tensor, "B C"]]:
     block = s.build_perturbed()
     generator = s.generator()
     width, cond = s.args
-    x = torch.randn(BATCH, LENGTH, width, generator=generator)
-    c = torch.randn(BATCH, cond, generator=generator)
+    rows = LARGE_BATCH if s.large else BATCH
+    x = torch.randn(rows, LENGTH, width, generator=generator)
+    c = torch.randn(rows, cond, generator=generator)
     return block, x, c
 
 
@@ -452,31 +485,75 @@ def identity_at_init(s: Situation) -> None:
 
 
 def rows_independent(s: Situation) -> None:
-    """Samples of a batch do not influence each other."""
-    block, x, c = _block(s)
-    y = block(x, c)
-    other_x = x.clone()
-    other_x[1:] += 1.0
-    other_c = c.clone()
-    other_c[1:] -= 1.0
-    other = block(other_x, other_c)
-    assert_close(other[0], y[0], "row 0 after a change of row 1")
+    """Samples of a batch do not influence each other, however many they are."""
+    run: Callable[[slice], Tensor]
+    if s.spec.kind == "block":
+        block, x, c = _block(s)
+        count = len(x)
+
+        def run(rows: slice) -> Tensor:
+            return block(x[rows], c[rows])
+
+    elif s.spec.kind == "condition":
+        condition, level = _condition(s)
+        count = len(level)
+
+        def run(rows: slice) -> Tensor:
+            return condition(level[rows], _rows_of(s.clean.cond, rows))
+
+    else:
+        embedding, state = _embedding(s)
+        count = len(state.x)
+
+        def run(rows: slice) -> Tensor:
+            part = state.apply(lambda value: value[rows])
+            return embedding(part, _rows_of(s.clean.cond, rows), 0)[0]
+
+    assert_rows_independent(run, count)
+
+
+def _rows_of(cond: Mapping[str, Tensor], rows: slice) -> dict[str, Tensor]:
+    return {name: value[rows] for name, value in cond.items()}
+
+
+def close_in_bfloat16(s: Situation) -> None:
+    """In bfloat16 the output is that in float32, up to rounding."""
+    if s.spec.kind == "block":
+        block, x, c = _block(s)
+        check_bfloat16(block, block, x, c)
+    elif s.spec.kind == "embedding":
+        embedding, state = _embedding(s)
+        if state.x.is_floating_point():
+            check_bfloat16(
+                embedding,
+                lambda x: _embed(s, embedding, replace(state, x=x)),
+                state.x,
+            )
+        else:
+            check_bfloat16(embedding, lambda: _embed(s, embedding, state))
+    elif s.spec.kind == "condition":
+        condition, level = _condition(s)
+        # Levels stay in float32, as those of a large scale would be rounded to others.
+        check_bfloat16(condition, lambda: condition(level, s.clean.cond))
+    else:
+        head, h = _head(s)
+        check_bfloat16(head, head, h)
 
 
 def padding_inert(s: Situation) -> None:
     """Masked positions do not influence others, however many they are."""
     block, x, c = _block(s)
-    # A long input may take another kernel.
-    for more in (2, LONG):
-        padding = torch.randn(BATCH, more, x.shape[-1])
+    # A long input may take another kernel, whatever the number of rows.
+    for more in (2,) if s.large else (2, LONG):
+        padding = torch.randn(len(x), more, x.shape[-1])
         padded = torch.cat([x, padding], 1)
         visible = torch.arange(LENGTH + more) < LENGTH
-        mask = visible.expand(BATCH, 1, 1, -1)
+        mask = visible.expand(len(x), 1, 1, -1)
         y = block(padded, c, mask=mask)[:, :LENGTH]
         assert_close(y, block(x, c), f"before {more} masked positions")
     whole = block(padded, c)
     changed = (whole != padded).any(-1)
-    assert changed.all(), "positions of a long input are not changed"
+    assert changed.all(), f"some of {LENGTH + more} positions are not changed"
 
 
 def permutation_equivariant(s: Situation) -> None:
@@ -484,9 +561,9 @@ def permutation_equivariant(s: Situation) -> None:
     block, x, c = _block(s)
     generator = s.generator()
     order = torch.randperm(LENGTH, generator=generator)
-    noise = torch.randn(BATCH, LENGTH, c.shape[-1], generator=generator)
+    noise = torch.randn(len(x), LENGTH, c.shape[-1], generator=generator)
     per_position = c[:, None] + noise
-    mask = torch.rand(BATCH, 1, LENGTH, LENGTH, generator=generator) < 0.7
+    mask = torch.rand(len(x), 1, LENGTH, LENGTH, generator=generator) < 0.7
     # Each position sees itself, so that none sees nothing.
     mask |= torch.eye(LENGTH, dtype=torch.bool)
     expected = block(x, per_position, mask=mask)[:, order]
@@ -497,6 +574,8 @@ def permutation_equivariant(s: Situation) -> None:
     assert_close(permuted, expected, "permuted positions")
 
     # Another kernel may compute a long input, here without a mask.
+    if s.large:
+        return
     long = torch.randn(BATCH, LONG, x.shape[-1], generator=generator)
     c = per_position[:, 0]
     forwards = block(long, c)
@@ -508,7 +587,7 @@ def weighted_equals_repeated(s: Situation) -> None:
     """A key with log n added to its logits counts as n keys, also in training; 0 for -inf."""
     block, x, c = _block(s)
     number = torch.tensor([3, 1, 2, 1, 0])
-    weight = number.log().expand(BATCH, 1, 1, LENGTH)
+    weight = number.log().expand(len(x), 1, 1, LENGTH)
     for training in (False, True):
         # Draws per sample are allowed.
         seed_cpu(s.seed)
@@ -525,18 +604,44 @@ def distances_matter(s: Situation) -> None:
     # Base pairs: neither in order nor evenly spaced, and too large for float16.
     coordinates = torch.tensor(
         [[0, 900, 4000, 70_000, 70_001], [5, 6, 300, 2000, 1_000_000]]
-    )
+    ).repeat(len(x) // BATCH, 1)
     y = block(x, c, positions=coordinates)
     shifted = block(x, c, positions=coordinates + 123_456_789)
     assert_close(shifted, y, "shifted coordinates")
     order = torch.randperm(LENGTH, generator=s.generator())
     permuted = block(x[:, order], c, positions=coordinates[:, order])
     assert_close(permuted, y[:, order], "permuted positions")
-    # A change of one distance must matter.
-    other = coordinates.clone()
-    other[:, -1] += 2500
-    moved = block(x, c, positions=other)
-    assert not torch.equal(moved, y), "the output does not depend on the coordinates"
+    # A change of one distance must matter, also by a number after which coordinates may repeat.
+    moves = torch.tensor([*DISTANCES, 1000, 1024, 2500])
+    other = coordinates[:1].repeat(len(moves) + 1, 1)
+    other[1:, -1] += moves
+    rows = len(other)
+    moved = block(x[:1].repeat(rows, 1, 1), c[:1].repeat(rows, 1), positions=other)
+    same = moves[(moved[1:] == moved[0]).flatten(1).all(1)].tolist()
+    assert not same, f"a coordinate that is moved by {same} changes nothing"
+
+
+def positions_do_not_repeat(s: Situation) -> None:
+    """If the order of positions matters, it matters at any distance."""
+    block, x, c = _block(s)
+    # One row per distance: the positions at its two ends are exchanged.
+    length = max(DISTANCES) + 2
+    long = torch.randn(1, length, x.shape[-1], generator=s.generator())
+    order = torch.arange(length).repeat(len(DISTANCES), 1)
+    for row, distance in enumerate(DISTANCES):
+        order[row, [0, distance]] = torch.tensor([distance, 0])
+    rows = torch.cat([long, long[0][order]])
+    y = block(rows, c[:1].repeat(len(rows), 1))
+    changes = (y[1:] - y[0][order]).abs().amax((1, 2)) / y[0].abs().mean()
+    # Another order of a sum changes the last digits.
+    same = [
+        distance
+        for distance, change in zip(DISTANCES, changes.tolist(), strict=True)
+        if change < 1e-4
+    ]
+    if 1 in same:
+        raise NotApplicable("the order of positions does not matter")
+    assert not same, f"positions at a distance of {same} may be exchanged"
 
 
 def cached_equals_full(s: Situation) -> None:
@@ -554,6 +659,7 @@ def requested_equals_full(s: Situation) -> None:
     parameters = list(weights.values())
     # Other positions in each sample, and not as many.
     requested = torch.tensor([[1, 0, 1, 1, 0], [0, 1, 0, 0, 1]], dtype=torch.bool)
+    requested = requested.repeat(len(x) // BATCH, 1)
     per_position = c[:, None].expand(-1, LENGTH, -1)
     causal = torch.ones(1, 1, LENGTH, LENGTH, dtype=torch.bool).tril()
     cases = (
@@ -583,13 +689,16 @@ CHECKS = (
         condition_per_position,
         gradients_reach_all,
     ),
+    *checks_of("block", positions_do_not_repeat, examples=2),
     *checks_of("block", identity_at_init, needs="zero-init"),
     *checks_of("block", permutation_equivariant, needs="equivariant"),
     *checks_of("block", requested_equals_full, needs="requested"),
     *checks_of("block", weighted_equals_repeated, needs="weighted-keys"),
     *checks_of("block", distances_matter, needs="positions"),
     *checks_of("block", cached_equals_full, needs="cache", place="in-model"),
-    *checks_of("embedding", embeds_each_position, positions_independent),
+    *checks_of(
+        "embedding", embeds_each_position, positions_independent, rows_independent
+    ),
     *checks_of("embedding", pieces_equal_whole, needs="one-field"),
     *checks_of("embedding", embeds_every_id, needs="tokens"),
     *checks_of("embedding", masked_values_ignored, needs="features"),
@@ -598,7 +707,7 @@ CHECKS = (
     *checks_of("embedding", known_tokens_marked, needs="known"),
     *checks_of("embedding", embedding_tables, needs="tables"),
     *checks_of("embedding", positions_interchangeable, needs="position-free"),
-    *checks_of("position", positions_shape, positions_start),
+    *checks_of("position", positions_shape, positions_start, positions_differ),
     *checks_of("position", positions_equal, needs="position-free"),
     *checks_of(
         "condition",
@@ -606,6 +715,7 @@ CHECKS = (
         condition_per_position,
         levels_differ,
         dropped_conditions,
+        rows_independent,
     ),
     *checks_of("condition", level_free, needs="level-free"),
     *checks_of("condition", condition_without_positions, needs="position-free"),
@@ -615,4 +725,8 @@ CHECKS = (
     *checks_of("embedding", gradients_reach_all),
     *checks_of("condition", gradients_reach_all),
     *checks_of("head", gradients_reach_all),
+    *chain.from_iterable(
+        checks_of(kind, close_in_bfloat16, examples=3)
+        for kind in ("block", "embedding", "condition", "head")
+    ),
 )

@@ -122,7 +122,7 @@ def positions_independent(s: Situation) -> None:
 
 
 def weights_only_targets(s: Situation) -> None:
-    """The mean has gradients in the target mask, and none at padding and known values."""
+    """The mean has gradients for targets of any row, position, feature and id, and for no others."""
     trial = _Trial.of(s)
     noised = trial.noised
     grad_sum = torch.zeros(())
@@ -135,10 +135,19 @@ def weights_only_targets(s: Situation) -> None:
     target = noised.target_mask
     if fixed.ndim > 2:
         fixed = fixed.all(-1)
-        target = target.all(-1)
     assert not grad_sum[fixed].any(), "a fixed position has a gradient"
-    if target.any():
-        assert grad_sum[target].any(), "no position in the target mask has a gradient"
+    # Of tokens: a gradient per id of the output.
+    reached = grad_sum > 0
+    if not noised.x0.is_floating_point():
+        reached = reached.any(-1)
+        ids = noised.x0[target].unique()
+        missing = sorted({*ids.tolist()} - {*noised.x0[target & reached].tolist()})
+        assert not missing, f"targets of the ids {missing} have no gradient"
+    where = target.nonzero()
+    seen = (target & reached).nonzero()
+    for axis, name in enumerate(("row", "position", "feature")[: target.ndim]):
+        missing = sorted({*where[:, axis].tolist()} - {*seen[:, axis].tolist()})
+        assert not missing, f"targets of {name} {missing} have no gradient"
 
 
 def rows_independent(s: Situation) -> None:

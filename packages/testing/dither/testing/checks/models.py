@@ -15,10 +15,14 @@ from dither.registry.contracts.records import Context, State
 from ..check_utils import (
     NotApplicable,
     assert_close,
+    assert_distinct,
     assert_output,
+    assert_rows_independent,
     at_positions,
     change_values,
+    check_bfloat16,
     check_gradients,
+    one_value_each,
     random_state,
     replace_infinite,
 )
@@ -69,27 +73,30 @@ def trunk_then_head(s: Situation) -> None:
 
 
 def rows_independent(s: Situation) -> None:
-    """Samples of a batch do not influence each other."""
+    """Samples of a batch do not influence each other, however many they are."""
     model, inputs = _perturbed(s)
-    first = _Inputs(
-        state=inputs.state[:1],
-        level=inputs.level[:1],
-        valid=inputs.valid[:1],
-        cond={name: value[:1] for name, value in inputs.cond.items()},
-    )
-    # The second sample differs in everything: values, padding, level and conditions.
-    everywhere = torch.ones_like(first.valid)
-    changed = change_values(s.space, first.state.x, everywhere)
-    second = _Inputs(
-        state=State(changed, first.state.masked),
-        level=first.level + 1.0,
+    # The other samples differ in everything: values, padding, level and conditions.
+    everywhere = torch.ones_like(inputs.valid)
+    changed = change_values(s.space, inputs.state.x, everywhere)
+    others = _Inputs(
+        state=State(changed, inputs.state.masked),
+        level=inputs.level + 1.0,
         valid=everywhere,
-        cond={name: value[-1:] for name, value in inputs.cond.items()},
+        cond={name: value.flip(0) for name, value in inputs.cond.items()},
     )
-    alone = _run(model, first)[first.valid]
-    batch = _joined(first, second)
-    together = _run(model, batch)[:1]
-    assert_close(together[first.valid], alone, "a sample next to another")
+    batch = _joined(inputs, others)
+
+    def run(rows: slice) -> Tensor:
+        part = _Inputs(
+            state=batch.state[rows],
+            level=batch.level[rows],
+            valid=batch.valid[rows],
+            cond={name: value[rows] for name, value in batch.cond.items()},
+        )
+        # The output at padding may be anything.
+        return _run(model, part).masked_fill(~part.valid[..., None], 0.0)
+
+    assert_rows_independent(run, len(batch.valid))
 
 
 def _joined(first: _Inputs, second: _Inputs) -> _Inputs:
@@ -140,7 +147,7 @@ def level_per_position(s: Situation) -> None:
 
 
 def state_matters(s: Situation) -> None:
-    """The output depends on the state, and on the level unless a component ignores it."""
+    """The output depends on every id or feature, and on the level unless a component ignores it."""
     model, inputs = _perturbed(s)
     valid = inputs.valid
     out = _run(model, inputs)
@@ -149,6 +156,21 @@ def state_matters(s: Situation) -> None:
     other = inputs._replace(state=State.of(x))
     changed = _run(model, other) != out
     assert changed[valid].any(), "the output does not depend on the state"
+    copies = one_value_each(s.space, x[0])
+    count = len(copies)
+    outputs = _run(
+        model,
+        _Inputs(
+            state=State.of(copies),
+            level=inputs.level[:1].repeat(count),
+            valid=valid[:1].repeat(count, 1),
+            cond={
+                name: value[:1].repeat_interleave(count, 0)
+                for name, value in inputs.cond.items()
+            },
+        ),
+    )
+    assert_distinct(outputs[:, 0], "samples that differ in one id or feature")
 
     # The model itself may ignore the level, or the condition in one of its slots.
     specs = [s.spec]
@@ -159,6 +181,13 @@ def state_matters(s: Situation) -> None:
         other = inputs._replace(level=inputs.level + 1.0)
         changed = _run(model, other) != out
         assert changed[valid].any(), "the output does not depend on the level"
+
+
+def close_in_bfloat16(s: Situation) -> None:
+    """In bfloat16 the output is that in float32, up to rounding."""
+    model, inputs = _perturbed(s)
+    valid = inputs.valid[..., None]
+    check_bfloat16(model, lambda: _run(model, inputs).masked_fill(~valid, 0.0))
 
 
 def level_free(s: Situation) -> None:
@@ -282,7 +311,7 @@ CHECKS = (
         gradients_reach_all,
     ),
     *checks_of("model", level_free, needs="level-free"),
-    *checks_of("model", runs_on_meta, examples=3),
+    *checks_of("model", runs_on_meta, close_in_bfloat16, examples=3),
     *checks_of(
         "model",
         cached_equals_full,

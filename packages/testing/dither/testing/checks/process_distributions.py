@@ -159,7 +159,7 @@ def _check_start(
 
 
 def chapman_kolmogorov(s: Situation) -> None:
-    """A step from t to s with an ideal prediction follows q(x_s | x_0)."""
+    """With an ideal prediction a step from t to s follows q(x_s | x_0), and the last one gives x_0."""
     process = s.build()
     many = _many(s)
     # Far apart, so that a step that forgets the gap is seen.
@@ -171,6 +171,15 @@ def chapman_kolmogorov(s: Situation) -> None:
     ideal = with_variances(process.space, ideal)
     pred = process.read(ideal, noised.state, noised.noise)
     back: State = process.step(noised.state, pred, late, early, many)
+    finished = process.finish(noised.state, pred, many)
+    if isinstance(process.space, TokenSpace):
+        share = (finished != many.x0).double().mean(0).max().item()
+        assert share < 0.01, (
+            f"a position of {share:.1%} of finished samples is not that of an ideal prediction"
+        )
+    else:
+        # Dividing by a small factor multiplies rounding errors.
+        assert_close(finished, many.x0, "the finished sample", atol=1e-2)
 
     if noised.prior is not None:
         q = _forward(noised, early)

@@ -6,6 +6,7 @@ Letters: B batch, L length, V vocabulary.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -48,6 +49,9 @@ from ..toy_distributions import assert_normal
 
 __all__ = ["CHECKS"]
 
+COPIES = 256
+"""Rows of one sample, in which methods that draw differ."""
+
 
 def _grid(n: int = 41) -> Float[Tensor, " n"]:
     """Return times off the usual grids, so that none is at a corner of a piecewise schedule."""
@@ -68,11 +72,16 @@ def grows(s: Situation) -> None:
     decreasing = noise.sigma.diff() < 0
     decreases = t[:-1][decreasing].tolist()
     assert not decreases, f"sigma decreases after t = {decreases}"
+    # Between close times the rate hardly changes; a jump of sigma has no rate.
+    ends = torch.stack([noise.rate[:-1], noise.rate[1:]])
+    largest = 3 * ends.amax(0) * t.diff() + 1e-3
+    jumps = t[:-1][noise.sigma.diff() > largest].tolist()
+    assert not jumps, f"sigma jumps after t = {jumps}"
     assert noise.sigma[-1] > noise.sigma[0], "no noise is added between t = 0 and t = 1"
 
 
 def precision(s: Situation) -> None:
-    """The output has the dtype of the times, and float32 agrees with float64."""
+    """The output has the dtype and the precision of the times, and float32 agrees with float64."""
     schedule = s.build()
     t = _grid().float()
     single: Noise = schedule(t)
@@ -83,10 +92,20 @@ def precision(s: Situation) -> None:
         assert wide.dtype == torch.float64, f"{name} is {wide.dtype} for float64"
         # Close to t = 0 sigma itself is about 1e-3.
         assert_close(narrow.double(), wide, name, atol=1e-6)
+    # float32 inside of a schedule would round this step away.
+    step = 1e-7
+    moved: Noise = schedule(t.double() + step)
+    rise = (moved.sigma - double.sigma) / step
+    assert_close(rise, double.rate, "sigma in float64: its rise over 1e-7", atol=1e-5)
+    # All digits of a float32 number are in a float32.
+    coarse = torch.equal(double.rate.float().double(), double.rate)
+    assert not coarse or len(double.rate.unique()) == 1, (
+        "the rate in float64 has the digits of float32"
+    )
 
 
 def any_shape(s: Situation) -> None:
-    """Times may have any shape and are not modified, and earlier calls do not matter."""
+    """Times may have any shape and are not modified, and other times do not matter."""
     schedule = s.build()
     t = _grid(12).float()
     before = snapshot(t)
@@ -104,6 +123,9 @@ def any_shape(s: Situation) -> None:
     assert_unchanged(before, t, what="the times")
     later = schedule(t)
     assert_unchanged(first, later, what="the noise at the same times in a later call")
+    alone: Noise = schedule(t[-1:])
+    assert_close(alone.sigma, flat.sigma[-1:], "sigma of a time alone", atol=0)
+    assert_close(alone.rate, flat.rate[-1:], "the rate of a time alone", atol=0)
 
 
 def sigma_end(s: Situation) -> None:
@@ -165,7 +187,7 @@ def _check_prior(facts: Any, prior: Tensor) -> None:
 
 
 def times_cover_the_range(s: Situation) -> None:
-    """Training times are between 0 and 1 and cover the range."""
+    """Training times are between 0 and 1, cover the range, and are others in each call."""
     process = s.build()
     t = process.times(1000)
     shape = tuple(t.shape)
@@ -177,6 +199,43 @@ def times_cover_the_range(s: Situation) -> None:
     assert (counts > 50).all(), (
         f"times per tenth of the range: {counts.int().tolist()} of 1000"
     )
+    assert not torch.equal(process.times(1000), t), "times are the same in each call"
+
+
+def draws_are_new(s: Situation) -> None:
+    """Every call of a method that draws uses other random numbers."""
+    process = s.build()
+    many = s.clean[:1].apply(lambda value: value.repeat_interleave(COPIES, 0))
+    t = torch.full((COPIES,), 0.6)
+    now = process.schedule(t)
+    then = process.schedule(t / 2)
+    seed_cpu(s.seed)
+    # The same state of each row, so that only the draws of a call can differ between rows.
+    one = process.corrupt(s.clean[:1], t[:1]).state
+    state = one.apply(lambda value: value.repeat_interleave(COPIES, 0))
+    raw = random_output(process.space, s.clean.valid[:1], s.seed)
+    raw = raw.expand(COPIES, *raw.shape[1:])
+    pred = process.read(raw, state, now)
+    methods: dict[str, Callable[[], State]] = {
+        "corrupt": lambda: process.corrupt(many, t).state,
+        "prior": lambda: process.prior(many),
+        "step": lambda: process.step(state, pred, now, then, many),
+        "finish": lambda: State.of(process.finish(state, pred, many)),
+    }
+    if isinstance(process, TokenProcess):
+        methods["renoise"] = lambda: process.renoise(state, now, many)
+    for name, method in methods.items():
+        first = _row_values(method())
+        second = _row_values(method())
+        # A method that draws gives rows different results; of a few, calls may agree by chance.
+        differ = int((first != first[:1]).any(1).sum())
+        same = differ > COPIES // 16 and torch.equal(first, second)
+        assert not same, f"{name} draws the same random numbers in each call"
+
+
+def _row_values(state: State) -> Tensor:
+    """Return values and masks of a state, one row per sample."""
+    return torch.cat([state.x.flatten(1), state.masked.flatten(1)], 1)
 
 
 def rate_is_derivative(s: Situation) -> None:
@@ -260,6 +319,11 @@ def _check_gaussian_noise(process: Any, noised: Noised, t: float) -> None:
         assert abs(variance - 1) < 5 * (2 / len(eps)) ** 0.5, (
             f"eps has variance {variance:.3f}"
         )
+    # Of every feature, as some may get no noise.
+    squares = (noised.eps.square() * noisy).sum((0, 1))
+    count = noisy.sum((0, 1))
+    silent = (count >= 30) & (squares < 0.3 * count)
+    assert not silent.any(), f"features {silent.nonzero()[:, 0].tolist()} get no noise"
 
 
 def _check_token_distribution(noised: Noised, t: float) -> None:
@@ -281,8 +345,8 @@ def _check_token_distribution(noised: Noised, t: float) -> None:
     ):
         actual = counts.sum(0)
         expected = p.sum(0)
-        # Five standard deviations of a sum of independent draws.
-        allowed = 5 * (p * (1 - p)).sum(0).clamp_min(0).sqrt() + 1e-3
+        # Five standard deviations of a sum of independent draws, and a few rare events.
+        allowed = 5 * (p * (1 - p)).sum(0).clamp_min(0).sqrt() + 3
         text = f"counts {actual.tolist()}, expected {expected.tolist()}"
         assert ((actual - expected).abs() <= allowed).all(), (
             f"{name} at t = {t}: {text}"
@@ -541,4 +605,5 @@ CHECKS = (
     *checks_of(
         "process", renoise_keeps_fixed, noise_is_standard_normal, reveal_keeps_visible
     ),
+    *checks_of("process", draws_are_new, examples=3),
 )

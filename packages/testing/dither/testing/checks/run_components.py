@@ -30,6 +30,7 @@ from ..check_utils import (
     check_implements,
     seed_cpu,
     snapshot,
+    without_truth,
 )
 from ..situations import Situation, checks_of, fitting_process
 
@@ -77,11 +78,17 @@ def step_changes_weights(s: Situation) -> None:
 
 
 def descends(s: Situation) -> None:
-    """With the defaults, 50 steps reduce a loss."""
+    """With the defaults, 50 steps reduce a loss, and each changes the weights."""
     (module,) = s.args
     optimizer = s.build()
     x = _batch(s)
-    losses = [_step(module, optimizer, x) for _ in range(50)]
+    losses = []
+    weights = torch.nn.utils.parameters_to_vector(module.parameters()).detach()
+    for number in range(1, 51):
+        losses.append(_step(module, optimizer, x))
+        moved = torch.nn.utils.parameters_to_vector(module.parameters()).detach()
+        assert not torch.equal(moved, weights), f"step {number} changes no weight"
+        weights = moved
     assert losses[-1] < losses[0], (
         f"the loss goes from {losses[0]:.4g} to {losses[-1]:.4g} in 50 steps"
     )
@@ -104,7 +111,9 @@ def resumes(s: Situation) -> None:
     """A new optimizer continues from a saved state."""
     (module,) = s.args
     first = s.build()
-    _step(module, first, _batch(s))
+    # More than one, of which only the last may be saved.
+    for _ in range(3):
+        _step(module, first, _batch(s))
     weights = deepcopy(module.state_dict())
     saved = deepcopy(first.state_dict())
     _step(module, first, _batch(s))
@@ -136,7 +145,7 @@ def factor_valid(s: Situation) -> None:
 
 
 def metric_values(s: Situation) -> None:
-    """The metric returns finite, reproducible numbers for any batch size; inputs are not modified."""
+    """The metric returns finite numbers of the samples alone, for any batch size; inputs are not modified."""
     metric = s.build()
     before = snapshot(s.clean)
     batches = [slice(None)]
@@ -150,6 +159,12 @@ def metric_values(s: Situation) -> None:
         assert math.isfinite(value), f"{name} is {value}"
     message = f"not the same with other batches: {whole}, {uneven}"
     torch.testing.assert_close(whole, uneven, rtol=1e-4, atol=1e-6, msg=message)
+    if not isinstance(metric, PredictionMetric):
+        # What a template contains besides given values is not known when sampling.
+        template = without_truth(s.clean, s.clean.fixed)
+        blind = metric(s.clean.x0, template)
+        message = f"values of the template matter: {whole}, without them {blind}"
+        torch.testing.assert_close(whole, blind, rtol=1e-4, atol=1e-6, msg=message)
     assert_unchanged(before, s.clean, what="the batch")
 
 

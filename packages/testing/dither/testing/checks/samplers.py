@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from dither.registry import Space
-from dither.registry.contracts.records import Clean, State
+from dither.registry import Space, TokenSpace
+from dither.registry.contracts.records import Clean, Noised, State
 from dither.registry.kinds import ModelFacts
 
 from ..check_utils import (
@@ -17,6 +17,7 @@ from ..check_utils import (
     assert_clean,
     assert_close,
     assert_equal,
+    ideal_output,
     random_output,
     seed_cpu,
     without_truth,
@@ -31,21 +32,25 @@ from ..toy_distributions import (
     assert_follows,
     assert_normal,
     blank_batch,
+    exact_normal,
     outcome_index,
 )
 
 __all__ = ["CHECKS"]
 
+COPIES = 64
+"""Equal rows, to which samplers that draw give different samples."""
 ROWS = 800
 """Samples of an exact model: a probability that is off by .05 is seen."""
 
 
 class RandomSession:
-    """A `Session` with the same random output at every time."""
+    """A `Session` with the same random output at every time, and for every sample under `same_rows`."""
 
-    def __init__(self, process: Any, seed: int) -> None:
+    def __init__(self, process: Any, seed: int, same_rows: bool = False) -> None:
         self.process = process
         self.seed = seed
+        self.same_rows = same_rows
 
     def __call__(
         self,
@@ -55,6 +60,8 @@ class RandomSession:
     ) -> Any:
         everywhere = torch.ones(state.x.shape[:2], dtype=torch.bool)
         raw = random_output(self.process.space, everywhere, self.seed)
+        if self.same_rows:
+            raw = raw[:1].expand(raw.shape)
         pred = self.process.read(raw, state, self.process.schedule(t))
         return pred if at is None else pred.at(at)
 
@@ -65,6 +72,63 @@ class RandomSession:
         self, x: Shaped[Tensor, "B L"], t: Float[Tensor, "B *L"], start: int
     ) -> None:
         pass
+
+
+class CertainSession:
+    """A `Session` with a model that knows the sample."""
+
+    def __init__(self, process: Any, predict: str, clean: Clean) -> None:
+        self.process = process
+        self.predict = predict
+        self.clean = clean
+        self.prior = process.corrupt(clean, torch.ones(len(clean.valid))).prior
+        self.start = 0
+
+    def __call__(
+        self,
+        state: State,
+        t: Float[Tensor, "B *L"],
+        at: Bool[Tensor, "B L"] | None = None,
+    ) -> Any:
+        noise = self.process.schedule(t)
+        # Particles are copies of each sample; blocks are positions from `start` on.
+        copies = len(state.x) // len(self.clean.x0)
+        part = slice(self.start, self.start + state.x.shape[1])
+        x0 = self.clean.x0.repeat_interleave(copies, 0)[:, part]
+        if isinstance(self.process.space, TokenSpace):
+            prior = self.prior
+            if prior.shape[0] > 1:
+                prior = prior[part]
+            nothing = torch.zeros_like(x0, dtype=torch.bool)
+            noised = Noised(
+                x0=x0,
+                state=state,
+                noise=noise,
+                target_mask=~nothing,
+                valid=~nothing,
+                fixed=nothing,
+                prior=prior,
+            )
+            raw = ideal_output(self.predict, noised, self.process.space.vocab)
+        else:
+            raw = exact_normal(
+                process=self.process,
+                state=state,
+                noise=noise,
+                predict=self.predict,
+                mean=x0,
+                std=0.0,
+            )
+        pred = self.process.read(raw, state, noise)
+        return pred if at is None else pred.at(at)
+
+    def append(self, x: Shaped[Tensor, "B L"]) -> None:
+        self.start += x.shape[1]
+
+    def refresh(
+        self, x: Shaped[Tensor, "B L"], t: Float[Tensor, "B *L"], start: int
+    ) -> None:
+        self.start = start
 
 
 Run = tuple[Any, Clean, list[Tensor]]
@@ -87,6 +151,14 @@ def _run_sampler(s: Situation, like: Clean | None = None) -> Run:
     states = [x.clone() for x in sampler(process, RandomSession(process, s.seed), like)]
     assert states, "the sampler yields nothing"
     return process, like, states
+
+
+def _blind_run(s: Situation) -> Run:
+    """Run the sampler with the same seed and without the truth, once for all checks."""
+    if "blind" not in s.runs:
+        s.runs["blind"] = _run_sampler(s, without_truth(s.clean, s.clean.fixed))
+    run: Run = s.runs["blind"]
+    return run
 
 
 def yields_samples(s: Situation) -> None:
@@ -121,18 +193,55 @@ def truth_unseen(s: Situation) -> None:
     unknown = start.masked if s.args[0].prior == "hidden" else start.noisy
     if unknown is not None and not torch.equal(unknown, ~like.fixed):
         raise NotApplicable("the process shows a part of the truth by design")
-    _, _, others = _run_sampler(s, without_truth(like, like.fixed))
+    _, _, others = _blind_run(s)
     assert_equal(others[-1], states[-1], "samples without the truth")
 
 
 def seeded(s: Situation) -> None:
     """Torch's seed determines all draws."""
     *_, first = _first_run(s)
+    *_, second = _blind_run(s)
+    # Equal samples without the truth show both; a sampler that sees it may still be seeded.
+    if torch.equal(second[-1], first[-1]):
+        return
     *_, second = _run_sampler(s)
     assert len(first) == len(second), (
         f"{len(first)} states, then {len(second)} with the same seed"
     )
     assert_equal(second[-1], first[-1], "samples with the same seed")
+
+
+def draws_are_new(s: Situation) -> None:
+    """Every call of a sampler that draws uses other random numbers."""
+    process: Any = s.process.build(s.space)
+    sampler = s.build()
+    like = s.clean[:1].apply(lambda value: value.repeat_interleave(COPIES, 0))
+    like = without_truth(like, like.fixed)
+    seed_cpu(s.seed)
+    samples = []
+    for _ in range(2):
+        session = RandomSession(process, s.seed, same_rows=True)
+        (*_, x) = sampler(process, session, like)
+        samples.append(x.clone())
+    first, second = samples
+    # Draws give equal rows different samples; if few of them differ, calls may agree by chance.
+    differ = int((first != first[:1]).flatten(1).any(1).sum())
+    same = differ > COPIES // 8 and torch.equal(first, second)
+    assert not same, "every call of the sampler draws the same random numbers"
+
+
+def certain_model_is_followed(s: Situation) -> None:
+    """With a model that is certain, samples are what it predicts."""
+    process: Any = s.process.build(s.space)
+    predict = s.args[0].predict
+    seed_cpu(s.seed)
+    session = CertainSession(process, predict, s.clean)
+    template = without_truth(s.clean, s.clean.fixed)
+    (*_, x) = s.build()(process, session, template)
+    if isinstance(process.space, TokenSpace):
+        assert_equal(x, s.clean.x0, "samples of a certain model")
+    else:
+        assert_close(x, s.clean.x0, "samples of a certain model", atol=2e-2)
 
 
 def samples_exact_distribution(s: Situation) -> None:
@@ -223,8 +332,9 @@ CHECKS = (
         fixed_untouched,
         truth_unseen,
         seeded,
-        examples=5,
+        examples=3,
     ),
+    *checks_of("sampler", certain_model_is_followed, draws_are_new, examples=2),
     *checks_of("sampler", samples_exact_distribution, place="alone", examples=1),
     *checks_of(
         "sampler",

@@ -23,22 +23,27 @@ from ..check_utils import (
     seed_cpu,
     snapshot,
     usable_ids,
+    without_truth,
 )
 from ..situations import Situation, checks_of, fitting_process
 
 __all__ = ["CHECKS"]
 
-ROWS = 3
-"""Samples of a batch: the smallest number with a first, a middle and a last one."""
+ROWS = 12
+"""Samples of a batch: more than eight, where a task may take another path."""
+MANY_ROWS = 70
+"""Samples of a large batch."""
+PICTURES = 3
+"""Samples that are drawn."""
 CHUNK = 256
 """Samples that are read at once where all are compared."""
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-_built: dict[str, Any] = {}
+_built: dict[tuple[type, str], Any] = {}
 
 
 def _task(s: Situation) -> Any:
     """Build a task once; reading data may take seconds."""
-    key = f"{s.part.pinned} {s.spec!r}"
+    key = (type(s.spec), repr(s.spec))
     if key not in _built:
         task = s.build()
         check_implements(task, Task)
@@ -149,8 +154,7 @@ def space_matches(s: Situation) -> None:
     declared = s.spec.space()
     assert declared == task.space, f"Spec: {declared}, task: {task.space}"
     for split in ("train", "valid", "test"):
-        count = min(ROWS, task.size(split))
-        rows = range(count)
+        rows = range(min(MANY_ROWS, task.size(split)))
         _check_batch(
             clean=task.batch(split, rows),
             task=task,
@@ -171,14 +175,16 @@ def pure_in_rows(s: Situation) -> None:
     """A sample depends only on its row number, not on other rows, their order, or the seed."""
     task = _task(s)
     # Out of order, as shuffled training reads them.
-    rows = [index % task.size("train") for index in (2, 0, 1)]
+    size = task.size("train")
+    rows = [index % size for index in (2, 0, 1, *range(3, MANY_ROWS))]
     seed_cpu(s.seed)
     random = torch.get_rng_state()
     together = task.batch("train", rows)
     unchanged = torch.equal(torch.get_rng_state(), random)
     assert unchanged, "a batch draws from torch's global generator"
     seed_cpu(s.seed + 1)
-    for index, row in enumerate(rows):
+    for index in (0, 1, 2, MANY_ROWS // 2, MANY_ROWS - 1):
+        row = rows[index]
         expected = snapshot(together[index : index + 1])
         alone = task.batch("train", [row])
         assert_unchanged(expected, alone, what=f"sample {row} alone")
@@ -257,7 +263,7 @@ def baselines_are_finite(s: Situation) -> None:
 
 
 def evaluates_samples(s: Situation) -> None:
-    """Metrics of samples are finite, reproducible, and see all samples; pictures are valid."""
+    """Metrics are finite, reproducible, and of all samples alone; pictures are valid."""
     task = _task(s)
     like = task.like(ROWS, s.seed)
     rows = [index % task.size("valid") for index in range(ROWS)]
@@ -266,8 +272,15 @@ def evaluates_samples(s: Situation) -> None:
     metrics = task.sample_metrics(samples, like)
     for name, value in metrics.items():
         assert math.isfinite(value), f"{name} is {value}"
+    before = snapshot(samples, like)
     again = task.sample_metrics(samples, like)
     assert again == metrics, "metrics differ in a second call"
+    # What a template contains besides given values is not known when sampling.
+    blind = task.sample_metrics(samples, without_truth(like, like.fixed))
+    for name, value in metrics.items():
+        assert blind.get(name) == value, (
+            f"values of the template matter: {name} is {value}, without them {blind.get(name)}"
+        )
     if metrics:
         _check_all_seen(
             task=task,
@@ -275,7 +288,9 @@ def evaluates_samples(s: Situation) -> None:
             like=like,
             metrics=metrics,
         )
-    _check_pictures(list(task.plots(samples, like)))
+    few = slice(0, PICTURES)
+    _check_pictures(list(task.plots(samples[few], like[few])))
+    assert_unchanged(before, samples, like, what="samples and template")
 
 
 def _check_all_seen(
@@ -284,15 +299,17 @@ def _check_all_seen(
     """Assert that metrics change if all samples but one do."""
     # Two changes of the others: a metric may not see one of them.
     index = torch.arange(ROWS)
-    kept = {"first": index == 0, "last": index == ROWS - 1}
+    kept = {
+        "the first sample": index == 0,
+        "the last sample": index == ROWS - 1,
+        "the first eight samples": index < 8,
+    }
     for name, alone in kept.items():
         unchanged = like.fixed | over(alone, samples)
         shifted = torch.where(unchanged, samples, samples.roll(1, 1))
         equal = torch.where(unchanged, samples, samples[:1].expand_as(samples))
         others = [task.sample_metrics(x, like) for x in (shifted, equal)]
-        assert others != [metrics, metrics], (
-            f"metrics are those of the {name} sample alone"
-        )
+        assert others != [metrics, metrics], f"metrics are those of {name} alone"
 
 
 def _check_pictures(pictures: list[Any]) -> None:
