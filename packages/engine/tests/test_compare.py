@@ -335,6 +335,25 @@ def test_a_forest_plot_has_an_interval_for_each_arm():
 # the command
 
 
+def test_validate_checks_the_arms_of_the_file(experiment_file, capfd):
+    text = experiment_file.read_text()
+    for axis, code in (("0.02, 0.1", 0), ('0.02, "x"', 2), ("0.02, 0.02", 2)):
+        over = f'\n[compare.over]\n"{LR}" = [{axis}]\n'
+        experiment_file.write_text(text + over)
+        assert main(["validate", str(experiment_file)]) == code, axis
+
+
+def test_a_run_and_the_same_run_of_a_comparison_are_one_arm(start):
+    changes = [
+        ("seed=3",),
+        # As a comparison writes it.
+        ("seed=4", "evaluate.batch_size=8"),
+        ("seed=3", f"{LR}=0.1"),
+    ]
+    paths = [start(*words, "train.steps=1")[1] for words in changes]
+    assert [row.planned for row in dither.compare(paths).rows] == [2, 1]
+
+
 def test_a_dry_run_lists_the_arms(experiment_file, tmp_path, capfd):
     runs = tmp_path / "runs"
     words = ["compare", str(experiment_file), "--over", f"{LR}=0.02,0.1", "--dry-run"]
@@ -348,7 +367,7 @@ def test_a_dry_run_lists_the_arms(experiment_file, tmp_path, capfd):
 
 
 @pytest.mark.slow
-def test_an_unknown_metric_is_refused_after_the_runs(experiment_file, tmp_path, capfd):
+def test_an_unknown_metric_is_refused_before_the_runs(experiment_file, tmp_path, capfd):
     words = ["compare", str(experiment_file), "--over", f"{LR}=0.02,0.1"]
     words += [
         "--seeds",
@@ -358,13 +377,14 @@ def test_an_unknown_metric_is_refused_after_the_runs(experiment_file, tmp_path, 
         "--runs",
         str(tmp_path / "runs"),
     ]
-    assert main([*words, "--metric", "valid/los"]) == 2
+    for wrong in ("valid/los", "sample/x"):
+        assert main([*words, "--metric", wrong]) == 2
+        output = capfd.readouterr()
+        assert "known:" in output.out + output.err
+        assert not (tmp_path / "runs").exists()
+    assert main([*words, "--metric", "valid/loss"]) == 0
+    assert "0-lr=0.02,seed=3" in capfd.readouterr().out
     (path,) = (tmp_path / "runs").glob("compare-*")
-    output = capfd.readouterr()
-    shown = "".join((output.out + output.err).split())
-    assert 'didyoumean"valid/loss"' in shown
-    assert "known:" in shown
-    assert "".join(f"dither compare {path} --metric NAME".split()) in shown
     assert main(["compare", str(path), "--metric", "valid/loss"]) == 0
     for option in (["--metric", "valid/loss"], ["--against", "x"], ["--json"]):
         assert main(["compare", "--resume", str(path), *option]) == 2

@@ -1105,6 +1105,16 @@ HIDDEN: dict[str, tuple[str, str, Any]] = {
         TASK,
         function(sample_metrics=lambda i, x, like: i.sample_metrics(like.x0, like)),
     ),
+    "one metric of the template": (
+        "evaluates_samples",
+        TASK,
+        function(
+            sample_metrics=lambda i, x, like: (
+                i.sample_metrics(x, like)
+                | {"zeros": float((like.x0 == 0).float().mean())}
+            )
+        ),
+    ),
     "metrics of the first eight samples": (
         "evaluates_samples",
         TASK,
@@ -1114,13 +1124,6 @@ HIDDEN: dict[str, tuple[str, str, Any]] = {
         "metric_values",
         "metric:largest",
         function(call=lambda i, x, like: i(like.x0, like)),
-    ),
-    "a metric of sample and template": (
-        "metric_values",
-        "metric:largest",
-        function(
-            call=lambda i, x, like: {"same": float((x == like.x0).float().mean())}
-        ),
     ),
     # Random numbers
     "the same draws in each step": (

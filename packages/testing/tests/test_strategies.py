@@ -51,7 +51,12 @@ def test_drawn_options_are_valid(part):
     varying = [
         key for key in options if len({repr(getattr(spec, key)) for spec in seen}) > 1
     ]
-    assert len(varying) * 2 >= len(options) or part.kind in ("data", "task", "tracker")
+    assert len(varying) * 2 >= len(options) or part.kind in (
+        "data",
+        "executor",
+        "task",
+        "tracker",
+    )
 
 
 def test_spaces_of_every_type_are_drawn():

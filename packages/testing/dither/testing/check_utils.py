@@ -51,7 +51,7 @@ _Mask = Bool[Tensor, "B L"]
 _Ids = Int[Tensor, "B L"]
 
 M = TypeVar("M", bound=nn.Module)
-MAX_ROUNDING = 0.1
+MAX_ROUNDING = 0.2
 """Largest relative error of a vector in bfloat16."""
 
 

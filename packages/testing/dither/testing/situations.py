@@ -452,7 +452,7 @@ def _with_process(
 
 def _shortened(space: Space) -> Space:
     if not isinstance(space, TokenSpace):
-        return replace(space, length=MAX_LENGTH)
+        return replace(space, length=MAX_LENGTH, grid=None)
     fields = [
         replace(field, length=min(field.length, MAX_LENGTH)) for field in space.fields
     ]

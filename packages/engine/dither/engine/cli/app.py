@@ -160,6 +160,10 @@ PluginNames = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Simultaneous runs.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Only validate and list the arms or points.")
+]
 Ranks = Annotated[
     int, typer.Option("--ranks", min=1, help="GPUs of each run, by torchrun.")
 ]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from .app import (
+    DryRun,
     Executor,
     JobOptions,
+    Jobs,
     Json,
     Overrides,
     PluginNames,
@@ -22,9 +24,6 @@ from .app import (
     app,
 )
 from .output import echo, echo_json
-
-if TYPE_CHECKING:
-    from ..sweeps.launch import Settings
 
 __all__: list[str] = []
 
@@ -78,15 +77,11 @@ def compare(
         Path | None,
         typer.Option("--resume", metavar="COMPARISON", help="Run unfinished points."),
     ] = None,
-    jobs: Annotated[
-        int, typer.Option("--jobs", "-j", min=1, help="Simultaneous runs.")
-    ] = 1,
+    jobs: Jobs = 1,
     ranks: Ranks = 1,
     executor: Executor = "processes",
     job_options: JobOptions = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only validate and list the arms.")
-    ] = False,
+    dry_run: DryRun = False,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE", help="Write the page of finished runs."),
@@ -98,11 +93,19 @@ def compare(
     The difference of an arm to the reference is better or worse if its p-value over seeds and
     samples, after Holm's correction, is at most 5 %.
     """
+    from dither.registry.config.document import find_experiment
     from dither.registry.config.errors import Problem, Refused
     from dither.registry.files.lookup import is_folder
 
     from ..reports.comparison_page import write_comparison_page
-    from ..sweeps.compare import open_comparison, start_comparison
+    from ..runs.progress import Screen
+    from ..sweeps.arms import arm_layers
+    from ..sweeps.compare import (
+        Request,
+        open_comparison,
+        prepare_comparison,
+        start_comparison,
+    )
     from ..sweeps.launch import Settings
 
     settings = Settings(
@@ -122,9 +125,17 @@ def compare(
         if as_json or out is not None:
             message = "--json and --out require finished runs or a comparison"
             raise Refused(message, code="usage")
-        return _start(
-            targets[0], over, arms, overrides, removals, options, runs, settings
+        request = Request(
+            path=find_experiment(targets[0]),
+            changes=overrides or (),
+            removals=removals or (),
+            layers=arm_layers(over or (), arms or ()),
+            options=options,
+            runs=runs,
+            argv=["dither", *sys.argv[1:]],
         )
+        sweep = prepare_comparison(request, settings, Screen())
+        return 0 if sweep is None else start_comparison(sweep, settings)
 
     # Options of new runs have no effect on finished ones.
     if any((over, arms, overrides, removals, seeds)):
@@ -139,36 +150,6 @@ def compare(
     assert targets
     _show(targets, metric, against, out, as_json)
     return 0
-
-
-def _start(
-    experiment: Path,
-    over: Words,
-    arms: Words,
-    overrides: Words,
-    removals: Words,
-    options: dict[str, Any],
-    runs: Path,
-    settings: Settings,
-) -> int:
-    from dither.registry.config.document import find_experiment
-
-    from ..runs.progress import Screen
-    from ..sweeps.arms import arm_layers
-    from ..sweeps.compare import prepare_comparison, start_comparison
-
-    sweep = prepare_comparison(
-        find_experiment(experiment),
-        overrides or (),
-        removals or (),
-        arm_layers(over or (), arms or ()),
-        options,
-        runs=runs,
-        argv=["dither", *sys.argv[1:]],
-        settings=settings,
-        console=Screen(),
-    )
-    return 0 if sweep is None else start_comparison(sweep, settings)
 
 
 def _show(

@@ -199,6 +199,11 @@ def validate(
 ) -> None:
     """Check an experiment: names, types, bounds, and whether the components are compatible."""
     loaded = load(experiment, [overrides, words], removals, plugins)
+    compare = loaded.experiment.compare
+    if compare is not None and (compare.over or compare.arms):
+        from ..sweeps.arms import check_comparison
+
+        check_comparison(loaded.document, loaded.plugins)
     train = loaded.experiment.train
     # Patterns of weights can only be compared with the names of a model that is built.
     if (train.freeze or train.lora) and (

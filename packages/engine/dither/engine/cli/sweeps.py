@@ -10,9 +10,11 @@ import typer
 
 from .app import (
     Assignments,
+    DryRun,
     Executor,
     Group,
     JobOptions,
+    Jobs,
     Json,
     OptionalExperiment,
     Overrides,
@@ -68,9 +70,7 @@ def start(
         Path | None,
         typer.Option("--resume", metavar="SWEEP", help="Run unfinished points."),
     ] = None,
-    jobs: Annotated[
-        int, typer.Option("--jobs", "-j", min=1, help="Simultaneous runs.")
-    ] = 1,
+    jobs: Jobs = 1,
     keep_going: Annotated[
         bool,
         typer.Option("--keep-going/--stop", help="Continue or stop if a point fails."),
@@ -78,9 +78,7 @@ def start(
     ranks: Ranks = 1,
     executor: Executor = "processes",
     options: JobOptions = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only validate and list the points.")
-    ] = False,
+    dry_run: DryRun = False,
 ) -> int:
     """Validate every point of a sweep, then run them all; "start" may be omitted."""
     from dither.registry.config.document import find_experiment

@@ -94,8 +94,8 @@ def comparison_page(comparison: Comparison, command: str = "") -> Page:
         ),
         Section("Runs", table=Table(_run_rows(rows), ("arm", "run"))),
     ]
-    if not left_out:
-        sections = [section for section in sections if section.title != "Left out"]
+    # A section without content, such as curves of a single evaluation, is left out.
+    sections = [section for section in sections if _has_content(section)]
     better = f"; {comparison.better} is better" if comparison.better else ""
     return Page(
         f"{len(rows)} arms",
@@ -103,6 +103,10 @@ def comparison_page(comparison: Comparison, command: str = "") -> Page:
         subtitle=f"{comparison.metric}{better}",
         command=command,
     )
+
+
+def _has_content(section: Section) -> bool:
+    return bool(section.charts or (section.table and section.table.rows))
 
 
 def _run_rows(rows: Iterable[Row]) -> list[tuple[str, str]]:

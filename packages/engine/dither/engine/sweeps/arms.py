@@ -23,12 +23,21 @@ from dither.registry.spec.misfit import Path
 from ..config.compare_options import Compare
 from ..config.load_experiment import Loaded, check_experiment
 from ..runs.run_directory import resolved
-from .points import Point, format_value, iter_keys, key_error, make_point, short_keys
+from .points import (
+    Point,
+    folder_name,
+    format_value,
+    iter_keys,
+    key_error,
+    make_point,
+    short_keys,
+)
 
 __all__ = [
     "Arm",
     "Rejected",
     "arm_layers",
+    "check_comparison",
     "compare_of",
     "read_arms",
     "require_arm",
@@ -85,7 +94,10 @@ class Arm:
         return {dotted(path): value for path, value, _ in self.values}
 
     def point(self, number: str, seed: int) -> Point:
-        return make_point(number, [*self.values, (("seed",), seed, None)])
+        """Return the point of a seed, in a folder with the name of the arm."""
+        point = make_point(number, [*self.values, (("seed",), seed, None)])
+        text = self.name.replace(", ", ",")
+        return replace(point, name=folder_name(number, f"{text},seed={seed}"))
 
 
 @dataclass(frozen=True)
@@ -169,6 +181,21 @@ def compare_of(document: Document) -> Compare:
         problem = Problem("nothing to compare", help=hint, code="missing-key")
         raise Refused(problem)
     return compare
+
+
+def check_comparison(
+    document: Document, plugins: Plugins
+) -> tuple[Compare, list[tuple[Arm, Loaded]], list[Rejected]]:
+    """Return the `[compare]` table, the valid arms with their experiments, and those left out.
+
+    Raises:
+        Refused: As in `compare_of` and `read_arms`; or the reference is no valid arm.
+    """
+    compare = compare_of(document)
+    valid, rejected = read_arms(document, plugins, compare)
+    if compare.against is not None:
+        require_arm(compare.against, [arm.name for arm, _ in valid], "--against")
+    return compare, valid, rejected
 
 
 def read_arms(

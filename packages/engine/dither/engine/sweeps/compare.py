@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
 from tempfile import TemporaryDirectory
@@ -16,6 +16,7 @@ from rich.console import Console
 from dither.registry.config.document import Document, Layer, find_experiment
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.lookup import is_file, is_folder
+from dither.registry.plugins.manager import Plugins
 
 from ..config.compare_options import Compare
 from ..config.experiment import Experiment
@@ -24,14 +25,16 @@ from ..runs.api import save_experiment
 from ..runs.progress import Screen, say
 from ..runs.run_directory import flat, resolved_file
 from ..runs.signals import STOPPED
-from .arms import Arm, Rejected, compare_of, read_arms, require_arm, training_key
+from .arms import Arm, Rejected, check_comparison, require_arm, training_key
 from .comparison import ArmRuns, Comparison, compare_arms, show_comparison
 from .directory import MARK, WEIGHTS_OF, PointFolder, SweepDirectory, write_json
 from .finished_runs import FinishedRun, held_out_difference, most_complete
+from .known_metrics import require_measured
 from .launch import Settings, run_sweep
 from .points import format_value, short_keys
 
 __all__ = [
+    "Request",
     "compare",
     "compare_runs",
     "is_comparison",
@@ -95,17 +98,16 @@ def compare(
     with TemporaryDirectory() as folder:
         if isinstance(experiment, Experiment):
             experiment = save_experiment(experiment, Path(folder) / "experiment.toml")
-        prepared = prepare_comparison(
-            find_experiment(Path(experiment)),
-            override_texts(overrides),
-            (),
-            [layer],
-            options,
+        request = Request(
+            path=find_experiment(Path(experiment)),
+            changes=override_texts(overrides),
+            layers=[layer],
+            options=options,
             runs=Path(runs),
             argv=["dither.compare"],
-            settings=Settings(select=tuple(plugins or ())),
-            console=Screen(),
         )
+        settings = Settings(select=tuple(plugins or ()))
+        prepared = prepare_comparison(request, settings, Screen())
     assert prepared is not None
     settings = Settings(
         jobs=jobs, select=tuple(plugins or ()), show=lambda sweep, console: None
@@ -116,45 +118,57 @@ def compare(
     return read_comparison(prepared)
 
 
-def prepare_comparison(
-    path: Path,
-    changes: Iterable[str],
-    removals: Iterable[str],
-    layers: Iterable[Layer],
-    options: Mapping[str, Any],
-    runs: Path,
-    argv: Sequence[str],
-    settings: Settings,
-    console: Console,
-) -> SweepDirectory | None:
-    """Validate all arms of a file, and make a new directory inside `runs`; None for a dry run.
+@dataclass(frozen=True)
+class Request:
+    """A comparison of the arms of an experiment file, as after `dither compare`.
 
-    `layers` are those of `arm_layers`; `options` replace those of `[compare]`; other arguments are
-    as after `dither compare`.
+    Attributes:
+        changes: Overrides of all arms.
+        removals: Keys that all arms lack.
+        layers: Those of `arm_layers`.
+        options: Values that replace those of `[compare]`.
+        runs: The parent folder of the comparison.
     """
-    document, plugins = open_experiment(
-        path, changes, removals, settings.select or None
-    )
+
+    path: Path
+    changes: Iterable[str] = ()
+    removals: Iterable[str] = ()
+    layers: Iterable[Layer] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    runs: Path = Path("runs")
+    argv: Sequence[str] = ()
+
+    def open(self, select: Sequence[str]) -> tuple[Document, Plugins]:
+        """Return the file with all changes, and the selected plugins."""
+        document, plugins = open_experiment(
+            self.path, self.changes, self.removals, select or None
+        )
+        for layer in self.layers:
+            document.merge(layer)
+        for key, value in self.options.items():
+            name = f"--{key} {value}"[:100]
+            document.merge(Layer(name, {"compare": {key: value}}))
+        return document, plugins
+
+
+def prepare_comparison(
+    request: Request, settings: Settings, console: Console
+) -> SweepDirectory | None:
+    """Validate all arms, and make the directory of a comparison; None for a dry run."""
+    document, plugins = request.open(settings.select)
     settings.build_executor(plugins)
-    for layer in layers:
-        document.merge(layer)
-    for key, value in options.items():
-        document.merge(Layer(f"--{key} {value}"[:100], {"compare": {key: value}}))
-    compare = compare_of(document)
-    valid, rejected = read_arms(document, plugins, compare)
-    names = [arm.name for arm, _ in valid]
-    if compare.against is not None:
-        require_arm(compare.against, names, "--against")
+    compare, valid, rejected = check_comparison(document, plugins)
     for arm in rejected:
         say(console, f"left out: {arm.name}: {'; '.join(arm.reasons)}", "yellow")
     seeds = "1 seed" if compare.seeds == 1 else f"{compare.seeds} seeds"
     say(console, f"{len(valid)} arms, {seeds} each")
     if settings.dry_run:
-        for name in names:
-            say(console, name)
+        for arm, _ in valid:
+            say(console, arm.name)
         return None
 
-    sweep = SweepDirectory.create(runs, document, argv, kind="compare")
+    require_measured(valid[0][1], compare.metric)
+    sweep = SweepDirectory.create(request.runs, document, request.argv, kind="compare")
     _add_points(sweep, valid, compare, rejected)
     return sweep
 
@@ -296,12 +310,7 @@ def compare_runs(
     for path in paths:
         unique.setdefault(os.path.realpath(path), path)
     for path in unique.values():
-        tree = flat(Document.read(resolved_file(path)).tree)
-        options = {
-            key: value
-            for key, value in tree.items()
-            if key not in NO_ARM and not key.startswith(NO_ARM_TABLES)
-        }
+        options = _options_of(path)
         key = repr(sorted(options.items()))
         groups[key] = options
         members.setdefault(key, []).append(path)
@@ -329,6 +338,18 @@ def compare_runs(
     if against is not None:
         require_arm(against, names, "--against")
     return compare_arms(arms, metric, against)
+
+
+def _options_of(run: Path) -> dict[str, Any]:
+    """Return the options of a run that are the same for all runs of its arm."""
+    tree = flat(Document.read(resolved_file(run)).tree)
+    # A comparison writes the batch size of evaluation where a run has the default.
+    tree.setdefault("evaluate.batch_size", tree.get("train.batch_size"))
+    return {
+        key: value
+        for key, value in tree.items()
+        if key not in NO_ARM and not key.startswith(NO_ARM_TABLES)
+    }
 
 
 def _arm_names(groups: Sequence[Mapping[str, Any]], paths: Sequence[Path]) -> list[str]:

@@ -21,6 +21,7 @@ from ..config.options import Sweep
 __all__ = [
     "Point",
     "add_axes",
+    "folder_name",
     "format_value",
     "iter_keys",
     "key_error",
@@ -228,8 +229,12 @@ def make_point(number: str, values: Iterable[tuple[Path, Any, Path | None]]) -> 
     words = []
     for key, (_, value, _) in zip(keys, ordered, strict=True):
         words.append(f"{key}={format_value(value)}")
-    name = UNSAFE.sub("_", f"{number}-{','.join(words)}")
-    return Point(name[:MAX_NAME].rstrip(".,_"), ordered)
+    return Point(folder_name(number, ",".join(words)), ordered)
+
+
+def folder_name(number: str, text: str) -> str:
+    """Return a name of a folder that starts with a number."""
+    return UNSAFE.sub("_", f"{number}-{text}")[:MAX_NAME].rstrip(".,_")
 
 
 def short_keys(paths: Sequence[Path]) -> list[str]:

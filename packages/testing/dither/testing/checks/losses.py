@@ -136,18 +136,23 @@ def weights_only_targets(s: Situation) -> None:
     if fixed.ndim > 2:
         fixed = fixed.all(-1)
     assert not grad_sum[fixed].any(), "a fixed position has a gradient"
-    # Of tokens: a gradient per id of the output.
+    # Any output of an element: a logit per id, or a mean and a variance per feature.
     reached = grad_sum > 0
-    if not noised.x0.is_floating_point():
+    if noised.x0.is_floating_point():
+        reached = reached.unflatten(-1, (-1, noised.x0.shape[-1])).any(-2)
+    else:
         reached = reached.any(-1)
-        ids = noised.x0[target].unique()
-        missing = sorted({*ids.tolist()} - {*noised.x0[target & reached].tolist()})
-        assert not missing, f"targets of the ids {missing} have no gradient"
-    where = target.nonzero()
-    seen = (target & reached).nonzero()
-    for axis, name in enumerate(("row", "position", "feature")[: target.ndim]):
-        missing = sorted({*where[:, axis].tolist()} - {*seen[:, axis].tolist()})
-        assert not missing, f"targets of {name} {missing} have no gradient"
+        _assert_reached("id", noised.x0[target], noised.x0[target & reached])
+    where = target.nonzero().T
+    seen = (target & reached).nonzero().T
+    names = ("row", "position", "feature")
+    for name, expected, actual in zip(names, where, seen, strict=False):
+        _assert_reached(name, expected, actual)
+
+
+def _assert_reached(name: str, expected: Tensor, actual: Tensor) -> None:
+    missing = sorted({*expected.unique().tolist()} - {*actual.unique().tolist()})
+    assert not missing, f"targets of {name} {missing} have no gradient"
 
 
 def rows_independent(s: Situation) -> None:
