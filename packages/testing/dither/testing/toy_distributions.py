@@ -5,6 +5,7 @@ Letters: B batch, L length, V vocabulary, O outcomes (all samples).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -65,8 +66,9 @@ def exact_outputs(
     noise: Noise,
     prior: Float[Tensor, "1 V"],
     before: _Pairs | None = None,
+    targets: Sequence[str] = ("posterior", "plug-in", "score"),
 ) -> dict[str, Float[Tensor, "B L V"]]:
-    """Return the raw output of an exact model by prediction target: posterior, plug-in and score.
+    """Return the raw output of an exact model by prediction target.
 
     `state` follows the clean positions `before`; `prior` is the distribution of changed tokens.
     """
@@ -89,14 +91,18 @@ def exact_outputs(
     index = torch.arange(x.shape[1], device=x.device)
     products = [likelihood.index_fill(-1, i, 1.0).prod(-1) for i in index]
     others = torch.stack(products, -1) * weight[..., None]
-    plug_in = torch.einsum("bol,olv->blv", others, same)
-    posterior = torch.einsum("bol,bol,olv->blv", others, likelihood, same)
-    score = torch.einsum("bol,bolv->blv", others, q)
-    return {
-        "posterior": (posterior / posterior.sum(-1, keepdim=True)).log(),
-        "plug-in": (plug_in / plug_in.sum(-1, keepdim=True)).log(),
-        "score": (score / score.gather(-1, x[..., None])).log(),
-    }
+    outputs = {}
+    # A sampler asks for one of them at each of many steps.
+    for target in targets:
+        if target == "score":
+            odds = torch.einsum("bol,bolv->blv", others, q)
+            total = odds.gather(-1, x[..., None])
+        else:
+            weights = others * likelihood if target == "posterior" else others
+            odds = torch.einsum("bol,olv->blv", weights, same)
+            total = odds.sum(-1, keepdim=True)
+        outputs[target] = (odds / total).log()
+    return outputs
 
 
 def forward_table(
@@ -165,6 +171,7 @@ class OracleSession:
             noise=noise,
             prior=self.prior,
             before=self.before,
+            targets=[self.predict],
         )
         raw = outputs[self.predict].float()
         # A model cannot return -inf for ids of the vocabulary; exp(-60) is 0 in any sum.
@@ -216,7 +223,7 @@ def exact_normal(
     state: State,
     noise: Noise,
     predict: str,
-    mean: float,
+    mean: float | Float[Tensor, "B L M"],
     std: float,
 ) -> Float[Tensor, "B L M"]:
     """Return the raw output of an exact model of normally distributed features."""

@@ -158,8 +158,9 @@ def prepare_comparison(
     document, plugins = request.open(settings.select)
     settings.build_executor(plugins)
     compare, valid, rejected = check_comparison(document, plugins)
-    for arm in rejected:
-        say(console, f"left out: {arm.name}: {'; '.join(arm.reasons)}", "yellow")
+    for left_out in rejected:
+        reasons = "; ".join(left_out.reasons)
+        say(console, f"left out: {left_out.name}: {reasons}", "yellow")
     seeds = "1 seed" if compare.seeds == 1 else f"{compare.seeds} seeds"
     say(console, f"{len(valid)} arms, {seeds} each")
     if settings.dry_run:

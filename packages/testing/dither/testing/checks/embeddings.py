@@ -486,26 +486,26 @@ def identity_at_init(s: Situation) -> None:
 
 def rows_independent(s: Situation) -> None:
     """Samples of a batch do not influence each other, however many they are."""
-    run: Callable[[slice], Tensor]
+    run: Callable[[slice], Any]
     if s.spec.kind == "block":
         block, x, c = _block(s)
         count = len(x)
 
-        def run(rows: slice) -> Tensor:
+        def run(rows: slice) -> Any:
             return block(x[rows], c[rows])
 
     elif s.spec.kind == "condition":
         condition, level = _condition(s)
         count = len(level)
 
-        def run(rows: slice) -> Tensor:
+        def run(rows: slice) -> Any:
             return condition(level[rows], _rows_of(s.clean.cond, rows))
 
     else:
         embedding, state = _embedding(s)
         count = len(state.x)
 
-        def run(rows: slice) -> Tensor:
+        def run(rows: slice) -> Any:
             part = state.apply(lambda value: value[rows])
             return embedding(part, _rows_of(s.clean.cond, rows), 0)[0]
 
@@ -695,7 +695,9 @@ CHECKS = (
     *checks_of("block", requested_equals_full, needs="requested"),
     *checks_of("block", weighted_equals_repeated, needs="weighted-keys"),
     *checks_of("block", distances_matter, needs="positions"),
-    *checks_of("block", cached_equals_full, needs="cache", place="in-model"),
+    *checks_of(
+        "block", cached_equals_full, needs="cache", place="in-model", examples=3
+    ),
     *checks_of(
         "embedding", embeds_each_position, positions_independent, rows_independent
     ),

@@ -186,8 +186,16 @@ def state_matters(s: Situation) -> None:
 def close_in_bfloat16(s: Situation) -> None:
     """In bfloat16 the output is that in float32, up to rounding."""
     model, inputs = _perturbed(s)
-    valid = inputs.valid[..., None]
-    check_bfloat16(model, lambda: _run(model, inputs).masked_fill(~valid, 0.0))
+    padding = ~inputs.valid[..., None]
+
+    def run(*features: Tensor) -> Tensor:
+        state = inputs.state
+        if features:
+            state = replace(state, x=features[0])
+        return _run(model, inputs._replace(state=state)).masked_fill(padding, 0.0)
+
+    x = inputs.state.x
+    check_bfloat16(model, run, *([x] if x.is_floating_point() else []))
 
 
 def level_free(s: Situation) -> None:

@@ -381,6 +381,6 @@ CHECKS = (
     *checks_of("process", predictions_are_exact, needs="tokens", examples=5),
     *checks_of("process", joint_distributions, needs="tokens", examples=2),
     *checks_of("process", normal_step, examples=3),
-    *checks_of("process", chapman_kolmogorov, examples=5),
-    *checks_of("process", clean_at_zero, prior_at_one, place="default", examples=4),
+    *checks_of("process", chapman_kolmogorov, examples=3),
+    *checks_of("process", clean_at_zero, prior_at_one, place="default", examples=3),
 )
