@@ -41,7 +41,7 @@ from .wall_program import (
     demand_areas,
 )
 
-_ROUNDS = 14
+_ROUNDS = 8
 """Linear programs from each start."""
 
 _GAP = 4
