@@ -65,6 +65,7 @@ def test_directives_of_sbatch(job, experiment_file):
 
 def test_the_manifest_of_kubernetes(job):
     words = ["--nodes", "2", "--gpus", "4", "--hours", "2", "--image", "me/x:1"]
+    words += ["--runs", "/shared/runs", "--claim", "volume"]
     service, manifest = yaml.safe_load_all(job("kubernetes", *words))
     spec = manifest["spec"]
     name = manifest["metadata"]["name"]
@@ -79,6 +80,9 @@ def test_the_manifest_of_kubernetes(job):
     (container,) = pod["containers"]
     assert container["image"] == "me/x:1"
     assert container["resources"]["limits"] == {"nvidia.com/gpu": 4}
+    mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
+    assert mounts[0] == "/shared/runs"
+    assert pod["volumes"][0]["persistentVolumeClaim"] == {"claimName": "volume"}
     variables = {item["name"]: item["value"] for item in container["env"]}
     assert variables == {"DITHER_JOB": name, "head": f"{name}-0.{name}"}
     assert "--nnodes 2 --nproc-per-node 4" in checked(container["args"][0])
@@ -87,6 +91,7 @@ def test_the_manifest_of_kubernetes(job):
 def test_the_task_of_skypilot(job):
     task = yaml.safe_load(job("skypilot", "--nodes", "2", "--accelerator", "A100"))
     assert task["num_nodes"] == 2
+    assert task["file_mounts"] == {"runs": {"name": "dither-runs", "mode": "MOUNT"}}
     assert task["resources"]["accelerators"] == "A100:1"
     assert task["resources"]["job_recovery"]["recover_on_exit_codes"] == [75]
     assert 'exit "$code"' in checked(task["run"])
@@ -94,7 +99,7 @@ def test_the_task_of_skypilot(job):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_words_of_a_user_are_quoted(job, form):
-    text = job(form, "--runs", "a b/$(touch evil)'\"", "name=x.Y_z")
+    text = job(form, "--runs", "/a b/$(touch evil)'\"", "name=x.Y_z")
     script = text
     if form != "slurm":
         task = [*yaml.safe_load_all(text)][-1]
@@ -109,7 +114,7 @@ def test_words_of_a_user_are_quoted(job, form):
         text=True,
         check=True,
     )
-    assert done.stdout.splitlines()[-1] == "a b/$(touch evil)'\""
+    assert done.stdout.splitlines()[-1] == "/a b/$(touch evil)'\""
 
 
 def test_nothing_is_submitted_or_overwritten_unasked(
@@ -129,6 +134,8 @@ def test_nothing_is_submitted_or_overwritten_unasked(
     cli(*words, "--submit")
     assert (tmp_path / "submitted").read_text().strip() == out
     assert "[usage]" in cli(*words, "--skypilot", code=2).err
+    words = ["launch", str(experiment_file), "--kubernetes"]
+    assert "[usage]" in cli(*words, "--runs", "relative", code=2).err
 
 
 @pytest.mark.slow

@@ -7,8 +7,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..files.mirror import local_run
-
 if TYPE_CHECKING:
     from dither.registry.contracts.commands import (
         DrawnSamples,
@@ -29,7 +27,7 @@ class RunEngine:
     def load(self, path: Path, options: RunOptions) -> SystemModel:
         from ..runs.evaluate_run import load_model
 
-        return load_model(local_run(path), options)
+        return load_model(_local(path), options)
 
     def sample(
         self,
@@ -40,7 +38,7 @@ class RunEngine:
     ) -> int:
         from ..runs.evaluate_run import sample_run
 
-        return sample_run(local_run(run), request, options, templates)
+        return sample_run(_local(run), request, options, templates)
 
     def evaluate(
         self,
@@ -61,7 +59,7 @@ class RunEngine:
 
         # The status goes to stderr, so that the metrics can be piped.
         with Screen(stderr=True).status(f"evaluating on the {split} split"):
-            metrics, baselines = evaluate_run(local_run(run), options, split, task)
+            metrics, baselines = evaluate_run(_local(run), options, split, task)
         if echo_json(as_json, metrics | baselines):
             return
         for name in metrics:
@@ -75,11 +73,18 @@ class RunEngine:
     ) -> tuple[Task, int, Iterator[DrawnSamples]]:
         from ..runs.evaluate_run import draw_points
 
-        return draw_points(local_run(run), options, points)
+        return draw_points(_local(run), options, points)
 
     def new_folder(
         self, run: Path, default: Sequence[str], out: Path | None
     ) -> AbstractContextManager[Path]:
         from ..runs.evaluate_run import new_folder
 
-        return new_folder(local_run(run), default, out)
+        return new_folder(_local(run), default, out)
+
+
+def _local(run: Path) -> Path:
+    """Return a run directory; one of a mirror is downloaded."""
+    from ..files.mirror import local_run
+
+    return local_run(run)

@@ -45,7 +45,8 @@ def launch(
     claim: Annotated[
         str,
         typer.Option(
-            "--claim", help="Volume claim mounted at --runs, for --kubernetes."
+            "--claim",
+            help="What is mounted at --runs: a volume claim of Kubernetes, a bucket of SkyPilot.",
         ),
     ] = "dither-runs",
     accelerator: Annotated[
@@ -77,6 +78,10 @@ def launch(
     if len(chosen) != 1:
         raise Refused("give one of --slurm, --kubernetes, --skypilot", code="usage")
     (form,) = chosen
+    if form == "kubernetes" and not runs.is_absolute():
+        hint = "the volume is mounted there: --runs /shared/runs"
+        message = f"--kubernetes requires an absolute path after --runs, not {runs}"
+        raise Refused(Problem(message, help=hint, code="usage"))
     loaded = load(experiment, [overrides, words], removals, plugins)
     command = ["run", str(experiment), *(words or ())]
     for option, values in (

@@ -66,7 +66,7 @@ exit "$$code"
 """
 )
 
-KUBERNETES = """# kubectl apply -f this file; the run directories are on the volume claim $claim.
+KUBERNETES = """# kubectl apply -f this file; the run directories are on the volume claim $bucket.
 apiVersion: v1
 kind: Service
 metadata:
@@ -124,10 +124,12 @@ $script
           emptyDir: {medium: Memory}
 """
 
-SKYPILOT = """# sky jobs launch this file; use a mounted bucket or run.mirror for the run directories.
+SKYPILOT = """# sky jobs launch this file; the run directories are in the bucket $bucket.
 name: $name
 num_nodes: $nodes
 workdir: .
+file_mounts:
+  $mount: {name: $claim, mode: MOUNT}
 resources:
   accelerators: $accelerator:$gpus
   job_recovery:
@@ -189,6 +191,7 @@ def write_job(form: str, options: JobOptions) -> str:
         "mount": json.dumps(str(options.runs)),
         "image": json.dumps(options.image),
         "claim": json.dumps(options.claim),
+        "bucket": options.claim,
         "accelerator": options.accelerator,
     }
     script = Template(SCRIPT).substitute(values)
