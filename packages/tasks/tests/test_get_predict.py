@@ -337,6 +337,34 @@ def test_a_linear_model_is_explained_exactly(tmp_path, write_store, options):
             )
 
 
+class Smoothed(Linear):
+    """Accessibility from the motifs of the window, by a weight of each region."""
+
+    weights = torch.arange(1.0, 8.0)
+
+    def mean(self, clean):
+        value = super().mean(clean)[..., M:]
+        share = self.weights[:, None] * clean.valid[..., None]
+        total = (value * share).sum(1, keepdim=True).expand_as(value)
+        return torch.cat([clean.x0[..., :M], total], -1)
+
+
+def test_scores_of_regions_for_genes(task, tmp_path):
+    """Per start site, the gradient x input of every region of its window, which sums to that of the gene."""
+    attribute(task, Smoothed(), DataRequest(tmp_path, split="valid"))
+    table = pandas.read_csv(tmp_path / "gene_regions.csv")
+    genes = pandas.read_csv(tmp_path / "genes.csv")
+    rows = table[(table["gene"] == "TP53") & (table["cell"] == "b")]
+    assert rows["tss_region"].unique().tolist() == [1000]
+    assert (rows["distance"] == rows["start"] - 1000).all()
+    inputs = np.minimum(ARRAYS["features"][20:27] / TOP, 1)
+    top = ARRAYS["atpm"][40:].max()
+    want = inputs @ WEIGHTS[1].numpy() * np.arange(1, 8) * top
+    np.testing.assert_allclose(rows["gradient_x_input"], want, rtol=1e-3)
+    of_gene = genes[(genes["gene"] == "TP53") & (genes["cell"] == "b")]
+    assert of_gene["gradient_x_input"].sum() == pytest.approx(want.sum(), rel=1e-3)
+
+
 def test_embeddings_of_regions_and_cell_types(task, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "umap", None)
     embed(task, Linear(), DataRequest(tmp_path, formats=("npz", "h5ad")))

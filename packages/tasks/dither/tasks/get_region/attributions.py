@@ -1,7 +1,7 @@
 """Attributions of predictions to motifs: gradient x input, and knock-out.
 
 Letters: N windows, L regions of a window, n regions, g regions with a gene, G genes, M motifs, K
-predicted columns, C cell types.
+predicted columns, C cell types, L regions of a window.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def attribute(
     The input counts from a region without the motif. Knock-out is the fall of a prediction when a
     motif is removed from all regions of the window. The table has means over regions,
     attributions.npz the values of each. If the source names genes, genes.csv has the same of the
-    predictions where each is transcribed, with gradients to all regions of the window.
+    predictions where each is transcribed, with gradients to all regions of the window, and
+    gene_regions.csv the gradient x input of each of these regions, summed over motifs.
     """
     check_forms(request.formats, ())
     source = SourceWindows.of(task, request)
@@ -61,11 +62,15 @@ def attribute(
     for cell in source.cells:
         rows = []
         sites = []
+        around = []
         windows = []
         for clean, index in source.batches(cell, every):
             is_site = clean.valid & torch.from_numpy(np.isin(index, genes))
             rows.append(index[clean.valid.numpy()])
             sites.append(index[is_site.numpy()])
+            # The regions of the window of each site; -1 for padding.
+            placed = np.where(clean.valid.numpy(), index, -1)
+            around.append(placed[is_site.nonzero()[:, 0].numpy()])
             columns = []
             for column in source.columns:
                 parts = _attribute(
@@ -79,7 +84,7 @@ def attribute(
                 columns.append(parts)
             windows.append(_stack(columns))
         cells.append([torch.cat(kinds, 1) for kinds in zip(*windows, strict=True)])
-    # C K n M and C K n M of regions, C K g M and C K g M of genes.
+    # C K n M and C K n M of regions, C K g M, C K g M and C K g L of genes.
     values = [part.numpy() for part in _stack(cells)]
 
     axes = {"cell": [*source.cells], "column": names}
@@ -87,7 +92,14 @@ def attribute(
     tables = {"attributions.csv": _table({**axes, "motif": motifs}, means)}
     explained = np.concatenate(sites)
     if len(explained):
-        gene_names, gene_means = _by_gene(matrix, explained, values[2:])
+        gene_names, gene_means = _by_gene(matrix, explained, values[2:4])
+        tables["gene_regions.csv"] = _gene_regions(
+            matrix=matrix,
+            axes=axes,
+            sites=explained,
+            around=np.concatenate(around),
+            scores=values[4],
+        )
         axes["gene"] = gene_names
         tables["genes.csv"] = _table({**axes, "motif": motifs}, gene_means)
     index = np.concatenate(rows)
@@ -140,12 +152,9 @@ def _by_gene(
     values: Sequence[Float[ndarray, "C K g M"]],
 ) -> tuple[list[str], list[Float[ndarray, "C K G M"]]]:
     """Return genes, and means over the regions in which each is transcribed."""
-    assert matrix.gene is not None
-    assert matrix.gene_region is not None
     number_of = {region: number for number, region in enumerate(regions.tolist())}
     sites: dict[str, list[int]] = {}
-    places = zip(matrix.gene.tolist(), matrix.gene_region.tolist(), strict=True)
-    for gene, region in places:
+    for gene, region in _gene_places(matrix):
         # Windows were thinned out: not every gene is in one.
         if region in number_of:
             sites.setdefault(gene, []).append(number_of[region])
@@ -154,6 +163,48 @@ def _by_gene(
         of_genes = [value[:, :, numbers].mean(2) for numbers in sites.values()]
         means.append(np.stack(of_genes, 2))
     return [*sites], means
+
+
+def _gene_places(matrix: RegionMatrix) -> list[tuple[str, int]]:
+    """Return each gene with a region in which it is transcribed."""
+    assert matrix.gene is not None
+    assert matrix.gene_region is not None
+    return list(zip(matrix.gene.tolist(), matrix.gene_region.tolist(), strict=True))
+
+
+def _gene_regions(
+    matrix: RegionMatrix,
+    axes: Mapping[str, Any],
+    sites: Int[ndarray, " g"],
+    around: Int[ndarray, "g L"],
+    scores: Float[ndarray, "C K g L"],
+) -> Any:
+    """Return a row for each cell type, column, gene, start site and region of its window."""
+    import pandas
+
+    number_of = {region: number for number, region in enumerate(sites.tolist())}
+    centre = (matrix.start + matrix.end) // 2
+    parts = []
+    for gene, site in _gene_places(matrix):
+        if site not in number_of:
+            continue
+        number = number_of[site]
+        real = np.flatnonzero(around[number] >= 0)
+        regions = around[number][real]
+        places = {
+            "gene": gene,
+            "chromosome": matrix.chromosomes[matrix.chromosome_number[site]],
+            "tss_region": matrix.start[site],
+            "start": matrix.start[regions],
+            "end": matrix.end[regions],
+            "distance": centre[regions] - centre[site],
+        }
+        for c, cell in enumerate(axes["cell"]):
+            for k, column in enumerate(axes["column"]):
+                values = {METHODS[0]: scores[c, k, number, real]}
+                table = {"cell": cell, "column": column, **places, **values}
+                parts.append(pandas.DataFrame(table))
+    return pandas.concat(parts)
 
 
 def _attribute(
@@ -168,8 +219,12 @@ def _attribute(
     Float[Tensor, "n M"],
     Float[Tensor, "g M"],
     Float[Tensor, "g M"],
+    Float[Tensor, "g L"],
 ]:
-    """Return gradient x input and knock-out of a column for regions, and for sites."""
+    """Return gradient x input and knock-out of a column for regions, and for sites.
+
+    Last is the gradient x input of the regions of the window of each site, summed over motifs.
+    """
     motifs = zero.shape[-1]
     valid = clean.valid
     inputs = (clean.x0[..., :motifs] - zero) * valid[..., None] * scale
@@ -180,13 +235,15 @@ def _attribute(
 
     # One site of each window at a time: windows do not depend on each other.
     of_sites = torch.zeros(*sites.shape, motifs)
+    of_regions = torch.zeros(*sites.shape, sites.shape[1])
     order = sites.cumsum(1) * sites
     for number in range(1, int(order.max()) + 1):
         at = order == number
         (grad,) = torch.autograd.grad(y[at].sum(), x0, retain_graph=True)
-        # Over all regions of the window.
-        of_windows = (grad[..., :motifs] * inputs).sum(1)
-        of_sites[at] = of_windows[at.any(1)]
+        in_window = (grad[..., :motifs] * inputs)[at.any(1)]
+        # Over all regions of the window, and over all motifs.
+        of_sites[at] = in_window.sum(1)
+        of_regions[at] = in_window.sum(2)
 
     falls = torch.empty(*valid.shape, motifs)
     with torch.no_grad():
@@ -197,4 +254,10 @@ def _attribute(
             without *= valid[..., None]
             mean = model.mean(replace(clean, x0=without))[..., column]
             falls[..., motif] = (y - mean) * scale
-    return gradient[valid], falls[valid], of_sites[sites], falls[sites]
+    return (
+        gradient[valid],
+        falls[valid],
+        of_sites[sites],
+        falls[sites],
+        of_regions[sites],
+    )

@@ -524,7 +524,9 @@ def draw_attributions(
     axis.set_xticks(range(len(titles)), titles, rotation=45, fontsize=8, ha="right")
     names = [motifs[column] for column in order]
     axis.set_yticks(range(len(order)), names, fontsize=7)
-    figure.colorbar(image, ax=axis, shrink=0.6).outline.set_visible(False)
+    bar = figure.colorbar(image, ax=axis, shrink=0.6)
+    bar.set_label("gradient x input", fontsize=8)
+    bar.outline.set_visible(False)
     return to_png(figure)
 
 
