@@ -91,7 +91,7 @@ def compatible(task: str, process: dict, schedule: str, loss: str) -> bool:
         loss == "masked-ce"
     ):  # MDLM's closed form: an absorbing process and a model of clean ids
         return name == "absorbing" and predict != "score"
-    if loss == "poisson":  # a likelihood of x0
+    if loss in ("bce", "poisson"):  # a likelihood of x0
         return features and predict in (None, "x0")
     return features == (loss in ("mse", "huber"))
 

@@ -7,7 +7,14 @@ import pytest
 import torch
 from torch.nn import functional
 
-from dither.embeddings.specs import FeatureValues, Graph, Softplus, TokenLogits, Tokens
+from dither.embeddings.specs import (
+    FeatureValues,
+    Graph,
+    Sigmoid,
+    Softplus,
+    TokenLogits,
+    Tokens,
+)
 from dither.embeddings.tokens import make_embedding_table
 from dither.registry import FeatureSpace, Field, TokenSpace
 from dither.registry.contracts.records import State
@@ -167,6 +174,18 @@ def test_softplus_of_one_group_or_all_columns(columns):
     every = Softplus().build(columns, 8)
     torch.testing.assert_close(every(h), functional.softplus(every.linear(h)))
     assert (Softplus(zero=True).build(columns, 8)(h) == torch.tensor(2.0).log()).all()
+
+
+def test_probabilities_of_one_group_in_float32(columns):
+    torch.manual_seed(0)
+    head = Sigmoid(group="accessibility").build(columns, 8).bfloat16()
+    h = 30 * torch.randn(200, 5, 8, dtype=torch.bfloat16)
+    out = head(h)
+    assert out.dtype == torch.float32
+    torch.testing.assert_close(out[..., 3], head.linear(h)[..., 0].float().sigmoid())
+    assert not out[..., [0, 1, 2, 4, 5]].any()
+    (misfit,) = Sigmoid().check(replace(columns, standardised=True), 8)
+    assert misfit.related == ("task", "standardise")
 
 
 def test_incompatibilities_of_softplus(columns):

@@ -7,7 +7,12 @@ import pytest
 import torch
 from torch.nn import functional
 
-from dither.losses.features import huber, poisson_nll, squared_error
+from dither.losses.features import (
+    binary_cross_entropy,
+    huber,
+    poisson_nll,
+    squared_error,
+)
 from dither.processes.features.gaussian import GaussianProcess
 from dither.processes.features.masked_features import MaskedRegionProcess
 from dither.processes.schedules.alpha import LogLinear
@@ -85,6 +90,21 @@ def test_losses_are_those_of_torch_and_reductions_their_definitions(
         torch.testing.assert_close(
             loss_of(noised, raw, reduction, loss).mean(), values.sum() / count
         )
+
+
+def test_cross_entropy_of_zeros_and_ones() -> None:
+    """That of torch over target elements, with a finite gradient at every prediction."""
+    noised, _ = masked("element")
+    noised = replace(noised, x0=(noised.x0 > noised.x0.mean()).double())
+    p = torch.rand(noised.x0.shape, dtype=torch.float64)
+    values = functional.binary_cross_entropy(p, noised.x0, reduction="none")
+    loss = loss_of(noised, p, "element-mean", binary_cross_entropy)
+    torch.testing.assert_close(loss.mean(), values[noised.target_mask].mean())
+    for extreme in (0.0, 1.0, -3.0, 2.0):
+        leaf = torch.full_like(p, extreme).requires_grad_()
+        mean = loss_of(noised, leaf, "element-mean", binary_cross_entropy).mean()
+        assert mean.isfinite()
+        assert torch.autograd.grad(mean, leaf)[0].isfinite().all()
 
 
 @pytest.mark.parametrize("reduction", ["element-mean", "region-sum", "zero-padded"])

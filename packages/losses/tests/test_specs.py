@@ -1,10 +1,12 @@
 """Specs of losses: incompatible processes are rejected without torch."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from dither.losses.specs import (
+    BCE,
     MSE,
     FlowKL,
     Huber,
@@ -12,10 +14,11 @@ from dither.losses.specs import (
     MaskedCE,
     Poisson,
     ScoreEntropy,
+    check_experiment,
     register_components,
 )
 from dither.registry.contracts.spaces import FeatureSpace, Field, TokenSpace
-from dither.registry.kinds import ProcessFacts
+from dither.registry.kinds import HeadSpec, ProcessFacts
 from dither.registry.spec.option_docs import docs_of
 
 TEXT, REGIONS = TokenSpace((Field("text", 4, 9, mask=8),)), FeatureSpace(4, 5)
@@ -47,6 +50,7 @@ def test_who_serves_whom(spec, name: str) -> None:
         MSE: {"gaussian", "masked-region"},
         Huber: {"gaussian", "masked-region"},
         Hybrid: {"learned-variance"},
+        BCE: {"masked-region"},
         Poisson: {"masked-region"},
     }[spec]
     loss, misfits = spec(), list(spec().check(FACTS[name]))
@@ -96,3 +100,26 @@ def test_min_snr_is_for_gaussian_noise() -> None:
     assert not list(MSE(min_snr=5.0).check(FACTS["gaussian"]))
     (misfit,) = MSE(min_snr=5.0).check(FACTS["masked-region"])
     assert misfit.path == ("min_snr",)
+
+
+def test_cross_entropy_requires_a_head_of_probabilities() -> None:
+    class Head(HeadSpec):
+        name = "values"
+
+        def build(self, space, width):
+            raise NotImplementedError
+
+    class Probabilities(Head):
+        name = "shares"
+
+        def traits(self) -> frozenset[str]:
+            return frozenset({"probabilities"})
+
+    def misfits(loss, head) -> list:
+        model = SimpleNamespace(head=head())
+        return list(check_experiment(SimpleNamespace(loss=loss(), model=model)))
+
+    (misfit,) = misfits(BCE, Head)
+    assert (misfit.path, misfit.related) == (("loss",), ("model", "head"))
+    assert not misfits(BCE, Probabilities)
+    assert not misfits(MSE, Head)

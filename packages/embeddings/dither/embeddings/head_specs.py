@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -15,11 +15,12 @@ from .options import check_groups
 if TYPE_CHECKING:
     from torch import nn
 
-    from .heads import SoftplusHead, TokenHead
+    from .heads import SigmoidHead, SoftplusHead, TokenHead
     from .token_diffusion import TokenDiffusion as Head
 
 __all__ = [
     "FeatureValues",
+    "Sigmoid",
     "Softplus",
     "TokenDiffusion",
     "TokenLogits",
@@ -65,14 +66,11 @@ class FeatureValues(HeadSpec):
         return make_linear(width, space.raw_width, zero=self.zero, bias=self.bias)
 
 
-class Softplus(HeadSpec):
-    """Positive values, softplus of a linear layer, for all columns or for one group with 0 for the others (GET).
+class _GroupHead(HeadSpec):
+    """Values of a restricted range, for all columns or for one group with 0 for the others."""
 
-    With a group, mask only its columns: no others are predicted.
-    """
-
-    name = "softplus"
     serves = FEATURES
+    values: ClassVar[str]
     group: str | None = None
     """The predicted columns, such as "expression". Defaults to all."""
     zero: bool = False
@@ -81,10 +79,10 @@ class Softplus(HeadSpec):
     """Whether the layer has a bias."""
 
     def check(self, space: Space, width: int) -> Iterator[Misfit]:
-        """Reject an unknown group, and samples with negative values."""
+        """Reject an unknown group, and samples with values out of range."""
         yield from super().check(space, width)
         if isinstance(space, FeatureSpace) and space.standardised:
-            message = 'head "softplus" is positive, but standardised samples have negative values'
+            message = f'head "{self.name}" is {self.values}, but standardised samples have negative values'
             yield Misfit(
                 message,
                 related=("task", "standardise"),
@@ -94,16 +92,51 @@ class Softplus(HeadSpec):
         if self.group is not None:
             yield from check_groups(space, [self.group], ("group",))
 
+    def predicted(self, space: FeatureSpace) -> Group:
+        """Return the predicted columns."""
+        for group in space.groups:
+            if group.name == self.group:
+                return group
+        return Group("all", 0, space.width)
+
+
+class Softplus(_GroupHead):
+    """Positive values, softplus of a linear layer, for all columns or for one group with 0 for the others (GET).
+
+    With a group, mask only its columns: no others are predicted.
+    """
+
+    name = "softplus"
+    values = "positive"
+
     def build(self, space: Space, width: int) -> SoftplusHead:
         from .heads import SoftplusHead
 
         assert isinstance(space, FeatureSpace)
-        predicted = Group("all", 0, space.width)
-        for group in space.groups:
-            if group.name == self.group:
-                predicted = group
         return SoftplusHead(
-            space.width, width, predicted, zero=self.zero, bias=self.bias
+            space.width, width, self.predicted(space), zero=self.zero, bias=self.bias
+        )
+
+
+class Sigmoid(_GroupHead):
+    """Probabilities, sigmoid of a linear layer, for all columns or for one group with 0 for the others.
+
+    For columns of 0 and 1, or of shares; loss "bce" trains it. With a group, mask only its columns.
+    """
+
+    name = "sigmoid"
+    values = "a probability"
+
+    def traits(self) -> frozenset[str]:
+        """The output is a probability."""
+        return frozenset({"probabilities"})
+
+    def build(self, space: Space, width: int) -> SigmoidHead:
+        from .heads import SigmoidHead
+
+        assert isinstance(space, FeatureSpace)
+        return SigmoidHead(
+            space.width, width, self.predicted(space), zero=self.zero, bias=self.bias
         )
 
 

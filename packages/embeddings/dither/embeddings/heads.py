@@ -102,4 +102,15 @@ class SoftplusHead(nn.Module):
 
     def forward(self, h: Float[Tensor, "B L D"]) -> Float[Tensor, "B L M"]:
         # Zeros before and after the columns of the group
-        return functional.pad(functional.softplus(self.linear(h)), self.padding)
+        return functional.pad(self.activate(self.linear(h)), self.padding)
+
+    def activate(self, values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        return functional.softplus(values)
+
+
+class SigmoidHead(SoftplusHead):
+    """Sigmoid of a linear layer for a group of columns; 0 for the others. Arguments of `SoftplusHead`."""
+
+    def activate(self, values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        # In half precision probabilities near 1 would be 1.
+        return values.float().sigmoid()

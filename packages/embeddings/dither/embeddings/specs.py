@@ -21,6 +21,7 @@ from dither.registry.kinds import FEATURES, TOKENS, EmbeddingSpec, PositionSpec
 from .condition_specs import Label, Level, NoCondition, Outline, Sum
 from .head_specs import (
     FeatureValues,
+    Sigmoid,
     Softplus,
     TokenDiffusion,
     TokenLogits,
@@ -215,5 +216,11 @@ def register_components() -> list[type[Spec]]:
         LearnedPosition,
     ]
     conditions: list[type[Spec]] = [Level, Label, Outline, Sum, NoCondition]
-    heads: list[type[Spec]] = [TokenLogits, FeatureValues, Softplus, TokenDiffusion]
+    heads: list[type[Spec]] = [
+        TokenLogits,
+        FeatureValues,
+        Sigmoid,
+        Softplus,
+        TokenDiffusion,
+    ]
     return [*embeddings, *positions, *conditions, *heads]

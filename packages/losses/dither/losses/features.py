@@ -1,4 +1,7 @@
-"""Losses on features: squared error, Huber, Poisson. Letters: B batch, L length (regions), M features."""
+"""Losses on features: squared error, Huber, Poisson, cross-entropy of 0 and 1.
+
+Letters: B batch, L length (regions), M features.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,10 @@ from dither.registry.contracts.records import FeaturePrediction, Measured, Noise
 if TYPE_CHECKING:
     from .options import Link, Reduction
 
-__all__ = ["huber", "poisson_nll", "squared_error"]
+__all__ = ["binary_cross_entropy", "huber", "poisson_nll", "squared_error"]
 
+TINY_PROBABILITY = 1e-7
+"""Least distance of a probability from 0 and 1 in its logarithm, about the precision of float32."""
 TINY_RATE = 1e-8
 """Added to a rate before its logarithm, as in torch.nn.PoissonNLLLoss."""
 
@@ -115,6 +120,25 @@ def poisson_nll(
     else:
         rate = softplus(x) if link == "softplus" else x.clamp_min(0)
         values = rate - count * (rate + TINY_RATE).log()
+    values = torch.where(noised.target_mask, values, 0.0)
+    return reduce_features(values, noised, reduction)
+
+
+def binary_cross_entropy(
+    pred: FeaturePrediction, noised: Noised, *, reduction: Reduction = "element-mean"
+) -> Measured:
+    """Negative log-likelihood of x_0 under Bernoulli distributions, in nats: -x_0 log p - (1 - x_0) log(1 - p).
+
+    Args:
+        pred: The prediction, of which x0 is the probability p, clamped to float32's reach.
+        noised: The record it was made from; x_0 is 0 or 1, or a share.
+        reduction: As of `squared_error`.
+    """
+    # Other elements get a finite value and gradient.
+    p = torch.where(noised.target_mask, pred.x0, 0.5)
+    p = p.clamp(TINY_PROBABILITY, 1 - TINY_PROBABILITY)
+    x = noised.x0
+    values = -x * p.log() - (1 - x) * (-p).log1p()
     values = torch.where(noised.target_mask, values, 0.0)
     return reduce_features(values, noised, reduction)
 

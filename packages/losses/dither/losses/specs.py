@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from dither.registry import FeatureSpace, Misfit, Spec, hookimpl
-from dither.registry.kinds import FEATURES, TOKENS, LossSpec, ProcessFacts
+from dither.registry.kinds import FEATURES, TOKENS, HeadSpec, LossSpec, ProcessFacts
 
 from .hybrid import Hybrid
 from .options import Link, Reduction
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from dither.registry.contracts.protocols import Loss
 
 __all__ = [
+    "BCE",
     "MSE",
     "FlowKL",
     "Huber",
     "MaskedCE",
     "Poisson",
     "ScoreEntropy",
+    "check_experiment",
     "register_components",
 ]
 
@@ -218,23 +220,16 @@ class Huber(_ErrorLoss):
         )
 
 
-class Poisson(_FeatureLoss):
-    """Negative log-likelihood of counts under Poisson distributions, up to a constant: rate - x0 log rate.
+class _Likelihood(_FeatureLoss):
+    """The likelihood of clean samples of a restricted range, given the predicted x0."""
 
-    Samples must not be negative, so they must not be standardised.
-    """
-
-    name = "poisson"
-    link: Link = "none"
-    """The rate as a function of the predicted x0. none: it is the rate; use a head without negative
-    output. softplus: log(1 + exp x). log: exp x. Under the last two, metrics and samples are of x
-    and not of the rate."""
+    values: ClassVar[str]
 
     def check(self, process: ProcessFacts) -> Iterable[Misfit]:
-        """Require a model that predicts x0, and samples that are not negative."""
+        """Require a model that predicts x0, and samples that are not standardised."""
         yield from super().check(process)
         if process.space.data == "features" and process.predict != "x0":
-            message = f'loss "poisson" requires predict = "x0", not predict = "{process.predict}"'
+            message = f'loss "{self.name}" requires predict = "x0", not predict = "{process.predict}"'
             yield Misfit(
                 message,
                 related=("process",),
@@ -242,12 +237,45 @@ class Poisson(_FeatureLoss):
                 code="process-mismatch",
             )
         if isinstance(process.space, FeatureSpace) and process.space.standardised:
-            message = 'loss "poisson" requires samples that are never negative; standardised ones are'
+            message = f'loss "{self.name}" requires samples that are {self.values}; standardised ones are not'
             yield Misfit(
                 message,
                 related=("task", "standardise"),
                 help="set task.standardise = false",
             )
+
+
+class BCE(_Likelihood):
+    """Binary cross-entropy: negative log-likelihood of 0 and 1 under predicted probabilities, in nats.
+
+    Use head "sigmoid", whose output is a probability; columns may also hold shares from 0 to 1.
+    """
+
+    name = "bce"
+    values = "from 0 to 1"
+
+    def build(self, process: ProcessFacts) -> Loss:
+        from .features import binary_cross_entropy
+
+        return partial(binary_cross_entropy, reduction=self.reduction)
+
+    def warn(self, process: ProcessFacts) -> Iterable[Misfit]:
+        """Warn about samples, which cannot be checked before the data are read."""
+        yield Misfit('loss "bce" requires samples from 0 to 1')
+
+
+class Poisson(_Likelihood):
+    """Negative log-likelihood of counts under Poisson distributions, up to a constant: rate - x0 log rate.
+
+    Samples must not be negative, so they must not be standardised.
+    """
+
+    name = "poisson"
+    values = "never negative"
+    link: Link = "none"
+    """The rate as a function of the predicted x0. none: it is the rate; use a head without negative
+    output. softplus: log(1 + exp x). log: exp x. Under the last two, metrics and samples are of x
+    and not of the rate."""
 
     def warn(self, process: ProcessFacts) -> Iterable[Misfit]:
         """Warn about samples, which cannot be checked before the data are read."""
@@ -263,6 +291,20 @@ class Poisson(_FeatureLoss):
 
 
 @hookimpl
+def check_experiment(experiment: Any) -> Iterable[Misfit]:
+    """Reject cross-entropy of a head whose output is not a probability."""
+    # A model of another package may have no head.
+    head = getattr(experiment.model, "head", None)
+    if not isinstance(experiment.loss, BCE) or not isinstance(head, HeadSpec):
+        return
+    if "probabilities" not in head.traits():
+        message = (
+            f'loss "bce" requires probabilities, which head "{head.name}" does not give'
+        )
+        yield Misfit(message, ("loss",), ("model", "head"), 'use head "sigmoid"')
+
+
+@hookimpl
 def register_components() -> list[type[Spec]]:
     """Register the losses."""
-    return [FlowKL, Huber, Hybrid, MSE, MaskedCE, Poisson, ScoreEntropy]
+    return [BCE, FlowKL, Huber, Hybrid, MSE, MaskedCE, Poisson, ScoreEntropy]
