@@ -30,6 +30,8 @@ BOXES = [
     (60, 24, 90, 56),
     (94, 12, 140, 56),
 ]
+# Two rooms on the outer sides of the kitchen
+AROUND = [*BOXES, (184, 60, 200, 98), (144, 20, 200, 56)]
 DOORS = ((0, 1), (0, 2), (0, 3), (0, 4), (0, None))
 
 
@@ -60,14 +62,21 @@ def test_a_flat_of_five_rooms_is_a_dwelling():
         ({"doors": ((0, 1), (0, 2), (0, 3), (0, None))}, "Second is reached through a private room, or not"),
         ({"doors": ((0, 1), (0, 2), (0, 3), (0, 4), (1, 4), (0, None))}, "no wall for the door"),
         ({"doors": DOORS[:-1]}, "no front door"),
+        ({"doors": (*DOORS[:-1], (1, None)), "boxes": AROUND,
+           "types": (*TYPES, "Storage", "Storage")}, "no front door in"),
         ({"boxes": moved(3, (60, 38, 76, 56))}, "Bath has 1.4 m2"),
         ({"boxes": moved(2, (144, 102, 172, 150))}, "Master is 1.97 m wide"),
         ({"boxes": moved(1, (144, 60, 250, 92))}, "Kitchen is more than 3 times as long as wide"),
         ({"limits": DwellingLimits(proportion=1.1)}, "times as long as wide"),
         ({"limits": DwellingLimits(wall=2.5)}, "shares no wall of 2.5 m"),
         ({"limits": DwellingLimits(areas={**LIMITS.areas, "Kitchen": (10, 20)})}, "Kitchen has 6.8 m2, not 10 to 20"),
+        # A balcony inside, which lights nothing
+        ({"boxes": [*AROUND, (204, 20, 230, 150)], "types": (*TYPES, "Balcony", "Storage", "Storage"),
+          "doors": (*DOORS[:4], (1, 5), (1, 6), (2, 7), DOORS[4])}, "Balcony is not at an outer wall"),
+        ({"boxes": [*AROUND, (204, 20, 230, 150)], "types": (*TYPES, "Balcony", "Storage", "Storage"),
+          "doors": (*DOORS[:4], (1, 5), (1, 6), (2, 7), DOORS[4])}, "Kitchen has no window"),
         # The kitchen has other rooms on all of its sides.
-        ({"boxes": [*BOXES, (184, 60, 200, 98), (144, 20, 200, 56)], "types": (*TYPES, "Storage", "Storage"),
+        ({"boxes": AROUND, "types": (*TYPES, "Storage", "Storage"),
           "doors": (*DOORS[:4], (1, 5), (1, 6), DOORS[4])}, "Kitchen has no window"),
     ],
 )  # fmt: skip

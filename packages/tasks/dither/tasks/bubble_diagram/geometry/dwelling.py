@@ -54,7 +54,7 @@ _DEAD_ENDS = frozenset(
 )
 """Types of rooms that others are not reached through."""
 
-_BALCONY = ROOM_IDS["Balcony"]
+BALCONY = ROOM_IDS["Balcony"]
 
 _BEDROOMS = frozenset(ROOM_IDS[name] for name in BEDROOMS)
 
@@ -114,16 +114,18 @@ def plan_problems(
     for room in rooms:
         if diagram.types[room] in LIT and room not in lit:
             yield f"{names[room]} has no window"
+        if diagram.types[room] == BALCONY and room not in plan.facade:
+            yield f"{names[room]} is not at an outer wall"
 
 
 def lit_rooms(
     diagram: Diagram, plan: FloorPlan, shared: Iterable[tuple[int, int]]
 ) -> set[int]:
-    """Return the rooms with a window, or with a wall that they share with a balcony."""
+    """Return the rooms with a window, or with a wall that they share with a balcony outside."""
     lit = {window.room for window in plan.windows}
     for i, j in shared:
         for room, other in ((i, j), (j, i)):
-            if diagram.types[other] == _BALCONY:
+            if diagram.types[other] == BALCONY and other in plan.facade:
                 lit.add(room)
     return lit
 

@@ -23,7 +23,7 @@ from ..plans import Diagram
 from ..relations import METRES, sides_of
 from ..vocabulary import LIVING, ROOM_IDS, ROOMS
 from .compactness import label_compactness
-from .dwelling import AREAS_OF, LIT, lit_rooms, plan_problems
+from .dwelling import AREAS_OF, BALCONY, LIT, lit_rooms, plan_problems
 from .floor_plan import (
     FloorPlan,
     access_tree,
@@ -265,7 +265,8 @@ def _changes(fit: _Fit, layout: _Layout) -> Iterator[_Change]:
     lit = lit_rooms(diagram, layout.plan, shared)
     for room, kind in enumerate(types):
         length = 0
-        if kind in LIT and room not in lit:
+        inner_balcony = kind == BALCONY and room not in layout.plan.facade
+        if inner_balcony or (kind in LIT and room not in lit):
             length = _WINDOW
         if not fronts.get(room, True) or (length and room in fronts):
             length += _FRONT_DOOR

@@ -99,6 +99,7 @@ class FloorPlan:
             to the others.
         windows: At most one for each room with an outer wall.
         label: Room at each pixel, -1 outside.
+        facade: Rooms with an outer wall as long as a door.
         walls: Length, and the door, of the longest wall between each two rooms that face.
     """
 
@@ -106,6 +107,7 @@ class FloorPlan:
     doors: tuple[Door, ...]
     windows: tuple[Window, ...]
     label: PixelLabels
+    facade: frozenset[int]
     walls: SharedWalls
 
     def shared_walls(self, length: float, thickness: float) -> set[tuple[int, int]]:
@@ -175,6 +177,7 @@ def floor_plan(
         )
         for place in places
     ]
+    facade = frozenset(wall.room for wall in outer if wall.length >= DOOR_WIDTH)
     for wall, place in zip(walls, places, strict=True):
         if wall in outer:
             outer.remove(wall)
@@ -185,6 +188,7 @@ def floor_plan(
         doors=(*_doors_in(types, boxes, shared, joined), *fronts),
         windows=tuple(_windows(types, outer)),
         label=label,
+        facade=facade,
         walls=shared,
     )
 
