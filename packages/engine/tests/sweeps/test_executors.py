@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -185,7 +186,10 @@ def test_a_point_on_two_ranks_is_stopped_and_resumed(begin, tmp_path):
 
     process = subprocess.Popen(command.argv)
     wait(lambda: list(double.glob("*/metrics.jsonl")))
-    process.terminate()
+    # As SLURM does, to every process of the job.
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+    for pid in (process.pid, int(children)):
+        os.kill(pid, signal.SIGUSR2)
     assert process.wait(200) == 75
     assert point.status()["state"] == "stopped"
     assert subprocess.run(command.argv, check=False).returncode == 0

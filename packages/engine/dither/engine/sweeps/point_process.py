@@ -58,6 +58,8 @@ RANKS = "ranks.json"
 """The file in which the main rank of a point leaves its process and exit code."""
 RANK_OF_POINT = "DITHER_RANK_OF_POINT"
 """Variable of the processes that torchrun starts."""
+WITHOUT_USER_SIGNALS = ("sh", "-c", 'trap "" USR1 USR2; exec "$@"', "torchrun")
+"""A cluster sends these signals to all processes of a job; torchrun would end at once."""
 RANKS_SECONDS = 0.1
 """Seconds between two looks at torchrun."""
 
@@ -156,8 +158,10 @@ def _run_ranks(
     if run_directory is not None:
         # Ranks would not find the same while one of them makes a new one.
         arguments += ["--resume", str(run_directory)]
-    torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    torchrun = [sys.executable, "-P", "-m", "torch.distributed.run"]
+    torchrun += ["--standalone", f"--nproc-per-node={ranks}"]
     pending: list[int] = []
+    signalled = False
 
     def remember(number: int, frame: FrameType | None) -> None:
         pending.append(number)
@@ -165,7 +169,7 @@ def _run_ranks(
     former = {number: signal.signal(number, remember) for number in stop_signals()}
     try:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", *torchrun, "-m", POINT_MODULE, *arguments],
+            [*WITHOUT_USER_SIGNALS, *torchrun, "-m", POINT_MODULE, *arguments],
             env=os.environ | {RANK_OF_POINT: "1", "PYTHONSAFEPATH": "1"},
             # A signal must reach the main rank only, which stops all others after the same step:
             # torchrun kills ranks that take more than 30 seconds for their checkpoint.
@@ -174,13 +178,17 @@ def _run_ranks(
         while (code := process.poll()) is None:
             time.sleep(RANKS_SECONDS)
             if pending and "pid" in (facts := _read_ranks(point)):
-                os.kill(facts["pid"], pending.pop(0))
+                signalled = True
+                # It may have ended before torchrun does.
+                with suppress(ProcessLookupError):
+                    os.kill(facts["pid"], pending.pop(0))
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
     code_of_main = _read_ranks(point).get("code", CRASHED)
-    # Another rank failed, so that torchrun stopped the main one.
-    if code and code_of_main in (0, STOPPED):
+    # Another rank failed, so that torchrun stopped the main one. After a signal during the start
+    # it is the other way round.
+    if code and code_of_main in (0, STOPPED) and not signalled:
         return CRASHED
     return code_of_main
 
