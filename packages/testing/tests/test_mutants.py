@@ -379,7 +379,7 @@ MUTANTS = [
         ends_clean=sampled(lambda x, proc, like: proc.prior(like).x),
         fixed_untouched=sampled(lambda x, proc, like: torch.ones_like(x)),
         truth_unseen=sampled(lambda x, proc, like: like.x0),
-        seeded=sampled(lambda x, proc, like: torch.where(like.fixed, like.x0, next(count) % 2)),
+        seeded=sampled(lambda x, proc, like: torch.where(like.fixed, like.x0, next(count))),
         samples_exact_distribution=sampled(shuffled),
     ),
     *of(

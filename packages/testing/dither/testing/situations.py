@@ -91,7 +91,11 @@ class Situation:
             text += f", process={self.process!r}"
         if self.model is not None:
             text += f", model={self.model!r}"
-        return f"{text}, args={self.args}, seed={self.seed}, clean={self.clean}"
+        text += f", args={self.args}, seed={self.seed}"
+        # A large batch would fill many pages.
+        if self.large:
+            return f"{text}, a large batch"
+        return f"{text}, clean={self.clean}"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Print the situation in hypothesis' report of a failing check."""

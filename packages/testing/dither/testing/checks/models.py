@@ -31,6 +31,10 @@ from ..situations import Situation, checks_of
 __all__ = ["CHECKS", "check_cache"]
 
 
+CACHED_ERROR = 2e-3
+"""Rounding of a wide model, whose sums are in another order with a cache."""
+
+
 class _Inputs(NamedTuple):
     """The arguments of a model."""
 
@@ -262,7 +266,7 @@ def check_cache(s: Situation, model: Any, size: int) -> None:
             outputs.append(_run(model, inputs, cache=cache))
             # Sampling runs a block many times before it keeps the finished one.
             model.trunk(*inputs, cache=cache, keep=True)
-    assert_close(torch.cat(outputs, 1), whole, "blocks with a cache")
+    assert_close(torch.cat(outputs, 1), whole, "blocks with a cache", CACHED_ERROR)
 
 
 def _require_blocks(s: Situation, size: int) -> None:
@@ -304,7 +308,7 @@ def context_equals_cache(s: Situation) -> None:
             finished = (State.of(clean[:, part]), zero, valid[:, part], cond)
             model.trunk(*finished, cache=cache, keep=True)
     what = "blocks with a cache, compared with a context"
-    assert_close(torch.cat(outputs, 1), whole, what)
+    assert_close(torch.cat(outputs, 1), whole, what, CACHED_ERROR)
 
 
 CHECKS = (

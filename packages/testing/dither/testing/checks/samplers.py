@@ -329,11 +329,12 @@ CHECKS = (
         "sampler",
         yields_samples,
         ends_clean,
-        fixed_untouched,
         truth_unseen,
         seeded,
         examples=3,
     ),
+    # Few batches have fixed values.
+    *checks_of("sampler", fixed_untouched, examples=6),
     *checks_of("sampler", certain_model_is_followed, draws_are_new, examples=2),
     *checks_of("sampler", samples_exact_distribution, place="alone", examples=1),
     *checks_of(
