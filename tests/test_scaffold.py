@@ -5,6 +5,7 @@ CI also installs and runs every package (tests/scaffold/try_all.py).
 
 import ast
 import contextlib
+import re
 import sys
 import tomllib
 from dataclasses import replace
@@ -16,6 +17,7 @@ from dither.engine.cli import main
 from dither.engine.scaffold.package import Names
 from dither.registry.kinds import KINDS
 from dither.registry.plugins.manager import load_plugins
+from dither.registry.plugins.manifest import MANIFEST, parse_manifest
 from dither.testing.conformance import cases
 
 
@@ -41,7 +43,11 @@ def test_an_example_validates_and_passes_the_conformance_kit(
     assert new(names.name, *options) == 0
     folder, file = tmp_path / names.distribution, tmp_path / "mine.py"
     texts = {path.name: path.read_text() for path in folder.rglob("*.*")}
-    assert not [path for path, text in texts.items() if "$" in text]
+    manifest = parse_manifest(texts.pop(MANIFEST).encode(), MANIFEST)
+    components = [(part.kind, part.name) for part in manifest.components]
+    assert components == [(kind, names.name)]
+    assert (manifest.plugin, manifest.kit) == (names.name, None)
+    assert not [path for path, text in texts.items() if re.search(r"\$\w", text)]
     assert not [
         path
         for path, text in texts.items()
@@ -226,6 +232,42 @@ def test_the_kit_runs_over_an_installed_plugin_and_a_file(
         printed = "".join(capfd.readouterr())
         assert text in printed
         assert "Traceback" not in printed
+
+
+def test_sync_in_the_project_of_a_plugin_writes_its_manifest(
+    tmp_path, monkeypatch, cli
+):
+    assert new("tidy-wave", "--kind", "loss", "--out", str(tmp_path)) == 0
+    folder = tmp_path / "dither-tidy-wave"
+    monkeypatch.chdir(folder)
+    assert "[unknown-plugin]" in cli("registry", "sync", code=2).err
+
+    # As an editable installation does.
+    monkeypatch.syspath_prepend(folder)
+    metadata = folder / "dither_tidy_wave-0.1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: dither-tidy-wave\n"
+    )
+    point = "[dither.plugins]\ntidy-wave = dither_tidy_wave\n"
+    (metadata / "entry_points.txt").write_text(point)
+    path = folder / "dither_tidy_wave" / MANIFEST
+    before = path.read_text()
+    path.write_text("damaged")
+    assert "tidy-wave: manifest ignored" in cli("plugins").out
+    monkeypatch.setattr(
+        "dither.engine.scaffold.manifest.run_kit",
+        lambda name, report: report.write_text(KIT_REPORT),
+    )
+    cli("registry", "sync", "--kit")
+    assert path.read_text().replace(KIT, "null") == before
+    assert not (folder / "registry.toml").exists()
+    assert "1 of 2" in cli("plugins", "--json").out
+
+
+KIT_REPORT = """<testsuite><testcase/><testcase><skipped/></testcase>
+<testcase><failure/></testcase></testsuite>"""
+KIT = '{\n  "passed": 1,\n  "checks": 2\n }'
 
 
 @pytest.mark.parametrize(

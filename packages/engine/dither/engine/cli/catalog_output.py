@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,10 @@ from dither.registry.hookspecs import REGISTRATION
 from dither.registry.kinds import KINDS, known_kind
 from dither.registry.plugins.catalog import Catalog, Component
 from dither.registry.plugins.describe import describe, describe_options
+from dither.registry.plugins.discovery import installed_plugins
 from dither.registry.plugins.manager import Plugins
+from dither.registry.plugins.manifest import Manifest, is_compatible, read_manifest
+from dither.registry.plugins.status import describe_exception
 from dither.registry.spec.base import Options, summary_of
 
 from ..config.options import Evaluate, Sample, Tracking, Train
@@ -162,10 +166,13 @@ def _markdown_cell(text: str) -> str:
 def show_plugins(plugins: Plugins, as_json: bool) -> None:
     """Print the state of every plugin."""
     reports = plugins.reports
-    if echo_json(as_json, [asdict(report) for report in reports]):
+    manifests, remarks = _manifests()
+    kits = {name: str(manifest.kit or "") for name, manifest in manifests.items()}
+    rows = [{**asdict(report), "kit": kits.get(report.name, "")} for report in reports]
+    if echo_json(as_json, rows):
         return
-    page = table("plugin", "state", "from", "version", "components", "other hooks")
-    remarks = []
+    columns = ("plugin", "state", "from", "version", "components", "kit", "other hooks")
+    page = table(*columns)
     for report in reports:
         is_loaded = report.state == "loaded"
         is_file = bool(report.sha256)
@@ -175,6 +182,7 @@ def show_plugins(plugins: Plugins, as_json: bool) -> None:
             Text(Path(report.source).name if is_file else report.source),
             Text(report.version),
             Text(str(report.parts) if is_loaded else ""),
+            Text(kits.get(report.name, "")),
             Text(", ".join(hook for hook in report.hooks if hook != REGISTRATION)),
         )
         if report.reason:
@@ -187,6 +195,26 @@ def show_plugins(plugins: Plugins, as_json: bool) -> None:
     console.print(page)
     for remark in remarks:
         console.print(Text(remark), soft_wrap=True)
+
+
+def _manifests() -> tuple[dict[str, Manifest], list[str]]:
+    """Return the manifests of installed plugins, and a warning for each that is of no use."""
+    manifests = {}
+    warnings = []
+    registry = version("dither-registry")
+    for name, points in installed_plugins().items():
+        try:
+            manifest = read_manifest(points[0])
+        except Refused as refused:
+            warnings.append(f"{name}: manifest ignored: {describe_exception(refused)}")
+            continue
+        if manifest is None:
+            continue
+        manifests[name] = manifest
+        if not is_compatible(manifest.dither, registry):
+            required = f"is written for dither-registry{manifest.dither}"
+            warnings.append(f"{name}: {required}, and {registry} is installed")
+    return manifests, warnings
 
 
 def show_component(plugins: Plugins, component: Component, as_json: bool) -> None:

@@ -77,11 +77,26 @@ def doctor(
 
 
 @registry.command(epilog="Example: dither registry sync")
-def sync(file: File = None) -> None:
+def sync(
+    file: File = None,
+    with_kit: Annotated[
+        bool,
+        typer.Option("--kit", help="Run the conformance kit, and state its result."),
+    ] = False,
+) -> None:
     """Write the names of the installed components into registry.toml; other tables stay.
 
-    DITHER_PLUGINS=a,b leaves out other plugins.
+    DITHER_PLUGINS=a,b leaves out other plugins. In the project of a plugin it writes the manifest
+    dither-plugin.json into the package instead.
     """
+    from ..scaffold.manifest import project_plugins, sync_manifests
+
+    if file is None and project_plugins(Path())[0]:
+        typer.echo("\n".join(sync_manifests(Path(), with_kit)))
+        return
+    if with_kit:
+        hint = "requires a pyproject.toml with a plugin in this folder"
+        raise typer.BadParameter(hint, param_hint="--kit")
     from dither.registry.files.lookup import is_file
     from dither.registry.plugins.manager import load_plugins
     from dither.registry.plugins.policy import Policy, policy_file, read_policy

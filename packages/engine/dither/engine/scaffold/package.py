@@ -19,13 +19,18 @@ from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.files.atomic import atomic_folder, atomic_write
 from dither.registry.files.lookup import exists, is_file, is_folder
 from dither.registry.kinds import KINDS
+from dither.registry.plugins.catalog import Catalog
+from dither.registry.plugins.discovery import import_file
 from dither.registry.plugins.manager import load_plugins
+from dither.registry.plugins.manifest import component_entries, write_manifest
 
 __all__ = ["Names", "check_names", "example_file", "render", "run_kit", "write_plugin"]
 
 HERE = Path(__file__).parent
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 MAX_NAME = 40
+DITHER = ">=0.1"
+"""The versions of dither that a new plugin is written for."""
 PINS = ("pydantic>=2.8,<3", "torch>=2.11")
 EXPERIMENT = {
     "task": 'task = { use = "language-model", length = 32, tokenizer = "chars" }',
@@ -169,7 +174,7 @@ def _plugin_text(names: Names) -> str:
 
 def render(names: Names) -> dict[str, str]:
     """Return the text of every file by its path in the package."""
-    pins = ["dither-registry>=0.1"]
+    pins = [f"dither-registry{DITHER}"]
     if names.kind == "data":
         pins.append("dither-tasks>=0.1")
     pins += PINS
@@ -235,12 +240,21 @@ def write_plugin(names: Names, into: Path, single_file: bool = False) -> Path:
             return target
         with atomic_folder(target, overwrite=False) as temporary:
             for path, text in render(names).items():
-                (temporary / path).parent.mkdir(exist_ok=True)
+                (temporary / path).parent.mkdir(exist_ok=True, parents=True)
                 (temporary / path).write_text(text, encoding="utf-8")
+            _write_manifest(temporary / names.module, names)
     except (OSError, ValueError) as error:
         message = f"cannot write {target}: {error}"
         raise Refused(message, code="unwritable-file") from None
     return target
+
+
+def _write_manifest(package: Path, names: Names) -> None:
+    module, _ = import_file(package / "__init__.py")
+    catalog = Catalog()
+    catalog.add(names.name, module.register_components())
+    components = component_entries(catalog, names.name)
+    write_manifest(package, names.name, DITHER, components)
 
 
 EXPECTED = re.compile(
@@ -268,8 +282,10 @@ def test_conformance(case):
 '''
 
 
-def run_kit(plugin: str, expected: Iterable[str] = ()) -> int:
-    """Run the kit over an installed plugin or a file.
+def run_kit(
+    plugin: str, expected: Iterable[str] = (), report: Path | None = None
+) -> int:
+    """Run the kit over an installed plugin or a file; write a JUnit `report`.
 
     Returns 0 if each check passed or is `expected` to fail, else 1.
 
@@ -305,6 +321,8 @@ def run_kit(plugin: str, expected: Iterable[str] = ()) -> int:
         )
         (Path(folder) / "test_conformance.py").write_text(test, encoding="utf-8")
         options = ["-q", "-p", "no:cacheprovider", "--tb=short", "test_conformance.py"]
+        if report is not None:
+            options.append(f"--junitxml={report}")
         command = [sys.executable, "-Pm", "pytest", *options]
         return subprocess.run(command, cwd=folder, check=False).returncode
 

@@ -19,7 +19,7 @@ from ..plugins.catalog import Catalog, Component
 from ..spec.base import Options, summary_of, with_article
 from .errors import Refused
 
-__all__ = ["schema_of"]
+__all__ = ["options_schema", "schema_of"]
 
 Schema = dict[str, Any]
 DRAFT = "http://json-schema.org/draft-07/schema#"
@@ -74,6 +74,16 @@ def schema_of(
         for table in (top, *definitions.values()):
             table.pop("required", None)
     return {"$schema": DRAFT, "title": title, **top, "definitions": definitions}
+
+
+def options_schema(model: type[Options]) -> Schema:
+    """Return the schema of the options of one component; slots refer to kinds."""
+    definitions: Schema = {}
+    schema = _options(model, "", definitions)
+    schema.pop("description", None)
+    if definitions:
+        schema["definitions"] = definitions
+    return schema
 
 
 class _Generator(GenerateJsonSchema):

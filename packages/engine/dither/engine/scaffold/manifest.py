@@ -1,0 +1,99 @@
+"""Write the manifests of the plugins in a project: their components, and the result of the kit."""
+
+from __future__ import annotations
+
+import tempfile
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from dither.registry.config.errors import Problem, Refused
+from dither.registry.files.limits import read_text
+from dither.registry.files.lookup import is_file
+from dither.registry.plugins.discovery import GROUP, Installed
+from dither.registry.plugins.manager import load_plugins
+from dither.registry.plugins.manifest import (
+    Kit,
+    component_entries,
+    package_folders,
+    write_manifest,
+)
+
+from .package import run_kit
+
+__all__ = ["project_plugins", "sync_manifests"]
+
+REGISTRY = "dither-registry"
+
+
+def project_plugins(folder: Path) -> tuple[dict[str, str], str]:
+    """Return `{plugin: module}` of pyproject.toml in a folder, and the versions of dither it takes.
+
+    There are no plugins without such a file.
+    """
+    file = folder / "pyproject.toml"
+    project: dict[str, Any] = {}
+    if is_file(file):
+        try:
+            project = tomllib.loads(read_text(file)).get("project", {})
+        except (OSError, ValueError) as error:
+            raise Refused(f"{file}: {error}", code="syntax-error") from None
+    return project.get("entry-points", {}).get(GROUP, {}), dither_versions(
+        project.get("dependencies", [])
+    )
+
+
+def dither_versions(requirements: list[str]) -> str:
+    """Return the range of versions of dither-registry in a list of requirements."""
+    from packaging.requirements import Requirement
+
+    for text in requirements:
+        requirement = Requirement(text)
+        if requirement.name == REGISTRY:
+            return str(requirement.specifier)
+    return ""
+
+
+def sync_manifests(folder: Path, with_kit: bool) -> list[str]:
+    """Write the manifest of each plugin of a project; return a line for each.
+
+    Raises `Refused` if a plugin is not installed from this folder, or fails.
+    """
+    modules, dither = project_plugins(folder)
+    plugins = load_plugins()
+    lines = []
+    for name, module in modules.items():
+        point = EntryPoint(name, module, GROUP)
+        folders = package_folders(Installed(name, "", "", point))
+        inside = [package for package in folders if folder.resolve() in package.parents]
+        if not inside:
+            message = f'plugin "{name}" is not installed from {folder.resolve()}'
+            hint = "python -m pip install --no-deps -e ."
+            raise Refused(Problem(message, help=hint, code="unknown-plugin"))
+        plugins.request(name)
+        kit = _kit_result(name) if with_kit else None
+        components = component_entries(plugins.catalog, name)
+        path = write_manifest(inside[0], name, dither, components, kit)
+        lines.append(f"{path}: {len(components)} components")
+        if kit is not None:
+            lines[-1] += f", kit: {kit}"
+    return lines
+
+
+def _kit_result(name: str) -> Kit:
+    with tempfile.TemporaryDirectory(prefix="dither-kit-") as folder:
+        report = Path(folder) / "report.xml"
+        run_kit(name, report=report)
+        passed = 0
+        checks = 0
+        for case in ElementTree.parse(report).iter("testcase"):
+            outcomes = {result.tag for result in case}
+            # A check that does not apply to the component.
+            if "skipped" in outcomes:
+                continue
+            checks += 1
+            if outcomes.isdisjoint({"failure", "error"}):
+                passed += 1
+    return Kit(passed=passed, checks=checks)
