@@ -63,7 +63,10 @@ class File(Options):
 
 @pytest.fixture
 def catalog():
-    catalog = Catalog(known={"model:gone": 'plugin "tp-gone": pip install tp-gone'})
+    catalog = Catalog()
+    catalog.provider = lambda kind, name: (
+        "pip install tp-gone" if name == "gone" else ""
+    )
     catalog.add("ours", [Plain, Linear, Squared, Net])
     return catalog
 

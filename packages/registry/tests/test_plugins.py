@@ -110,7 +110,7 @@ def test_a_catalogued_name_imports_its_plugin_only(install, block):
         "all are imported for a name it does not list"
     )
     assert active(plugins) == ["tp-one"]
-    with pytest.raises(Refused, match='plugin "tp-gone", which is not loaded here'):
+    with pytest.raises(Refused, match='plugin "tp-gone", which is not installed'):
         plugins.catalog.find("block", "gone")
 
 

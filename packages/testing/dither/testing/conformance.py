@@ -316,7 +316,7 @@ def cases(
 
 def _trusted(plugin: str, catalog: Catalog) -> Catalog:
     """Return the components of dither and of a plugin, and all of the kinds that these lack."""
-    trusted = Catalog(catalog.known, catalog.owners)
+    trusted = Catalog(catalog.owners)
     parts = catalog.parts()
     kinds = {part.kind for part in parts if part.plugin in (*BUILT_IN, plugin)}
     chosen = [

@@ -107,6 +107,9 @@ PANELS = {
     "components and plugins": {
         "list": ("components", "list sampler"),
         "describe": ("components", "describe sampler ancestral"),
+        "search": ("install", "search sampler"),
+        "install": ("install", "install dither-digits"),
+        "uninstall": ("install", "uninstall dither-digits"),
         "plugins": ("plugins", "plugins test wavelet"),
         "doctor": ("plugins", "doctor"),
         "registry": ("plugins", "registry check"),

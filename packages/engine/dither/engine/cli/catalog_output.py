@@ -167,12 +167,13 @@ def show_plugins(plugins: Plugins, as_json: bool) -> None:
     """Print the state of every plugin."""
     reports = plugins.reports
     manifests, remarks = _manifests()
-    kits = {name: str(manifest.kit or "") for name, manifest in manifests.items()}
-    rows = [{**asdict(report), "kit": kits.get(report.name, "")} for report in reports]
+    kits = {name: manifest.kit for name, manifest in manifests.items() if manifest.kit}
+    rows = [
+        {**asdict(report), "kit": str(kits.get(report.name, ""))} for report in reports
+    ]
     if echo_json(as_json, rows):
         return
-    columns = ("plugin", "state", "from", "version", "components", "kit", "other hooks")
-    page = table(*columns)
+    page = table("plugin", "state", "from", "version", "components", "other hooks")
     for report in reports:
         is_loaded = report.state == "loaded"
         is_file = bool(report.sha256)
@@ -182,7 +183,6 @@ def show_plugins(plugins: Plugins, as_json: bool) -> None:
             Text(Path(report.source).name if is_file else report.source),
             Text(report.version),
             Text(str(report.parts) if is_loaded else ""),
-            Text(kits.get(report.name, "")),
             Text(", ".join(hook for hook in report.hooks if hook != REGISTRATION)),
         )
         if report.reason:
@@ -191,6 +191,10 @@ def show_plugins(plugins: Plugins, as_json: bool) -> None:
             remarks.append(
                 f"{report.name}: imports torch when loaded ({report.seconds:.3f} s)"
             )
+    for name, kit in kits.items():
+        remarks.append(
+            f"{name}: {kit} checks of the conformance kit passed, by its author"
+        )
     console = Console()
     console.print(page)
     for remark in remarks:

@@ -62,8 +62,17 @@ def list_components(
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print a reference page.")
     ] = False,
+    available: Annotated[
+        bool,
+        typer.Option("--available", help="Components of plugins to be installed."),
+    ] = False,
 ) -> None:
     """List the components that an experiment may name, or trained models."""
+    if available:
+        from .install import show_available
+
+        show_available(kind, pattern, as_json)
+        return
     from ..files.installed_models import installed_models
     from .catalog_output import (
         filter_components,

@@ -189,6 +189,8 @@ def render(names: Names) -> dict[str, str]:
         "pyproject.toml": _fill("pyproject.toml", **values),
         "README.md": _fill("README.md", **values),
         ".gitignore": _fill("gitignore"),
+        ".github/workflows/conformance.yml": _fill("conformance.yml", **values),
+        ".github/workflows/release.yml": _fill("release.yml", **values),
         "experiment.toml": _experiment(names),
         f"{names.module}/__init__.py": _plugin_text(names),
         f"{names.module}/py.typed": "",

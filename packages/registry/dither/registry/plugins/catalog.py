@@ -67,22 +67,18 @@ class Catalog:
     """Components by kind and name.
 
     Attributes:
-        known: `{"kind:name": how to install it}` of components that may be missing.
         owners: `{"kind:name": plugins}` of registry.toml: a short name means the component of one
             of these, even if other plugins register it, too.
+        provider: Given kind and name of an unknown component, returns who has it, or nothing.
         load: Called before a lookup with a plugin's name, or None for all plugins.
         used: Plugins of which a component was parsed.
         notes: Lines for the help of an unknown name.
     """
 
-    def __init__(
-        self,
-        known: Mapping[str, str] = NOTHING,
-        owners: Mapping[str, Sequence[str]] = NOTHING,
-    ) -> None:
+    def __init__(self, owners: Mapping[str, Sequence[str]] = NOTHING) -> None:
         self._components: dict[tuple[str, str], list[Component]] = {}
-        self.known = dict(known)
         self.owners = dict(owners)
+        self.provider: Callable[[str, str], str] = lambda kind, name: ""
         self.load: Callable[[str | None], object] = lambda plugin: None
         self.used: set[str] = set()
         self.notes: list[str] = []
@@ -177,12 +173,13 @@ class Catalog:
         # The message lists the names of all plugins.
         self.load(None)
         name = _name_in(reference)
+        if provider := self.provider(kind, name):
+            text = f'{kind} "{name}" is provided by {provider}'
+            return Refused(text, code="unknown-component")
         text = f'unknown {kind} "{reference}".'
         other_kinds = [k for k, n in self._components if n == name and k != kind]
         close = nearest(name, self.names(kind))
-        if f"{kind}:{name}" in self.known:
-            text += f" It is part of {self.known[f'{kind}:{name}']}."
-        elif other_kinds:
+        if other_kinds:
             text += f' "{name}" is {with_article(other_kinds[0])}, not {with_article(kind)}.'
         elif close:
             text += f' Did you mean "{close}"?'

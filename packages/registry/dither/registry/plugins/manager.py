@@ -25,6 +25,7 @@ from ..spec.misfit import misfits_of
 from ..spec.torch_settings import restored_settings
 from .catalog import Catalog
 from .discovery import Installed, import_file, installed_plugins, invalid_name
+from .index import indexed_plugin, provider_of
 from .policy import Policy, required_plugins
 from .status import (
     PluginError,
@@ -57,8 +58,9 @@ class Plugins:
 
     def __init__(self, policy: Policy | None = None) -> None:
         self.policy = policy or Policy()
-        self.catalog = Catalog(self.policy.known_components(), self.policy.owners())
+        self.catalog = Catalog(self.policy.owners())
         self.catalog.load = self.load
+        self.catalog.provider = self._provider
         self.manager = pluggy.PluginManager(PROJECT)
         self.manager.add_hookspecs(Hooks)
         self.requested: list[str] = []
@@ -83,6 +85,25 @@ class Plugins:
     def active(self) -> list[PluginStatus]:
         """The plugins of which a component is used, that were requested, or that observe a run."""
         return [status for status in self.reports if status.name in self.catalog.used]
+
+    def _provider(self, kind: str, name: str) -> str:
+        """Return who has an unknown component: the project says it, or else the index does."""
+        if suggestion := self.policy.suggestion(kind, name):
+            return suggestion
+        owners = list(self.catalog.owners.get(f"{kind}:{name}", ()))
+        entry = provider_of(kind, name)
+        if entry is not None:
+            owners.append(entry.plugin)
+        for owner in owners:
+            status = self._statuses.get(owner)
+            if status is not None and status.state != "loaded":
+                reason = status.reason or "not imported"
+                return f'plugin "{owner}", which is {status.state}: {reason}'
+        if entry is not None:
+            return f"{entry.title}: dither install {entry.distribution}"
+        if owners:
+            return f'plugin "{owners[0]}", which is not installed'
+        return ""
 
     def register(self, name: str, plugin: Any) -> None:
         """Register a plugin object, as a whole or not at all.
@@ -193,6 +214,8 @@ class Plugins:
                 f"installed: {installed}; install its package, or give its file: ./x.py"
             )
             hint = did_you_mean(name, self._statuses, advice)
+            if entry := indexed_plugin(name):
+                hint = f"dither install {entry.distribution}"
             raise Refused(f'unknown plugin "{name}"', help=hint, code="unknown-plugin")
         # A request is explicit, so a plugin that is blocked or broken is an error.
         if status.state != "loaded":
@@ -396,6 +419,8 @@ def _check_installed(
     for name in sorted(set(names) - set(installed)):
         close = did_you_mean(name, installed, "")
         hint = f"{close} installed: {', '.join(sorted(installed)) or 'none'}".lstrip()
+        if entry := indexed_plugin(name):
+            hint = f"dither install {entry.distribution}"
         problem = Problem(
             f'{source}: unknown plugin "{name}"', help=hint, code="unknown-plugin"
         )

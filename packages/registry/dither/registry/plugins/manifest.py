@@ -36,6 +36,7 @@ __all__ = [
     "Kit",
     "Listed",
     "Manifest",
+    "Name",
     "Text",
     "Versions",
     "component_entries",

@@ -117,16 +117,12 @@ class Policy(Options):
             owners.setdefault(f"{kind}:{name}", []).append(plugin)
         return owners
 
-    def known_components(self) -> dict[str, str]:
-        """Return `{"kind:name": how to get the plugin that provides it}`."""
-        components = {}
-        for plugin, kind, name in component_rows(self.components):
-            where = f'plugin "{plugin}", which is not loaded here (dither plugins shows why)'
-            components[f"{kind}:{name}"] = where
+    def suggestion(self, kind: str, name: str) -> str:
+        """Return the plugin of [known] that has a component, and how to install it."""
         for plugin, known in self.known.items():
-            for component in known.provides:
-                components[component] = f'plugin "{plugin}": {known.install}'
-        return components
+            if f"{kind}:{name}" in known.provides:
+                return f'plugin "{plugin}": {known.install}'
+        return ""
 
 
 def component_rows(components: Components) -> Iterator[tuple[str, str, str]]:
