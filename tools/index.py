@@ -46,7 +46,9 @@ def main() -> int:
         raise SystemExit(f"an entry is not valid: {text}")
 
     if options.check:
-        return int(options.out.read_text("utf-8") != text)
+        if options.out.read_text("utf-8") != text:
+            raise SystemExit(f"{options.out} is not up to date: python tools/index.py")
+        return 0
     options.out.write_text(text, "utf-8")
     return 0
 
