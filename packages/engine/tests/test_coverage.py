@@ -7,9 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from dither.engine.training.likelihood import log_likelihood, paired_half_widths
+from dither.engine import Diffusion
+from dither.engine.training.likelihood import (
+    log_likelihood,
+    paired_half_widths,
+    tight_log_likelihood,
+)
+from dither.losses.tokens import masked_ce
+from dither.processes.tokens.specs import Absorbing
+from dither.registry import Field, TokenSpace
 from dither.registry.contracts.records import Clean
-from dither.testing.exact_denoiser import random_joint
+from dither.testing.exact_denoiser import ExactDenoiser, random_joint
 
 FILE = Path(__file__).parents[3] / "benchmarks" / "coverage.py"
 NAMES = [
@@ -38,6 +46,7 @@ def test_a_draw_has_the_mean_of_the_bound(coverage, name) -> None:
     texts = coverage.draw_texts(joint, 5).repeat(800, 1)
     times = system.times(len(texts))[torch.randperm(len(texts))]
     bound = system.draw_bound(Clean.of(texts), times)
+    assert {"prior", "reconstruction"} == bound.parts.keys()
     nats = bound.values.sum(1).view(800, 5)
     error = nats.mean(0) + joint[tuple(texts[:5].T)].log()
     assert (error.abs() < 4 * nats.std(0) / math.sqrt(800) + 0.005).all()
@@ -63,6 +72,56 @@ def test_known_tokens_of_a_block_model(coverage, refusal) -> None:
         mask = torch.tensor([known]).bool()
         found = refusal(log_likelihood, system, text, mask)
         assert found.codes == ["known-behind-gap"]
+
+
+class Inconsistent(ExactDenoiser):
+    """A wrong model, whose log-likelihood depends on the order in which positions are revealed."""
+
+    def forward(self, state, level, valid, cond):
+        generator = torch.Generator().manual_seed(1)
+        table = torch.randn(64, 3, 4, generator=generator, dtype=torch.float64)
+        return 1.5 * table[(state.x * torch.tensor([16, 4, 1])).sum(1)]
+
+
+@pytest.mark.parametrize("laws", [2, pytest.param(50, marks=pytest.mark.slow)])
+def test_orders_of_a_wrong_model_tighten_to_its_likelihood(coverage, laws) -> None:
+    """Bound < mean over eight orders < log p over all orders, which are six."""
+    torch.manual_seed(0)
+    space = TokenSpace((Field("text", 3, coverage.IDS),))
+    process = Absorbing().build(space)
+    tightened = []
+    for seed in range(laws):
+        joint = random_joint(coverage.IDS, 3, seed)
+        model = Inconsistent(process, joint)
+        system = Diffusion(None, process, model, masked_ce, None, bound=True)
+        clean = Clean.of(coverage.draw_texts(joint, 1).repeat(50, 1))
+        plain = log_likelihood(system, clean, samples=16, seed=seed, batch_size=9999)
+        tight = tight_log_likelihood(system, clean, 8, seed, 9999)
+        truth = tight_log_likelihood(system, clean[:1], 1000, seed, 9999)
+        # The standard errors of 50 repetitions.
+        slack = 4 * float(tight.values.std() + plain.values.std()) / 50**0.5
+        assert plain.values.mean() <= tight.values.mean() + slack, seed
+        assert tight.values.mean() <= truth.values + truth.half_widths + slack, seed
+        left = truth.values - tight.values.mean()
+        tightened.append(float(left / (truth.values - plain.values.mean())))
+    assert 0 < sum(tightened) / laws < 0.5
+
+
+@pytest.mark.parametrize("name", ["uniform, log-linear", "hybrid", "blocks, absorbing"])
+def test_weights_of_trajectories_have_the_likelihood(coverage, name) -> None:
+    """Of an exact model, up to the steps of the sampler; a wrong factor is off by far more."""
+    torch.manual_seed(0)
+    joint = random_joint(coverage.IDS, coverage.LENGTH)
+    system = dict(coverage.systems(joint))[name].eval()
+    texts = coverage.draw_texts(joint, 4)
+    tight = tight_log_likelihood(system, Clean.of(texts), 400, 0, 9999)
+    error = (tight.values - joint[tuple(texts.T)].log()).abs()
+    assert (error < 2 * tight.half_widths + 0.05).all()
+    assert tight.half_widths.max() < 0.5
+    # Nothing is left to draw.
+    known = torch.ones_like(texts).bool()
+    whole = tight_log_likelihood(system, Clean.of(texts, known=known), 2)
+    assert whole.values.abs().max() == 0
 
 
 def test_pairs_give_the_interval_of_stratified_draws() -> None:

@@ -47,6 +47,7 @@ class RunEngine:
         task: Callable[[Any], Task] | None = None,
         as_json: bool = False,
         split: Split = "valid",
+        tight: int | None = None,
     ) -> None:
         from ..files.metrics_file import (
             is_companion_metric,
@@ -59,7 +60,8 @@ class RunEngine:
 
         # The status goes to stderr, so that the metrics can be piped.
         with Screen(stderr=True).status(f"evaluating on the {split} split"):
-            metrics, baselines = evaluate_run(_local(run), options, split, task)
+            local = _local(run)
+            metrics, baselines = evaluate_run(local, options, split, task, tight)
         if echo_json(as_json, metrics | baselines):
             return
         for name in metrics:

@@ -268,12 +268,22 @@ def evaluate(
     overrides: Overrides = None,
     plugins: PluginNames = None,
     as_json: Json = False,
+    tight: Annotated[
+        int | None,
+        typer.Option(
+            "--tight",
+            metavar="K",
+            min=1,
+            help="Also bounds of K draws a sample, plain and with less slack.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Evaluate a checkpoint of a run, next to baselines; overrides are of evaluate.*."""
     from dither.registry.contracts.commands import RunOptions
 
     options = RunOptions(checkpoint, [*(overrides or ()), *(words or ())], plugins)
-    RunEngine().evaluate(run, options, as_json=as_json, split=split)
+    RunEngine().evaluate(run, options, as_json=as_json, split=split, tight=tight)
 
 
 @app.command()

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Self, cast
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor, nn
 
 from dither.registry.config.errors import Problem, Refused
@@ -251,7 +251,8 @@ class Diffusion(nn.Module):
         table = torch.stack(times).view(n, blocks, strata).transpose(1, 2)
         if self.blocks is None:
             return table[..., 0]
-        return self.blocks.spread(table.flatten()).unflatten(0, (n, strata))
+        rows = self.blocks.spread(table.flatten())
+        return rows.view(n, strata, -1)
 
     def noise(self, clean: Clean, t: Times) -> tuple[Times, Noised]:
         """Return the times that the model receives and the noised batch; `t` as `times` draws it."""
@@ -358,6 +359,16 @@ class Diffusion(nn.Module):
         if self.blocks is None:
             return self.process.draw_bound(clean, t, self.loss, denoise)
         return self.blocks.draw_bound(self.process, clean, t, self.loss, denoise)
+
+    def draw_log_weight(self, clean: Clean) -> Float64[Tensor, "B N"] | None:
+        """Return log w of a trajectory to each block of samples, or to each sample; None if the process has none."""
+        denoise = self._denoiser(clean)
+        if self.blocks is None:
+            weights = self.process.draw_log_weight(clean, denoise)
+            return None if weights is None else weights[:, None]
+        rows = self.blocks.clean(clean)
+        weights = self.process.draw_log_weight(rows, denoise)
+        return None if weights is None else weights.view(-1, self.blocks.count)
 
     def _denoiser(self, clean: Clean) -> Callable[[State, Float[Tensor, " B"]], Any]:
         """Return the model as a function of state and time: of samples, or of their blocks."""

@@ -79,14 +79,16 @@ def draw_bound(
     # The reconstruction at t_min, with the weight of each state as the rate of its noise
     start = torch.full_like(t, t_min)
     sigma = process.schedule(start).sigma
+    start_cost = torch.zeros_like(nats)
     for batch in _changed(process, clean, Noise(sigma, torch.ones_like(start))):
         reconstruction = cross_entropy(denoise(batch.state, start), clean)
         uncertain = batch.target_mask & free
         weight = over(batch.noise.rate, free)
-        nats += (weight * reconstruction).where(uncertain, 0.0)
+        start_cost += (weight * reconstruction).where(uncertain, 0.0)
 
-    nats += prior_kl(process, clean, denoise).where(free, 0.0)
-    return Measured(nats, free.to(nats.dtype))
+    prior = prior_kl(process, clean, denoise).where(free, 0.0)
+    parts = {"prior": prior, "reconstruction": start_cost}
+    return Measured(nats + start_cost + prior, free.to(nats.dtype), parts=parts)
 
 
 def _changed(process: TokenProcess, clean: Clean, noise: Noise) -> Iterator[Noised]:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from dither.registry.contracts import protocols
@@ -45,6 +45,7 @@ from .nelbo import (
 )
 from .posterior import Posterior, at_ids, lookup
 from .prediction import CategoricalPrediction, log_context
+from .tight_bound import draw_log_weight
 from .unmasking import fill, uncertain
 
 if TYPE_CHECKING:
@@ -240,6 +241,9 @@ class TokenProcess(protocols.TokenProcess):
         if self.estimator == "exact":
             return exact_nelbo(self, clean, denoise)
         return draw_bound(self, self.timesteps, clean, t, loss, denoise)
+
+    def draw_log_weight(self, clean: Clean, denoise: Denoise) -> Float64[Tensor, " B"]:
+        return draw_log_weight(self, self.timesteps, clean, denoise)
 
     def _moves(self, x: Int[Tensor, "B L"], noise: Noise) -> Bool[Tensor, "B L"]:
         """Draw which tokens are replaced: each with probability 1 - alpha."""

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float, Float64, Shaped
 from torch import Tensor, nn
 
 from .records import (
@@ -147,6 +147,14 @@ class Process(Protocol):
         t, noised = self.estimate(clean, t)
         measured = loss(denoise(noised.state, t), noised)
         return self.bound(clean, measured, denoise)
+
+    def draw_log_weight(
+        self,
+        clean: Clean,
+        denoise: Callable[[State, Float[Tensor, " B"]], Any],
+    ) -> Float64[Tensor, " B"] | None:
+        """Return log w of a random trajectory to each sample, with E w = p(x_0); None if that is unknown."""
+        return None
 
 
 @runtime_checkable
