@@ -81,6 +81,9 @@ QUICK = {
     "language_model/quick": (
         Metric("valid", "bits_per_char", "bits per character", ("unigram", "uniform")),
     ),
+    "language_model/autoregressive": (
+        Metric("valid", "bits_per_char", "bits per character", ("unigram", "uniform")),
+    ),
     "language_model/attention": (
         Metric("valid", "bits_per_char", "bits per character", ("unigram", "uniform")),
     ),
