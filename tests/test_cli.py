@@ -197,7 +197,6 @@ def test_describe(cli, monkeypatch):
         (["prepare", "text", "--to"], "missing-argument", "--to"),
         (["sample", "nowhere"], "", "nowhere"),
         (["sample", "nowhere", "--checkpoint", "last"], "usage", "last"),
-        (["evaluate", "EXPORT"], "not-a-run", "dither.load"),
         (["perplexity", "RUN", "a", "--data", "b"], "usage", "--data"),
         (["edit", "RUN"], "usage", "--outline"),
         (["edit", "RUN", "a", "--keep", "3-0"], "usage", "0-3,5"),
