@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import tomlkit
 from safetensors.torch import load_file, save_file
 
 import dither
@@ -28,7 +29,7 @@ from dither.engine.files.metrics_file import (
     shown_baselines,
     with_interval,
 )
-from dither.engine.runs.bundle import WEIGHTS
+from dither.engine.runs.bundle import EXPERIMENT, WEIGHTS
 from dither.engine.runs.evaluate_run import evaluate_run
 from dither.engine.runs.exports import export_run
 from dither.engine.sampling.samples import make_samples
@@ -84,6 +85,8 @@ class Model:
         metrics: Those of the card.
         samples: Number of samples that are drawn for the card.
         checkpoint: Which one is stored.
+        train: Number of training samples that a stored experiment makes, if its data are made: fewer
+            than in training, so that sampling takes seconds.
     """
 
     experiment: str
@@ -92,6 +95,7 @@ class Model:
     metrics: tuple[str, ...]
     samples: int = 256
     checkpoint: Literal["newest", "best"] = "newest"
+    train: int | None = None
 
 
 MADE_HERE = "Made by a generator of dither, under the licence of dither (Apache-2.0)."
@@ -102,6 +106,7 @@ MODELS = {
         MADE_HERE,
         ("nats_per_graph", "level_5", "level_6", "unique", "edge_js"),
         samples=1000,
+        train=20_000,
     ),
     "dna": Model(
         "dna_sequence/quick",
@@ -135,7 +140,9 @@ def main() -> None:
     options = parser.parse_args()
     for name in options.only:
         run = _trained(name, options.runs)
-        _write(name, run)
+        _export(name, run)
+        card = _card(name, run)
+        (FOLDER / name / "README.md").write_text(card, encoding="utf-8")
         size = (FOLDER / name / WEIGHTS).stat().st_size
         sys.stdout.write(f"{name} {size / 1e6:.2f} MB\n")
 
@@ -154,8 +161,8 @@ def _trained(name: str, runs: Path) -> Path:
     return max(file.parent for file in runs.glob(f"{name}-*/{COST}"))
 
 
-def _write(name: str, run: Path) -> None:
-    """Replace the folder of a model by an export of a run, with a card."""
+def _export(name: str, run: Path) -> None:
+    """Replace the folder of a model by an export of a run, in bfloat16."""
     folder = FOLDER / name
     shutil.rmtree(folder, ignore_errors=True)
     files = export_run(run, folder, MODELS[name].checkpoint)
@@ -164,12 +171,14 @@ def _write(name: str, run: Path) -> None:
     half = {key: weight.bfloat16() for key, weight in weights.items()}
     save_file(half, folder / WEIGHTS)
     follow_umask(folder / WEIGHTS)
+    if MODELS[name].train is not None:
+        experiment = tomlkit.parse((folder / EXPERIMENT).read_text(encoding="utf-8"))
+        experiment["task"]["data"]["train"] = MODELS[name].train
+        (folder / EXPERIMENT).write_text(tomlkit.dumps(experiment), encoding="utf-8")
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     listed = [file for file in files if file.name != MANIFEST]
     facts = {key: manifest[key] for key in ("step", "data", "space")}
     write_manifest(folder, listed, **facts)
-
-    (folder / "README.md").write_text(_card(name, run), encoding="utf-8")
 
 
 def _card(name: str, run: Path) -> str:

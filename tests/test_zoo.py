@@ -25,10 +25,11 @@ def test_the_zoo_is_small_and_every_model_has_a_card():
             assert part in card, (name, part)
 
 
-@pytest.mark.parametrize("name", ["zoo/bubble-small", "zoo/dna"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ZOO)
 def test_a_model_samples_as_its_card_says(name):
     system = dither.load(name)
-    assert len(system.decode(system.sample(2, seed=0, steps=None))) == 2
+    assert len(system.decode(system.sample(2, seed=0))) == 2
 
 
 @pytest.mark.slow
@@ -74,6 +75,7 @@ def test_an_unknown_model_is_refused_with_the_nearest_name(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_training_starts_from_a_model(tmp_path):
     changes = {
         "train.start_from": "zoo/bubble-small",
