@@ -213,6 +213,26 @@ def test_a_block_model_warns_of_known_tokens_behind_a_gap(trained) -> None:
         assert len(lines) == count, place
 
 
+@pytest.mark.parametrize("process", ["uniform", "absorbing"])
+def test_a_block_model_warns_of_known_tokens_beside_free_ones(trained, process) -> None:
+    """Under noise that changes ids; a block that is known as a whole is clean context."""
+    changes = [
+        "model.block_size=4",
+        'sampler={use="blocks",size=4}',
+        f"process={process}",
+    ]
+    if process == "uniform":
+        changes += ["process.predict=posterior", "loss=score-entropy"]
+    system = System.build(load_experiment(trained[0], changes).experiment)
+    like = system.like(2, 0)
+    for end, biased in ((4, False), (6, True)):
+        known = torch.zeros_like(like.known)
+        known[1, :end] = True
+        start = replace(like, known=known)
+        _, lines = system.for_known_tokens(start, keep_sampler=False)
+        assert bool(lines) == (biased and process == "uniform"), end
+
+
 PAIRS = [
     {
         "prompt": f"{n} times two? ",

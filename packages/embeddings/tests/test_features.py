@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dither.embeddings.specs import Regions
+from dither.embeddings.specs import PatchValues, Regions
 from dither.registry import FeatureSpace
 from dither.registry.contracts.records import State
 
@@ -99,3 +99,14 @@ def test_incompatible_groups(columns, without, code, path):
     assert (misfit.code, misfit.path) == (code, path)
     if without == ["expresion"]:
         assert misfit.help == 'did you mean "expression"?'
+
+
+@pytest.mark.parametrize("spec", [PatchValues, Regions])
+def test_states_stay_in_float32_under_a_model_in_bfloat16(spec):
+    space = FeatureSpace(4, 3, grid=(2, 2))
+    embedding = spec(position="grid-sinusoid").build(space, 8)
+    state = State.of(example())
+    expected, _ = embedding(state, {})
+    h, _ = embedding.bfloat16()(state, {})
+    assert h.dtype == torch.bfloat16
+    assert torch.allclose(h.float(), expected, atol=0.05)

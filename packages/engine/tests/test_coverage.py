@@ -72,6 +72,9 @@ def test_known_tokens_of_a_block_model(coverage, refusal) -> None:
         mask = torch.tensor([known]).bool()
         found = refusal(log_likelihood, system, text, mask)
         assert found.codes == ["known-behind-gap"]
+        clean = Clean.of(text, known=mask)
+        found = refusal(tight_log_likelihood, system, clean, 2)
+        assert found.codes == ["known-behind-gap"]
 
 
 class Inconsistent(ExactDenoiser):

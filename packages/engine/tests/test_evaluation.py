@@ -12,9 +12,12 @@ from dither.engine.runs.summary import data_warnings
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.evaluation import (
     NORMAL_95,
+    Intervals,
     evaluate,
     half_width,
     has_targets,
+    mean_half_width,
+    student_quantiles,
 )
 from dither.registry.contracts.protocols import Metrics
 from dither.registry.contracts.records import Measured
@@ -134,6 +137,30 @@ def test_equal_weights_give_the_interval_of_a_mean():
     assert found == pytest.approx(half_width(values * 4, weights), rel=0.1)
 
 
+def test_the_interval_of_a_mean_holds_for_sorted_samples():
+    values = torch.linspace(0, 1, 300, dtype=torch.float64)
+    expected = NORMAL_95 * float(values.std()) / math.sqrt(300)
+    assert mean_half_width(values) == pytest.approx(expected, rel=0.01)
+    assert math.isnan(mean_half_width(values[:1]))
+
+
+def test_intervals_of_sorted_samples_at_a_fixed_time():
+    """The variance among neighbours of a sorted data set would be nearly 0."""
+    values = torch.linspace(0, 1, 300, dtype=torch.float64)
+    intervals = Intervals(300)
+    intervals.add_times(range(300), torch.full((300,), 0.5))
+    intervals.sums["nats"] = torch.stack([values, torch.ones_like(values)])
+    expected = mean_half_width(values)
+    assert intervals.compute()["nats_ci95"] == pytest.approx(expected, rel=0.15)
+
+
+def test_quantiles_of_student():
+    """From tables."""
+    freedom = torch.tensor([1, 2, 3, 5, 30]).double()
+    expected = torch.tensor([12.706, 4.303, 3.182, 2.571, 2.042]).double()
+    assert torch.allclose(student_quantiles(freedom), expected, rtol=0.02)
+
+
 def test_zero_weights_and_single_samples():
     above, below = torch.tensor([1.0, 2.0, 4.0]).double(), torch.ones(3).double()
     padded = [torch.cat([x, torch.zeros(9).double()]) for x in (above, below)]
@@ -181,7 +208,12 @@ def sample_system(load, monkeypatch):
 
 
 @pytest.mark.parametrize("repeats", [1, 3])
-def test_interval_does_not_depend_on_the_batch_size(sample_system, repeats):
+def test_interval_does_not_depend_on_the_batch_size(
+    sample_system, repeats, monkeypatch
+):
+    # Samples are in order of their times.
+    monkeypatch.setattr(torch, "randperm", lambda n, **_: torch.arange(n))
+    sample_system.process.times = lambda n: torch.linspace(0.1, 1, n)
     found = [evaluate(sample_system, 13, size, repeats) for size in (1, 4, 5, 13)]
     x0 = sample_system.task.batch("valid", range(13)).x0.double()
     nats = ((x0.square() + 1) * torch.arange(1.0, 7.0)).sum(1)

@@ -102,6 +102,19 @@ def test_heun_equals_diffusers():
         assert torch.allclose(ours, theirs, atol=1e-4)
 
 
+def test_levels_of_heun_do_not_repeat_that_of_t_1():
+    process = process_of("x0")
+    times = []
+
+    def session(state: State, t):
+        times.append(t[0].item())
+        return process.read(model_output(state.x, 0), state, process.schedule(t))
+
+    list(build("sampler", "heun", steps=6, level_max=1e4)(process, session, LIKE))
+    assert len(set(times)) == 6
+    assert times[0] == pytest.approx(1)
+
+
 def time_of_noise(process, noise):
     low, high = 0.0, 1.0
     for _ in range(60):

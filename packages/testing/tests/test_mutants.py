@@ -525,6 +525,7 @@ MUTANTS = [
         head_per_position=module(forward=lambda inner, h: inner(h) + h.mean()),
         head_weights=with_layers("maps", lambda old: nn.Linear(old.in_features, old.out_features)),
     ),
+    Mutant("head_probabilities", "head:sigmoid", module(forward=lambda inner, h: inner(h) * 1.01)),
     *(
         Mutant(check, part, change)
         for part in MODULES

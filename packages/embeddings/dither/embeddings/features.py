@@ -69,7 +69,7 @@ class RegionEmbedding(nn.Module):
 
         # A masked value may be anything; with `elements` the model sees that it is not a 0:
         # B L M -> B L D
-        h = self.linear(x.masked_fill(masked, 0.0))
+        h = apply_linear(self.linear, x.masked_fill(masked, 0.0))
         if self.elements is not None:
             h = h + self.elements(flagged.to(h.dtype))
         # A region of which nothing is visible is one learned vector, as in BERT.
@@ -101,5 +101,13 @@ class PatchEmbedding(nn.Module):
     ) -> tuple[Float[Tensor, "B L D"], int]:
         """Return one vector per position, and 0 extra tokens."""
         # A masked value may be anything: B L M -> B L D
-        h = self.linear(state.x.masked_fill(state.masked, 0.0))
+        h = apply_linear(self.linear, state.x.masked_fill(state.masked, 0.0))
         return h + self.position(start, h.shape[1], cond), 0
+
+
+def apply_linear(
+    linear: nn.Linear, x: Float[Tensor, "B L M"]
+) -> Float[Tensor, "B L D"]:
+    """Return the linear map of features, whose states stay in float32 under a model cast to bfloat16."""
+    out: Tensor = linear(x.to(linear.weight.dtype))
+    return out

@@ -113,4 +113,5 @@ class SigmoidHead(SoftplusHead):
 
     def activate(self, values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         # In half precision probabilities near 1 would be 1.
-        return values.float().sigmoid()
+        dtype = torch.promote_types(values.dtype, torch.float32)
+        return values.to(dtype).sigmoid()

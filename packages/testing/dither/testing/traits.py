@@ -61,6 +61,7 @@ DECLARED_TRAITS = {
         "head",
         "maps",
     ): "has `maps`, one per field, whose weights may be those of an embedding",
+    ("head", "probabilities"): "values are probabilities of 0 and 1 data",
     (
         "sampler",
         "exact-distribution",

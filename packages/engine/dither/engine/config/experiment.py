@@ -207,20 +207,25 @@ class Experiment(Options):
         model = self.model.facts()
         if self.sampler.corrects_known:
             return
-        # A model of blocks reads known tokens as the clean context of the next block.
-        if model.trained_blocks(process.space) is not None:
+        block_size = model.trained_blocks(process.space)
+        # No known token shares its block with free ones.
+        if block_size == 1:
             return
         learned = self.train.known > 0 or self.task.trains_known()
         if model.reads_known and learned:
             return
-        if process.prior in ("uniform", "frequencies", "mixture"):
-            reason = "the model takes known tokens for noised ones: samples are biased"
-            message = f'under process "{process.name}" {reason}'
-            hint = (
-                "set train.known = 0.5 and model.embedding.known, "
-                'sampler = "particle-gibbs", or model.block_size'
-            )
-            yield Misfit(message, ("sampler",), ("process",), hint)
+        if process.prior not in ("uniform", "frequencies", "mixture"):
+            return
+        tokens = "known tokens"
+        alternative = 'sampler = "particle-gibbs", or model.block_size'
+        if block_size is not None:
+            # Known blocks before them are clean context.
+            tokens += " in a block with free ones"
+            alternative = "or end known tokens with a block"
+        reason = f"the model takes {tokens} for noised ones: samples are biased"
+        message = f'under process "{process.name}" {reason}'
+        hint = f"set train.known = 0.5 and model.embedding.known, {alternative}"
+        yield Misfit(message, ("sampler",), ("process",), hint)
 
 
 def _warn_positions(space: Space) -> Iterator[Misfit]:

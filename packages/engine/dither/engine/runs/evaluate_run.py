@@ -7,7 +7,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from dither.registry.config.errors import Refused
@@ -34,7 +33,7 @@ from ..sampling.samples import (
     write_samples,
 )
 from ..training.diffusion import Diffusion
-from ..training.evaluation import evaluate, half_width, without_likelihoods
+from ..training.evaluation import evaluate, mean_half_width, without_likelihoods
 from ..training.likelihood import log_likelihood_of, tight_log_likelihood
 from .exports import experiment_file, is_export, load_trained
 from .loading import Which
@@ -144,7 +143,7 @@ def _tightened(
         "slack_removed": plain - tight,
     }.items():
         metrics[name] = float(values.mean())
-        metrics[f"{name}_ci95"] = half_width(values, torch.ones_like(values))
+        metrics[f"{name}_ci95"] = mean_half_width(values)
     return metrics
 
 

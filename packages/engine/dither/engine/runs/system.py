@@ -128,6 +128,9 @@ class System(Diffusion):
                 "use a model without model.block_size"
             )
             return self, [line]
+        # Whole known blocks are clean context.
+        if self.blocks is not None and not self.blocks.known_beside_free(like).any():
+            return self, []
         misfits = list(experiment.warn_known())
         if not misfits:
             return self, []

@@ -99,11 +99,23 @@ class BlockDiffusion:
 
         Blocks do not see later ones, so that neither samples nor bounds depend on it.
         """
+        known, free = self._known_and_free(clean)
+        free_before = free.cumsum(1) > free
+        return (known & free_before).any(1)
+
+    def known_beside_free(self, clean: Clean) -> Bool[Tensor, " B"]:
+        """Return the samples with a block of both known and free positions."""
+        known, free = self._known_and_free(clean)
+        return (known & free).any(1)
+
+    def _known_and_free(
+        self, clean: Clean
+    ) -> tuple[Bool[Tensor, "B N"], Bool[Tensor, "B N"]]:
+        """Return which blocks have known, and which have free positions."""
         shape = (len(clean.valid), self.count, self.size)
         known = self.rows(clean.known & clean.valid).view(shape).any(2)
-        free = self.rows(~clean.fixed).view(shape).any(2).int()
-        free_before = free.cumsum(1) - free > 0
-        return (known & free_before).any(1)
+        free = self.rows(~clean.fixed).view(shape).any(2)
+        return known, free
 
     def clean(self, clean: Clean) -> Clean:
         """Split clean samples into blocks, without conditions, which a process does not use."""

@@ -44,6 +44,7 @@ __all__ = [
     "evaluate",
     "half_width",
     "has_targets",
+    "mean_half_width",
     "merge_metrics",
     "student_quantiles",
     "without_likelihoods",
@@ -316,9 +317,12 @@ class Intervals:
         """Return `NAME_ci95` for each metric: the half-width of its 95 % confidence interval."""
         if self._times is None:
             return {}
-        order = self._times.argsort()
+        # Of equal times in a random order: neighbours in a data set may be alike.
+        generator = torch.Generator().manual_seed(0)
+        shuffled = torch.randperm(self._samples, generator=generator)
+        order = shuffled[self._times.cpu()[shuffled].argsort()]
         return {
-            f"{name}_ci95": half_width(*table[:, order].cpu())
+            f"{name}_ci95": half_width(*table.cpu()[:, order])
             for name, table in self.sums.items()
             if name != LOSS
         }
@@ -349,13 +353,30 @@ def half_width(
     return quantile * math.sqrt(variance) / float(below.sum())
 
 
+def mean_half_width(values: Float64[Tensor, " n"]) -> float:
+    """Return the half-width of the 95 % interval of a mean over samples in any order; NaN for one."""
+    n = len(values)
+    if n < 2:
+        return math.nan
+    freedom = torch.tensor(n - 1, dtype=torch.float64)
+    return float(student_quantiles(freedom) * values.std() / math.sqrt(n))
+
+
 def student_quantiles(freedom: Float64[Tensor, "..."]) -> Float64[Tensor, "..."]:
     """Return the 97.5 % quantiles of Student's t, by the expansion of Cornish and Fisher.
 
-    The relative error is 1 % at 3 degrees of freedom, and smaller above.
+    The relative error is at most 2 %, from 1 degree of freedom on.
     """
     z = NORMAL_95
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + first / freedom + second / freedom**2 + third / freedom**3
+    # Replaces all further terms: exact at 1 degree of freedom, the Cauchy distribution
+    fourth = math.tan(0.475 * math.pi) - z - first - second - third
+    return (
+        z
+        + first / freedom
+        + second / freedom**2
+        + third / freedom**3
+        + fourth / freedom**4
+    )

@@ -149,13 +149,7 @@ def log_likelihood_of(
         message = "the loss of this experiment is not part of a bound on the likelihood"
         hint = 'use loss "masked-ce" or "score-entropy"'
         raise Refused(Problem(message, ("loss",), help=hint, code="misfit"))
-    blocks = system.blocks
-    if blocks is not None and bool(blocks.known_behind_gap(clean).any()):
-        message = "blocks do not see known tokens of later blocks: their bound is not that given these"
-        hint = (
-            "give known tokens before the gap only, or train without model.block_size"
-        )
-        raise Refused(Problem(message, ("known",), help=hint, code="known-behind-gap"))
+    _require_known_seen(system, clean)
     if samples < 1:
         raise Refused(f"expected at least 1 sample of noise, got {samples}")
     # Pairs in the same stratum; a single draw says nothing about the spread.
@@ -187,11 +181,13 @@ def tight_log_likelihood(
     draw, others 65. The interval is that of the mean weight.
 
     Raises:
-        Refused: The loss is no bound, or the process defines no weights.
+        Refused: The loss is no bound, the process defines no weights, or a block model has known
+            ids behind a gap.
     """
     if not system.bound:
         message = "the loss of this experiment is not part of a bound on the likelihood"
         raise Refused(Problem(message, ("loss",), code="misfit"))
+    _require_known_seen(system, clean)
     if draws < 1:
         message = f"expected at least 1 draw, got {draws}"
         raise Refused(Problem(message, code="out-of-range"))
@@ -208,6 +204,15 @@ def tight_log_likelihood(
         freedom = torch.full_like(variance, draws - 1)
         half_widths = student_quantiles(freedom) * variance.sqrt()
     return LogLikelihood(values, half_widths)
+
+
+def _require_known_seen(system: Diffusion, clean: Clean) -> None:
+    blocks = system.blocks
+    if blocks is None or not bool(blocks.known_behind_gap(clean).any()):
+        return
+    message = "blocks do not see known tokens of later blocks: their bound is not that given these"
+    hint = "give known tokens before the gap only, or train without model.block_size"
+    raise Refused(Problem(message, ("known",), help=hint, code="known-behind-gap"))
 
 
 def _log_weights(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
@@ -33,6 +33,8 @@ class LearnedVariance(Gaussian):
     x_0."""
     steps: int = Field(1000, ge=100, le=100_000)
     """Steps of training; the times are 1 / steps to 1."""
+    t_min: Literal[0] = 0
+    """Training draws every step, from the first."""
     level: Level = "index"
     """Noise level passed to the model: the number of the step, from 0; t, sigma or log sigma."""
 

@@ -65,21 +65,22 @@ class Heun(ProcessSampler):
         """Return the times of the noise levels for each sample."""
         import torch
 
-        from ..precision import one_minus_exp, wide_dtype
+        from ..precision import wide_dtype
         from ..timestep_sampling import time_of
 
         device = like.valid.device
         dtype = wide_dtype(device)
+        # Levels beyond that of t = 1 would repeat it.
+        end = torch.ones(1, device=device, dtype=dtype)
+        largest = process.schedule(end).sigma.expm1().sqrt()
+
         share = torch.linspace(0, 1, self.steps, device=device, dtype=dtype)
-        first = self.level_max ** (1 / self.rho)
+        first = largest.clamp_max(self.level_max) ** (1 / self.rho)
         last = self.level_min ** (1 / self.rho)
         levels = (first + share * (last - first)) ** self.rho
 
-        # (1 - alpha) = level^2 / (1 + level^2), at most that of t = 1
-        end = torch.ones(1, device=device, dtype=dtype)
-        largest = one_minus_exp(process.schedule(end).sigma)
-        noise = (levels**2 / (1 + levels**2)).minimum(largest)
-        times = time_of(process.schedule, noise)
+        # 1 - alpha = level^2 / (1 + level^2)
+        times = time_of(process.schedule, levels**2 / (1 + levels**2))
         return times.to(like.x0.dtype)[:, None].expand(-1, len(like.valid))
 
 

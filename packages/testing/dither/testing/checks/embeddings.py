@@ -374,6 +374,8 @@ def head_shape(s: Situation) -> None:
 
 def head_unbounded(s: Situation) -> None:
     """The output is not clipped: it changes with the length of a large input."""
+    if "probabilities" in s.spec.traits():
+        raise NotApplicable("probabilities are in [0, 1]")
     head, h = _head(s)
     # Units of a hidden layer may be off for all of h, but not for -h as well.
     both = torch.stack([h, -h])
@@ -394,6 +396,14 @@ def head_unbounded(s: Situation) -> None:
     largest = farther.abs().max()
     # A clipped or normalised output is of the order of 1.
     assert largest > 20, f"outputs are at most {largest:.3g} for 200 h"
+
+
+def head_probabilities(s: Situation) -> None:
+    """Values are from 0 to 1, however large the input is."""
+    head, h = _head(s)
+    for part in (h, 200 * h, -200 * h):
+        out = head(part)
+        assert ((out >= 0) & (out <= 1)).all(), "a probability is not from 0 to 1"
 
 
 def head_per_position(s: Situation) -> None:
@@ -724,6 +734,7 @@ CHECKS = (
     *checks_of("condition", constant, needs="constant"),
     *checks_of("head", head_shape, head_per_position, head_unbounded),
     *checks_of("head", head_weights, needs="maps"),
+    *checks_of("head", head_probabilities, needs="probabilities"),
     *checks_of("embedding", gradients_reach_all),
     *checks_of("condition", gradients_reach_all),
     *checks_of("head", gradients_reach_all),
