@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
+from dither.engine.cli.__main__ import run_rank
 from dither.testing.fake_slurm import write_fake_slurm
 
 yaml = pytest.importorskip("yaml")
@@ -23,7 +25,7 @@ SBATCH_OPTIONS = {
     "output": r"[a-z0-9%.-]+",
     "open-mode": "append",
     "requeue": "",
-    "signal": r"TERM@\d+",
+    "signal": r"USR1@\d+",
 }
 
 
@@ -37,6 +39,13 @@ def job(experiment_file, tmp_path, cli):
         return out.read_text()
 
     return written
+
+
+def wait(done, seconds=400):
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def checked(script):
@@ -83,8 +92,12 @@ def test_the_manifest_of_kubernetes(job):
     mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
     assert mounts[0] == "/shared/runs"
     assert pod["volumes"][0]["persistentVolumeClaim"] == {"claimName": "volume"}
-    variables = {item["name"]: item["value"] for item in container["env"]}
-    assert variables == {"DITHER_JOB": name, "head": f"{name}-0.{name}"}
+    job_name, head = container["env"]
+    assert head == {"name": "head", "value": f"{name}-0.{name}"}
+    # Another job of the same name trains another run.
+    assert job_name["name"] == "DITHER_JOB"
+    field = job_name["valueFrom"]["fieldRef"]["fieldPath"]
+    assert field == "metadata.labels['controller-uid']"
     assert "--nnodes 2 --nproc-per-node 4" in checked(container["args"][0])
 
 
@@ -106,7 +119,7 @@ def test_words_of_a_user_are_quoted(job, form):
         script = task["run"] if form == "skypilot" else None
         if script is None:
             script = task["spec"]["template"]["spec"]["containers"][0]["args"][0]
-            assert task["metadata"]["name"] == "x-y-z"
+            assert task["metadata"]["name"] == "dither-x-y-z"
     words = re.search("cli run .*", checked(script))[0]
     done = subprocess.run(
         ["bash", "-c", f"printf '%s\\n' {words}"],
@@ -115,6 +128,61 @@ def test_words_of_a_user_are_quoted(job, form):
         check=True,
     )
     assert done.stdout.splitlines()[-1] == "/a b/$(touch evil)'\""
+
+
+@pytest.mark.parametrize("name", ["on", "2d", "a" * 41 + "." + "b" * 9])
+def test_any_name_of_an_experiment_is_a_name_of_kubernetes(job, name):
+    words = ("--runs", "/runs", f"name={name}")
+    for document in yaml.safe_load_all(job("kubernetes", *words)):
+        assert re.fullmatch("[a-z][a-z0-9-]*[a-z0-9]", document["metadata"]["name"])
+
+
+RANK = """
+import os, pathlib, signal, sys, time
+
+def stop(*_):
+    pathlib.Path(os.environ["DITHER_EXIT_CODE"]).write_text("75")
+    sys.exit()
+
+signal.signal(signal.SIGUSR1, stop)
+pathlib.Path("ready").touch()
+time.sleep(30)
+"""
+
+
+def test_sigterm_reaches_the_ranks_of_a_container_as_sigusr1(
+    job, tmp_path, monkeypatch
+):
+    script = yaml.safe_load(job("skypilot"))["run"]
+    script = script.replace("/tmp/dither-exit-code", str(tmp_path / "code"))
+    (tmp_path / "rank.py").write_text(RANK)
+    torchrun = f"#!/bin/sh\n{sys.executable} -S rank.py &\nwait\nexit 1\n"
+    (tmp_path / "torchrun").write_text(torchrun)
+    (tmp_path / "torchrun").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with subprocess.Popen(["bash", "-c", script], cwd=tmp_path) as process:
+        wait((tmp_path / "ready").exists, seconds=20)
+        process.terminate()
+        assert process.wait(20) == 75
+
+
+@pytest.mark.parametrize(("code", "returned"), [(75, 0), (4, 4), (0, 0)])
+def test_a_rank_leaves_its_exit_code_and_a_stopped_one_is_not_started_again(
+    tmp_path, monkeypatch, code, returned
+):
+    left = tmp_path / "code"
+    assert run_rank(lambda: code) == code
+    monkeypatch.setenv("DITHER_EXIT_CODE", str(left))
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert run_rank(lambda: code) == returned
+    assert not left.exists()
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert run_rank(lambda: code) == returned
+    assert left.read_text() == f"{code}\n"
+    # A crash leaves none, not even that of an earlier start.
+    with pytest.raises(ZeroDivisionError):
+        run_rank(lambda: 1 // 0)
+    assert not left.exists()
 
 
 def test_nothing_is_submitted_or_overwritten_unasked(
@@ -153,16 +221,14 @@ def test_a_stopped_job_is_requeued_and_resumes_its_run(
     words = ["train.steps=600", "evaluate.every=600", "--runs", str(runs)]
     cli("launch", str(experiment_file), *words, "--slurm", "--gpus", "2", "--submit")
 
-    def wait(done):
-        deadline = time.monotonic() + 400
-        while not done():
-            output = [path.read_text()[-2000:] for path in slurm.glob("out-*")]
-            assert time.monotonic() < deadline, output
-            time.sleep(0.1)
-
     wait(lambda: [*runs.glob("*/checkpoints/step-*")])
     (pid,) = slurm.glob("pid-*")
-    os.kill(int(pid.read_text()), signal.SIGTERM)
+    # As SLURM does, to every process of the job.
+    agent = int(pid.read_text())
+    ranks = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
+    assert len(ranks) == 2
+    for process in (agent, *map(int, ranks)):
+        os.kill(process, signal.SIGUSR1)
     wait(lambda: [*runs.glob("*/summary.json")])
     (path,) = runs.glob("*-*")
     manifest = json.loads((path / "manifest.json").read_text())

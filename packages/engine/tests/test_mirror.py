@@ -4,15 +4,19 @@ import functools
 import http.server
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import fsspec
 import pytest
 
 import dither
-from dither.engine.cli import main
-from dither.engine.files.mirror import Mirror, address_of, fetch_run
+from dither.engine.cli import experiments, main
+from dither.engine.config.plugins import recorded_checksums
+from dither.engine.files.mirror import Mirror, address_of, copy_run, fetch_run
 from dither.registry.config.errors import Refused
+
+CHECKPOINT = "checkpoints/step-00000001"
 
 
 @pytest.fixture
@@ -34,6 +38,19 @@ def mirrored(experiment_file, tmp_path, memory, monkeypatch):
     return path, f"memory://box/runs/{path.name}"
 
 
+def plugin_of(experiment_file):
+    """The plugin file, which a run from elsewhere may only execute if it is named."""
+    return str(experiment_file.with_name("toy_plugin.py"))
+
+
+def write_checkpoint(run, weights="weights"):
+    """Write a checkpoint into the folder of a run, whose manifest depends on the weights."""
+    folder = run / CHECKPOINT
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "weights").write_text(weights)
+    (folder / "MANIFEST.json").write_text(weights[::-1])
+
+
 def content(folder):
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {
@@ -45,7 +62,7 @@ def content(folder):
 
 @pytest.mark.slow
 def test_a_mirror_has_every_file_of_the_run_and_is_loaded_sampled_and_evaluated(
-    mirrored, cli, tmp_path
+    mirrored, experiment_file, cli, tmp_path
 ):
     path, address = mirrored
     copy = fetch_run(address, tmp_path / "copy")
@@ -53,15 +70,25 @@ def test_a_mirror_has_every_file_of_the_run_and_is_loaded_sampled_and_evaluated(
     assert len(list((copy / "checkpoints").iterdir())) == 2
 
     shutil.rmtree(path)
-    assert len(dither.load(address).sample(2)) == 2
-    cli("sample", address, "--count", "2")
-    cli("evaluate", address)
+    cli("sample", address, "--count", "2", code=2)
+    plugin = plugin_of(experiment_file)
+    assert len(dither.load(address, plugins=[plugin]).sample(2)) == 2
+    cli("sample", address, "--count", "2", "-p", plugin)
+    cli("evaluate", address, "-p", plugin)
+    cli("report", address, "--out", str(tmp_path / "report.html"))
+    cli("export", address, "--out", str(tmp_path / "export"), "-p", plugin)
+    # The address is nobody else's business.
+    assert "mirror" not in (tmp_path / "export" / "experiment.toml").read_text()
+    assert len(dither.load(tmp_path / "export").sample(2)) == 2
 
 
 @pytest.mark.slow
-def test_a_run_is_resumed_from_its_mirror_never_over_a_local_one(mirrored, cli):
+def test_a_run_is_resumed_from_its_mirror_never_over_a_local_one(
+    mirrored, experiment_file, cli
+):
     path, address = mirrored
     words = ["run", "--resume", address, "train.steps=30", "--runs", str(path.parent)]
+    words += ["-p", plugin_of(experiment_file)]
     cli(*words, code=2)
     shutil.rmtree(path)
     cli(*words)
@@ -122,12 +149,157 @@ def test_a_checkpoint_is_complete_once_its_manifest_is_there(
     mirror = Mirror(tmp_path / "run", "memory://box", pytest.fail)
     mirror.close()
     assert order == ["a.safetensors", "z.json", "MANIFEST.json"]
-    # Removed by the run, and so by the mirror; nothing is copied twice.
+    # Removed by the run, and so by the mirror, once it has the next; nothing is copied twice.
     mirror.close()
-    shutil.rmtree(checkpoint)
+    checkpoint.rename(checkpoint.with_name("step-00000002"))
     mirror.close()
-    assert len(order) == 3
+    assert len(order) == 6
     assert not memory.exists("/box/run/checkpoints/step-00000001/MANIFEST.json")
+
+
+def test_the_mirror_of_a_run_that_is_deleted_stays(tmp_path, memory):
+    write_checkpoint(tmp_path / "run")
+    mirror = Mirror(tmp_path / "run", "memory://box", pytest.fail)
+    mirror.close()
+    shutil.rmtree(tmp_path / "run")
+    mirror.close()
+    assert memory.exists(f"/box/run/{CHECKPOINT}/MANIFEST.json")
+
+
+def test_what_is_new_during_a_copy_is_copied_after_it(tmp_path, memory, monkeypatch):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "a").write_text("a")
+    begun = threading.Event()
+    proceed = threading.Event()
+    done = threading.Event()
+    put = type(memory).put_file
+
+    def slowly(self, source, target, **options):
+        begun.set()
+        assert proceed.wait(10)
+        put(self, source, target, **options)
+        if target.endswith("/b"):
+            done.set()
+
+    monkeypatch.setattr(type(memory), "put_file", slowly)
+    mirror = Mirror(folder, "memory://box", pytest.fail)
+    mirror.update()
+    assert begun.wait(10)
+    (folder / "b").write_text("b")
+    mirror.update()
+    proceed.set()
+    assert done.wait(10)
+
+
+def test_a_checkpoint_that_was_written_again_is_read_again(tmp_path, memory):
+    for content_of_weights in ("old", "new"):
+        write_checkpoint(tmp_path / "run", content_of_weights)
+        Mirror(tmp_path / "run", "memory://box", pytest.fail).close()
+        copy = fetch_run("memory://box/run", tmp_path / "copy")
+        assert content(copy) == content(tmp_path / "run")
+
+
+def test_a_checkpoint_may_be_removed_while_a_mirror_is_read(
+    tmp_path, memory, monkeypatch
+):
+    write_checkpoint(tmp_path / "run")
+    mirror = Mirror(tmp_path / "run", "memory://box", pytest.fail)
+    mirror.close()
+    get = type(memory).get_file
+
+    def replaced(self, source, target, **options):
+        if "step-00000001" in source and source.endswith("weights"):
+            checkpoint = tmp_path / "run" / CHECKPOINT
+            checkpoint.rename(checkpoint.with_name("step-00000002"))
+            mirror.close()
+        get(self, source, target, **options)
+
+    monkeypatch.setattr(type(memory), "get_file", replaced)
+    copy = fetch_run("memory://box/run", tmp_path / "copy")
+    assert content(copy) == content(tmp_path / "run")
+
+
+def test_a_run_is_copied_whole_or_not_at_all(tmp_path, memory, monkeypatch):
+    write_checkpoint(tmp_path / "run")
+    Mirror(tmp_path / "run", "memory://box", pytest.fail).close()
+    runs = tmp_path / "runs"
+    get = type(memory).get_file
+
+    def fail(self, source, target, **options):
+        if source.endswith("weights"):
+            raise OSError("refused")
+        get(self, source, target, **options)
+
+    monkeypatch.setattr(type(memory), "get_file", fail)
+    with pytest.raises(Refused):
+        copy_run("memory://box/run", runs)
+    assert list(runs.iterdir()) == []
+    monkeypatch.setattr(type(memory), "get_file", get)
+    assert content(copy_run("memory://box/run", runs)) == content(tmp_path / "run")
+
+
+def test_plugin_files_of_a_download_run_only_if_they_are_named(
+    tmp_path, memory, monkeypatch
+):
+    monkeypatch.setenv("DITHER_DATA", str(tmp_path / "cache"))
+    write_checkpoint(tmp_path / "run")
+    (tmp_path / "run" / "plugins").mkdir()
+    (tmp_path / "run" / "plugins" / "mine.py").write_text("raise SystemExit")
+    (tmp_path / "run" / "resolved.toml").write_text("")
+    (tmp_path / "run" / "manifest.json").write_text('{"sha256": "1"}')
+    Mirror(tmp_path / "run", "memory://box", pytest.fail).close()
+
+    assert recorded_checksums(tmp_path / "run") == {"1"}
+    assert recorded_checksums(fetch_run("memory://box/run")) == set()
+    with pytest.raises(Refused) as refused:
+        copy_run("memory://box/run", tmp_path / "runs")
+    assert refused.value.codes == ["untrusted-plugin"]
+    assert copy_run("memory://box/run", tmp_path / "runs", ["mine.py"]).is_dir()
+
+
+def test_the_main_rank_copies_a_run_and_ranks_that_start_again_find_it(
+    tmp_path, memory, monkeypatch
+):
+    write_checkpoint(tmp_path / "run")
+    Mirror(tmp_path / "run", "memory://box", pytest.fail).close()
+    runs = tmp_path / "runs"
+    copies = []
+
+    def copy(rank):
+        copies.append(experiments._copy_of_mirror("memory://box/run", runs, None))
+
+    monkeypatch.setattr(experiments, "COPY_SECONDS", 0.01)
+    monkeypatch.setenv("RANK", "1")
+    other = threading.Thread(target=copy, args=(1,), daemon=True)
+    other.start()
+    time.sleep(0.05)
+    assert copies == []
+    monkeypatch.setenv("RANK", "0")
+    copy(0)
+    other.join(10)
+    assert copies == [runs / "run", runs / "run"]
+    with pytest.raises(Refused):
+        copy(0)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    copy(0)
+
+
+def test_a_run_is_read_where_the_service_of_its_mirror_is_missing(
+    experiment_file, tmp_path, cli
+):
+    text = f'{experiment_file.read_text()}\n[run]\nmirror = "nonsense://box"\n'
+    resolved = experiment_file.with_name("resolved.toml")
+    resolved.write_text(text)
+    cli("validate", str(resolved), "-p", plugin_of(experiment_file))
+
+
+def test_validation_does_not_connect_to_the_service(
+    experiment_file, monkeypatch, memory, cli
+):
+    monkeypatch.setattr(type(memory), "__init__", pytest.fail)
+    fsspec.filesystem("memory").clear_instance_cache()
+    cli("validate", str(experiment_file), "run.mirror=memory://elsewhere")
 
 
 def test_names_of_a_server_never_leave_the_folder(tmp_path, memory, monkeypatch):

@@ -12,7 +12,7 @@ import pytest
 
 from dither.engine.runs.run_directory import read_manifest
 from dither.engine.sweeps import executors, point_process, scheduler
-from dither.engine.sweeps.directory import PointFolder
+from dither.engine.sweeps.directory import PointFolder, write_json
 from dither.engine.sweeps.launch import Settings, resume_sweep
 from dither.registry.contracts.jobs import Command
 from dither.testing.fake_slurm import write_fake_slurm
@@ -136,6 +136,23 @@ def test_only_a_signal_of_the_cluster_puts_a_job_back(
         signal.signal(signal.SIGUSR2, former)
     assert point.status()["state"] == "stopped"
     assert bool(reached) == requeued
+
+
+def test_a_signal_to_a_point_on_several_ranks_is_known_to_its_job(
+    tmp_path, monkeypatch
+):
+    class Torchrun:
+        def __init__(self, *_, **__):
+            signal.raise_signal(signal.SIGUSR2)
+            write_json(tmp_path / point_process.RANKS, {"pid": 0, "code": 75})
+
+        def poll(self):
+            return 0
+
+    monkeypatch.setattr(point_process.subprocess, "Popen", Torchrun)
+    monkeypatch.setattr(point_process, "received", [])
+    assert point_process.run_point(tmp_path, ranks=2) == 75
+    assert point_process.received == ["SIGUSR2"]
 
 
 @pytest.mark.slow

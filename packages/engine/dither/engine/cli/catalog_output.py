@@ -89,12 +89,13 @@ def show_models(models: Mapping[str, Path], pattern: str | None, as_json: bool) 
     for name, folder in models.items():
         if pattern is None or fnmatch.fnmatchcase(name, pattern):
             size = (folder / "weights.safetensors").stat().st_size
-            rows.append({"name": name, "bytes": size, "summary": card_summary(folder)})
-    if echo_json(as_json, rows):
+            rows.append((name, size, card_summary(folder)))
+    keys = ("name", "bytes", "summary")
+    if echo_json(as_json, [dict(zip(keys, row, strict=True)) for row in rows]):
         return
     lines = table("name", "size", "content", right=("size",))
-    for row in rows:
-        lines.add_row(row["name"], f"{row['bytes'] / 1e6:.1f} MB", row["summary"])
+    for name, size, summary in rows:
+        lines.add_row(name, f"{size / 1e6:.1f} MB", summary)
     Console().print(lines)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,6 +37,8 @@ UNPRINTABLE = re.compile(r"[^\S\n ]|[\u0080-\U0010ffff]")
 MAX_DEPTH = 256
 """Blocks of a model up to which `validate` builds it, without memory, to know the names of its
 weights."""
+COPY_SECONDS = 0.5
+"""Seconds between two looks for the run directory that the main rank copies."""
 
 
 @app.command()
@@ -63,18 +66,11 @@ def run(
     ] = False,
 ) -> int:
     """Train, evaluate, sample and plot an experiment; without one, list those of dither."""
-    from dither.registry.config.errors import Refused
-    from dither.registry.files.lookup import exists
-
-    from ..files.mirror import address_of, fetch_run
+    from ..files.mirror import address_of
     from ..runs.run_directory import link_latest
 
     if resume is not None and (address := address_of(resume)):
-        # Never over a run that may be further than its mirror.
-        if exists(local := runs / resume.name):
-            hint = quoted("run", "--resume", local)
-            raise _usage(f"{local} exists already", hint)
-        resume = fetch_run(address, runs)
+        resume = _copy_of_mirror(address, runs, plugins)
     # After --resume RUN the first argument is an override as well.
     if resume is not None and experiment is not None and "=" in str(experiment):
         words = [str(experiment), *(words or ())]
@@ -100,26 +96,31 @@ def run(
     argv = ["dither", *sys.argv[1:]]
     if "run" not in argv:
         argv.insert(1, "run")
-    try:
-        code = start(
-            loaded,
-            runs,
-            argv,
-            resume,
-            accept_changes=accept_changes,
-            created=link_latest,
-        )
-    except Refused as refused:
-        _leave_exit_code(refused.exit_code)
-        raise
-    _leave_exit_code(code)
-    return code
+    return start(
+        loaded, runs, argv, resume, accept_changes=accept_changes, created=link_latest
+    )
 
 
-def _leave_exit_code(code: int) -> None:
-    """Write the exit code for a job file: torchrun exits with 1 whatever its ranks do."""
-    if "DITHER_EXIT_CODE" in os.environ and os.environ.get("LOCAL_RANK") == "0":
-        Path(os.environ["DITHER_EXIT_CODE"]).write_text(f"{code}\n")
+def _copy_of_mirror(address: str, runs: Path, plugins: list[str] | None) -> Path:
+    """Return the run directory of a mirrored run, which the main rank copies."""
+    from dither.registry.files.lookup import exists
+
+    from ..files.mirror import copy_run, name_of
+
+    local = runs / name_of(address)
+    if os.environ.get("RANK", "0") != "0":
+        # torchrun ends this rank if the main one fails.
+        while not exists(local):
+            time.sleep(COPY_SECONDS)
+        return local
+    if exists(local):
+        # torchrun starts ranks again.
+        if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
+            return local
+        # Never over a run that may be further than its mirror.
+        hint = quoted("run", "--resume", local)
+        raise _usage(f"{local} exists already", hint)
+    return copy_run(address, runs, [Path(name).name for name in plugins or ()])
 
 
 def _list_shipped() -> int:

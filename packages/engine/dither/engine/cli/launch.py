@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
+from shlex import join
 from typing import Annotated
 
 import typer
@@ -69,7 +71,6 @@ def launch(
     The job starts again if it is stopped with exit code 75, and resumes its own run.
     """
     from dither.registry.config.errors import Problem, Refused
-    from dither.registry.files.lookup import exists
 
     from ..distributed.job_files import FORMATS, JobOptions, write_job
 
@@ -82,13 +83,11 @@ def launch(
         hint = "the volume is mounted there: --runs /shared/runs"
         message = f"--kubernetes requires an absolute path after --runs, not {runs}"
         raise Refused(Problem(message, help=hint, code="usage"))
+
     loaded = load(experiment, [overrides, words], removals, plugins)
     command = ["run", str(experiment), *(words or ())]
-    for option, values in (
-        ("--set", overrides),
-        ("--unset", removals),
-        ("-p", plugins),
-    ):
+    repeated = (("--set", overrides), ("--unset", removals), ("-p", plugins))
+    for option, values in repeated:
         for value in values or ():
             command += [option, value]
     options = JobOptions(
@@ -104,19 +103,35 @@ def launch(
     )
 
     out = out or Path(f"{loaded.experiment.name}{FORMATS[form].suffix}")
-    if exists(out):
-        hint = "choose another file with --out"
-        raise Refused(Problem(f"{out} exists already", help=hint, code="file-exists"))
+    _write_new(out, write_job(form, options))
+    submission = [*FORMATS[form].submit, str(out)]
+    if submit:
+        return _submit(submission)
+    echo(f"{out}; submit it with: {join(submission)}")
+    return 0
+
+
+def _write_new(out: Path, text: str) -> None:
+    """Write a file that does not exist yet."""
+    from dither.registry.config.errors import Problem, Refused
+
     try:
-        out.write_text(write_job(form, options), encoding="utf-8")
+        with out.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        hint = "choose another file with --out"
+        problem = Problem(f"{out} exists already", help=hint, code="file-exists")
+        raise Refused(problem) from None
     except OSError as error:
         raise Refused(f"{out}: {error.strerror}", code="unwritable-file") from None
-    words_of_submit = [*FORMATS[form].submit, str(out)]
-    if not submit:
-        echo(f"{out}; submit it with: {' '.join(words_of_submit)}")
-        return 0
+
+
+def _submit(command: Sequence[str]) -> int:
+    """Run the command of a cluster, and return its exit code."""
+    from dither.registry.config.errors import Refused
+
     try:
-        return subprocess.run(words_of_submit, check=False).returncode
-    except FileNotFoundError:
-        message = f"{words_of_submit[0]} is not installed"
+        return subprocess.run(command, check=False).returncode
+    except OSError as error:
+        message = f"{command[0]} cannot be run: {error.strerror}"
         raise Refused(message, code="missing-dependency") from None

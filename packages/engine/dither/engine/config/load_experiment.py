@@ -20,6 +20,7 @@ from dither.registry.spec.misfit import Misfit, below
 from dither.registry.spec.misfit import Path as KeyPath
 
 from ..files.installed_models import model_folder
+from ..files.mirror import service_problem
 from .component_errors import ComponentFailed, title
 from .experiment import DEFAULTS, Experiment, misfits_without_task
 from .options import Train
@@ -118,7 +119,10 @@ def check_experiment(document: Document, plugins: Plugins) -> Loaded:
         # One by one, so that those before an exception are reported.
         for misfit in experiment.check():
             misfits.append(misfit)
-        misfits += _missing_weights(experiment, document)
+        # A run needs these only at its start; elsewhere it may be read without them.
+        if not any(file.name == "resolved.toml" for file in document.files):
+            misfits += _missing_weights(experiment)
+            misfits += _missing_service(experiment)
         if not misfits:
             warnings += experiment.warn()
     except ComponentFailed as failed:
@@ -188,11 +192,18 @@ def _other_problems(
         return []
 
 
-def _missing_weights(experiment: Experiment, document: Document) -> Iterator[Misfit]:
+def _missing_service(experiment: Experiment) -> Iterator[Misfit]:
+    """Yield a mirror whose service is unknown or not installed."""
+    address = experiment.run.mirror
+    if address is not None and (problem := service_problem(address)):
+        path = ("run", "mirror")
+        yield Misfit(problem.message, path, help=problem.help, code=problem.code)
+
+
+def _missing_weights(experiment: Experiment) -> Iterator[Misfit]:
     """Yield initial weights that do not exist, or a folder without weights."""
     given = experiment.train.start_from
-    # A run needs them only at its start.
-    if given is None or any(file.name == "resolved.toml" for file in document.files):
+    if given is None:
         return
     try:
         source = model_folder(given)

@@ -23,7 +23,7 @@ from dither.registry.kinds import (
 from dither.registry.spec.base import Options, PathStr, Slot, Spec, named
 from dither.registry.spec.misfit import Misfit, below
 
-from ..files.mirror import address_problem
+from ..files.mirror import credentials_problem
 
 __all__ = [
     "Evaluate",
@@ -325,10 +325,8 @@ class RunOptions(Options):
     failure is a warning. `dither sample`, `evaluate` and `run --resume` read the copy."""
 
     def check(self) -> Iterator[Misfit]:
-        """Yield why nothing can be mirrored to the address."""
-        if self.mirror is None:
-            return
-        if problem := address_problem(self.mirror):
+        """Yield a problem if the address contains credentials."""
+        if self.mirror is not None and (problem := credentials_problem(self.mirror)):
             yield Misfit(
                 problem.message, ("mirror",), help=problem.help, code=problem.code
             )

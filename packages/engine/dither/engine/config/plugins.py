@@ -21,6 +21,8 @@ from dither.registry.files.lookup import exists, is_file
 from dither.registry.plugins.manager import Plugins
 from dither.registry.plugins.policy import Policy, policy_file, read_policy
 
+from ..files.mirror import mirror_cache
+
 __all__ = [
     "governing_policy",
     "governing_policy_file",
@@ -106,6 +108,9 @@ def _load_file(plugins: Plugins, path: Path, folder: Path | None) -> None:
 
 def recorded_checksums(folder: Path) -> set[str] | None:
     """Return the sha256 of the files of a run, export or sweep; None for another folder."""
+    # A download may have recorded any checksum.
+    if folder.absolute().is_relative_to(mirror_cache()):
+        return set()
     is_recorded = False
     checksums: set[str] = set()
     # Experiment files are in the folder itself, in `extends`, or in the folder of a point.

@@ -18,9 +18,11 @@ __all__ = ["FORMATS", "Format", "JobOptions", "write_job"]
 PORT = 29500
 """Port of the rendezvous, the default of torchrun."""
 
-TORCHRUN = """torchrun --nnodes $nodes --nproc-per-node $gpus --max-restarts 3 \\
-    --rdzv-backend c10d --rdzv-id "$$DITHER_JOB" --rdzv-endpoint "$$head:$port" \\
+TORCHRUN = """sh -c 'trap "" USR1; exec torchrun "$$@"' torchrun \\
+    --nnodes $nodes --nproc-per-node $gpus --max-restarts 3 \\
+    --rdzv-backend c10d --rdzv-id "$$DITHER_JOB" --rdzv-endpoint "$$head:$$port" \\
     -m dither.engine.cli $command"""
+"""torchrun ignores SIGUSR1, which stops ranks; 30 seconds after SIGTERM it would kill them."""
 
 SLURM = (
     """#!/bin/bash
@@ -33,12 +35,14 @@ SLURM = (
 #SBATCH --open-mode=append
 #SBATCH --requeue
 # Two minutes before the time limit the run writes a checkpoint and exits with 75.
-#SBATCH --signal=TERM@120
+#SBATCH --signal=USR1@120
 
 export DITHER_JOB="slurm-$$SLURM_JOB_ID"
 export DITHER_EXIT_CODE="$$PWD/.$name-$$SLURM_JOB_ID.code"
 rm -f "$$DITHER_EXIT_CODE"
 head=$$(scontrol show hostnames "$$SLURM_JOB_NODELIST" | head -n 1)
+# Jobs may share a host.
+port=$$(($port + SLURM_JOB_ID % 1000))
 
 srun """
     + TORCHRUN
@@ -56,23 +60,37 @@ exit "$$code"
 SCRIPT = (
     """export DITHER_EXIT_CODE=/tmp/dither-exit-code
 rm -f "$$DITHER_EXIT_CODE"
+port=$port
+
 """
     + TORCHRUN
-    + """
+    + """ &
+agent=$$!
+# SIGTERM reaches this shell only. Without it, the first process of a container ignores it.
+trap 'kill -USR1 $$(cat /proc/$$agent/task/$$agent/children)' TERM
+wait "$$agent"
 code=$$?
+# The trap ends the first wait.
+while kill -0 "$$agent" 2>/dev/null; do
+    wait "$$agent"
+    code=$$?
+done
+
 # torchrun exits with 1 whatever its ranks do.
 if [ -s "$$DITHER_EXIT_CODE" ]; then code=$$(cat "$$DITHER_EXIT_CODE"); fi
 exit "$$code"
 """
 )
 
-KUBERNETES = """# kubectl apply -f this file; the run directories are on the volume claim $bucket.
+KUBERNETES = """# kubectl apply -f this file; the run directories are on a volume claim.
 apiVersion: v1
 kind: Service
 metadata:
   name: $name
 spec:
   clusterIP: None
+  # The ranks meet before any pod is ready.
+  publishNotReadyAddresses: true
   selector: {job-name: $name}
 ---
 apiVersion: batch/v1
@@ -105,7 +123,9 @@ spec:
         - name: train
           image: $image
           env:
-            - {name: DITHER_JOB, value: $name}
+            # Of this job, also if another one had the same name.
+            - name: DITHER_JOB
+              valueFrom: {fieldRef: {fieldPath: "metadata.labels['controller-uid']"}}
             - {name: head, value: $name-0.$name}
           command: [bash, -c]
           args:
@@ -124,14 +144,14 @@ $script
           emptyDir: {medium: Memory}
 """
 
-SKYPILOT = """# sky jobs launch this file; the run directories are in the bucket $bucket.
+SKYPILOT = """# sky jobs launch this file; the run directories are in a bucket.
 name: $name
 num_nodes: $nodes
 workdir: .
 file_mounts:
   $mount: {name: $claim, mode: MOUNT}
 resources:
-  accelerators: $accelerator:$gpus
+  accelerators: $accelerator
   job_recovery:
     strategy: FAILOVER
     recover_on_exit_codes: [75]
@@ -180,8 +200,10 @@ def write_job(form: str, options: JobOptions) -> str:
     """Return the text of a job file."""
     chosen = FORMATS[form]
     values = {
-        # A label of DNS, as Kubernetes requires.
-        "name": re.sub(r"[^a-z0-9]+", "-", options.name.lower()).strip("-")[:50],
+        # A label of DNS that begins with a letter, as Kubernetes requires, and no word of YAML.
+        "name": re.sub(r"[^a-z0-9]+", "-", f"dither-{options.name.lower()}")[:50].strip(
+            "-"
+        ),
         "nodes": str(options.nodes),
         "gpus": str(options.gpus),
         "hours": str(options.hours),
@@ -191,8 +213,7 @@ def write_job(form: str, options: JobOptions) -> str:
         "mount": json.dumps(str(options.runs)),
         "image": json.dumps(options.image),
         "claim": json.dumps(options.claim),
-        "bucket": options.claim,
-        "accelerator": options.accelerator,
+        "accelerator": json.dumps(f"{options.accelerator}:{options.gpus}"),
     }
     script = Template(SCRIPT).substitute(values)
     margin = " " * chosen.indent

@@ -8,8 +8,10 @@ import os
 import re
 import secrets
 import shutil
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,12 +22,24 @@ from dither.registry.plugins.install_command import optional_import
 
 from .checksums import MANIFEST, checkpoint_folders
 
-__all__ = ["Mirror", "address_of", "address_problem", "fetch_run", "local_run"]
+__all__ = [
+    "Mirror",
+    "address_of",
+    "copy_run",
+    "credentials_problem",
+    "fetch_run",
+    "local_run",
+    "mirror_cache",
+    "name_of",
+    "service_problem",
+]
 
 ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+):/{1,2}(?=[^/])")
 """Beginning of an address; `Path` makes one slash of two. A scheme has two letters or more."""
 CLOSE_SECONDS = 600.0
 """Time that the last copies may take at the end of a run."""
+LISTINGS = 3
+"""How often files are listed if some vanish before they are read: the run removes checkpoints."""
 
 
 def address_of(path: str | Path) -> str | None:
@@ -35,31 +49,38 @@ def address_of(path: str | Path) -> str | None:
     return None if match is None else f"{match[1]}://{text[match.end() :]}"
 
 
-def address_problem(address: str) -> Problem | None:
-    """Return why nothing can be mirrored to an address; whether it exists is unknown before."""
+def credentials_problem(address: str) -> Problem | None:
+    """Return a problem if an address contains credentials, which a run would record."""
     parts = urlsplit(address)
-    if "@" in parts.netloc or parts.query:
-        hint = "use the variables or the configuration of the service, such as AWS_SECRET_ACCESS_KEY"
-        return Problem(
-            "an address contains no credentials", help=hint, code="invalid-value"
-        )
+    if "@" not in parts.netloc and not parts.query:
+        return None
+    hint = "use the variables or the configuration of the service, such as AWS_SECRET_ACCESS_KEY"
+    return Problem(
+        "an address contains no credentials", help=hint, code="invalid-value"
+    )
+
+
+def service_problem(address: str) -> Problem | None:
+    """Return a problem if fsspec does not know a service, or its library is missing."""
     try:
-        _file_system(address)
+        fsspec = _fsspec(address)
+        # The class alone: some services connect as soon as there is an instance.
+        fsspec.get_filesystem_class(urlsplit(address).scheme)
     except Refused as refused:
         return refused.problems[0]
+    except (ImportError, ValueError) as error:
+        return Problem(f"{address}: {_reason(error)}", code="missing-dependency")
     return None
+
+
+def _fsspec(address: str) -> Any:
+    with optional_import(f"{address} requires fsspec", "dither-engine", "mirror"):
+        return importlib.import_module("fsspec")
 
 
 def _file_system(address: str) -> tuple[Any, str]:
     """Return a file system of fsspec and the path in it."""
-    with optional_import(f"{address} requires fsspec", "dither-engine", "mirror"):
-        fsspec = importlib.import_module("fsspec")
-    try:
-        file_system, path = fsspec.core.url_to_fs(address)
-    except (ImportError, ValueError, OSError) as error:
-        raise Refused(
-            f"{address}: {_reason(error)}", code="missing-dependency"
-        ) from None
+    file_system, path = _fsspec(address).core.url_to_fs(address)
     return file_system, path.rstrip("/")
 
 
@@ -86,24 +107,37 @@ class Mirror:
         self.failures = 0
         self._warn = warn
         self._copied: dict[str, tuple[int, int]] = {}
+        self._lock = threading.Lock()
+        # Whether something is new since the thread began to copy.
+        self._due = False
         self._thread: threading.Thread | None = None
 
     def update(self) -> None:
-        """Copy in the background what is there now; skip it while an earlier copy takes its time."""
-        if self._thread is None or not self._thread.is_alive():
-            # A daemon, so that an address that does not respond cannot keep the process alive.
-            self._thread = threading.Thread(target=self._update, daemon=True)
-            self._thread.start()
+        """Copy in the background what is there now, after an earlier copy."""
+        with self._lock:
+            self._due = True
+            if self._thread is None:
+                # A daemon, so that an address that does not respond cannot keep the process alive.
+                self._thread = threading.Thread(target=self._work, daemon=True)
+                self._thread.start()
 
     def close(self) -> None:
         """Copy the rest and wait for it."""
-        if self._thread is not None:
-            self._thread.join(CLOSE_SECONDS)
         self.update()
-        assert self._thread is not None
-        self._thread.join(CLOSE_SECONDS)
-        if self._thread.is_alive():
-            self._warn(f"{self.address} does not respond; the mirror is incomplete")
+        thread = self._thread
+        if thread is not None:
+            thread.join(CLOSE_SECONDS)
+            if thread.is_alive():
+                self._warn(f"{self.address} does not respond; the mirror is incomplete")
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._due:
+                    self._thread = None
+                    return
+                self._due = False
+            self._update()
 
     def _update(self) -> None:
         try:
@@ -115,7 +149,11 @@ class Mirror:
         except Exception as error:
             self.failures += 1
             again = f"failure {self.failures}; the next checkpoint tries again"
-            self._warn(f"{self.address} was not updated: {_reason(error)} ({again})")
+            # The terminal may be closed.
+            with suppress(OSError):
+                self._warn(
+                    f"{self.address} was not updated: {_reason(error)} ({again})"
+                )
 
     def _copy(self, file_system: Any, root: str, name: str) -> None:
         path = self.folder / name
@@ -148,9 +186,10 @@ class Mirror:
         kept = {
             path.name for _, path in checkpoint_folders(self.folder / "checkpoints")
         }
-        places = f"{root}/checkpoints"
-        if not file_system.exists(places):
+        # Otherwise the folder is gone, or the newest is not copied yet: the rest is all there is.
+        if not any(f"checkpoints/{name}/{MANIFEST}" in self._copied for name in kept):
             return
+        places = f"{root}/checkpoints"
         for place in file_system.ls(places, detail=False):
             name = PurePosixPath(place.rstrip("/")).name
             if name not in kept and re.fullmatch(r"step-\d+", name):
@@ -169,10 +208,47 @@ def _state_of(path: Path) -> tuple[int, int] | None:
     return state.st_mtime_ns, state.st_size
 
 
+def mirror_cache() -> Path:
+    """Return the folder of local copies, which may not exist."""
+    return cache_folder() / "mirrors"
+
+
 def local_run(path: Path) -> Path:
     """Return the local copy of a mirrored run, or else the path."""
     address = address_of(path)
     return path if address is None else fetch_run(address)
+
+
+def name_of(address: str) -> str:
+    """Return the last part of an address; Refused if it is not the name of a folder."""
+    name = address.rstrip("/").rpartition("/")[2]
+    if name in {".", ".."}:
+        raise Refused(f"{address} names no run", code="invalid-value")
+    return name
+
+
+def copy_run(address: str, runs: Path, named: Collection[str] = ()) -> Path:
+    """Copy a mirrored run into a new run directory below `runs`, whole or not at all.
+
+    Raises:
+        Refused: As by `fetch_run`; or it has plugin files whose names are not among `named`, since a
+            download may have recorded any checksum.
+    """
+    target = runs / name_of(address)
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".mirror-", dir=runs) as folder:
+            copy = fetch_run(address, Path(folder))
+            for file in sorted((copy / "plugins").rglob("*.py")):
+                if file.name not in named:
+                    message = f"{address} has the plugin file {file.name}"
+                    hint = f"read it; to run it, pass -p {file.name}"
+                    raise Refused(Problem(message, help=hint, code="untrusted-plugin"))
+            copy.rename(target)
+    except OSError as error:
+        message = f"{target} cannot be written: {error.strerror or error}"
+        raise Refused(message, code="unwritable-file") from None
+    return target
 
 
 def fetch_run(address: str, into: Path | None = None) -> Path:
@@ -183,16 +259,12 @@ def fetch_run(address: str, into: Path | None = None) -> Path:
     """
     from filelock import FileLock
 
-    if problem := address_problem(address):
+    if problem := credentials_problem(address):
         raise Refused(problem)
     address = address.rstrip("/")
-    name = PurePosixPath(urlsplit(address).path or urlsplit(address).netloc).name
+    name = name_of(address)
     if into is None:
-        into = (
-            cache_folder()
-            / "mirrors"
-            / hashlib.sha256(address.encode()).hexdigest()[:16]
-        )
+        into = mirror_cache() / hashlib.sha256(address.encode()).hexdigest()[:16]
     folder = into / name
     try:
         into.mkdir(parents=True, exist_ok=True)
@@ -209,6 +281,24 @@ def fetch_run(address: str, into: Path | None = None) -> Path:
 
 def _download(address: str, folder: Path) -> None:
     file_system, root = _file_system(address)
+    for attempt in range(1, LISTINGS + 1):
+        sizes = _sizes(file_system, root, address)
+        try:
+            # Manifests first: with another one, a checkpoint of the same step is another.
+            for name in sorted(sizes, key=lambda name: not _is_manifest(name)):
+                _fetch(file_system, root, folder, name, sizes[name])
+            break
+        except FileNotFoundError:
+            if attempt == LISTINGS:
+                raise
+    for _, path in checkpoint_folders(folder / "checkpoints"):
+        if f"checkpoints/{path.name}/{MANIFEST}" not in sizes:
+            shutil.rmtree(path)
+
+
+def _sizes(file_system: Any, root: str, address: str) -> dict[str, int | None]:
+    """Return the size of every file below an address, None if it is unknown."""
+    file_system.invalidate_cache()
     sizes = {}
     for place, facts in file_system.find(root, detail=True).items():
         name = place.removeprefix(root).lstrip("/")
@@ -221,19 +311,29 @@ def _download(address: str, folder: Path) -> None:
         sizes[name] = facts.get("size")
     if not sizes:
         raise Refused(f"{address}: nothing is there", code="file-not-found")
-    for name, size in sizes.items():
-        path = folder / name
-        # Checkpoints never change, and are verified before they are read.
-        known = name.startswith("checkpoints/") and path.is_file()
-        if known and (size is None or path.stat().st_size == size):
-            continue
+    return sizes
+
+
+def _is_manifest(name: str) -> bool:
+    """Return whether a file completes a checkpoint."""
+    return bool(re.fullmatch(f"checkpoints/[^/]+/{MANIFEST}", name))
+
+
+def _fetch(
+    file_system: Any, root: str, folder: Path, name: str, size: int | None
+) -> None:
+    """Download a file, unless it is of a checkpoint that is known."""
+    path = folder / name
+    known = name.startswith("checkpoints/") and path.is_file()
+    if known and not _is_manifest(name) and size in (None, path.stat().st_size):
+        return
+    folder.mkdir(exist_ok=True)
+    temporary = folder / f".tmp-{secrets.token_hex(6)}"
+    try:
+        file_system.get_file(f"{root}/{name}", str(temporary))
+        if known and path.read_bytes() != temporary.read_bytes():
+            shutil.rmtree(path.parent)
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".tmp-{secrets.token_hex(6)}")
-        try:
-            file_system.get_file(f"{root}/{name}", str(temporary))
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    for _, path in checkpoint_folders(folder / "checkpoints"):
-        if f"checkpoints/{path.name}/{MANIFEST}" not in sizes:
-            shutil.rmtree(path)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

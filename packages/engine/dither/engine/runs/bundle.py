@@ -65,6 +65,8 @@ def pack(tree: Mapping[str, Any], catalog: Catalog) -> Bundle:
         key: value for key, value in tree["train"].items() if key not in MACHINE_OPTIONS
     }
     packed = copy.deepcopy({**tree, "train": train})
+    # Where the run was mirrored is nobody else's business.
+    packed.pop("run", None)
     files: dict[str, Path] = {}
     data: list[tuple[str, str]] = []
     for (*place, key), kind in list(path_options(Experiment, packed, catalog)):

@@ -768,9 +768,11 @@ def closing_directory(this: Run) -> Iterator[Run]:
     try:
         yield this
     finally:
-        if this.mirror is not None:
-            this.mirror.close()
-        this.directory.release()
+        try:
+            if this.mirror is not None:
+                this.mirror.close()
+        finally:
+            this.directory.release()
 
 
 def restore(checkpoint: Path, trainer: Trainer) -> int:

@@ -22,7 +22,13 @@ from dither.registry.files.lookup import is_file
 
 from ..files.checksums import checkpoint_folders
 from ..files.resource_errors import shortage
-from ..runs.signals import STOPPED, Stopped, stop_on_signals, stop_signals
+from ..runs.signals import (
+    STOPPED,
+    Stopped,
+    received,
+    stop_on_signals,
+    stop_signals,
+)
 from .directory import PointFolder, now, write_json
 
 __all__ = [
@@ -165,6 +171,7 @@ def _run_ranks(
 
     def remember(number: int, frame: FrameType | None) -> None:
         pending.append(number)
+        received.append(signal.Signals(number).name)
 
     former = {number: signal.signal(number, remember) for number in stop_signals()}
     try:
