@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from rich.console import Console
+
 from dither.registry.config.document import Document
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import path_options, validate
