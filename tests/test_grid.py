@@ -46,6 +46,7 @@ def variants(kind: str, option: str) -> list[dict[str, str]]:
     return found
 
 
+FEATURE_PROCESSES = ("flow-matching", "gaussian", "learned-variance", "masked-region")
 PROCESSES, LOSSES = variants("process", "predict"), variants("loss", "target")
 
 
@@ -79,21 +80,20 @@ def compatible(task: str, process: dict, schedule: str, loss: str) -> bool:
         process["use"],
         process.get("predict"),
     )
-    if features != (name in ("flow-matching", "gaussian", "masked-region")):
+    if features != (name in FEATURE_PROCESSES):
         return False
-    if (name, predict, schedule) == (
-        "gaussian",
-        "eps",
-        "rectified-flow",
-    ):  # x_0 = (x - b eps) / a, and a ends at 1e-14
+    # x_0 = (x - b eps) / a, and a ends at 1e-14
+    if (predict, schedule) == ("eps", "rectified-flow"):
         return False
+    if name == "learned-variance" or (features and loss == "hybrid"):
+        return (name, loss) == ("learned-variance", "hybrid")
     if (
         loss == "masked-ce"
     ):  # MDLM's closed form: an absorbing process and a model of clean ids
         return name == "absorbing" and predict != "score"
     if loss in ("bce", "poisson"):  # a likelihood of x0
         return features and predict in (None, "x0")
-    return features == (loss in ("mse", "huber"))
+    return features == (loss in ("mse", "huber", "hybrid"))
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -163,10 +163,12 @@ SAMPLERS = {
     "ancestral": {"steps": 3},
     "ddim": {"steps": 3, "eta": 0.5},
     "discrete-flow": {"steps": 3, "corrector": 0.5},
+    "dpm-solver-sde": {"steps": 3},
     "dpm-solver": {"steps": 4, "spacing": "log-snr", "t_min": 0.1},
     "euler": {"steps": 3},
     "first-hitting": {},
     "guided": {"particles": 2},
+    "heun": {"steps": 3},
     "ode": {"steps": 2},
     "ordered": {"steps": 3, "top_p": 0.9},
     "ordered-regions": {"steps": 3, "by": "spread"},
@@ -201,6 +203,8 @@ def test_samplers_work_with_every_compatible_process(sampler):
     sampled = []
     for task, process, block_size in itertools.product(TASKS, PROCESSES, (None, 2)):
         loss = "mse" if task == "toy-features" else "score-entropy"
+        if process["use"] == "learned-variance":
+            loss = "hybrid"
         experiment = assemble(
             task, process, loss, sampler={"use": sampler, **SAMPLERS[sampler]}
         )
@@ -216,7 +220,7 @@ def test_samplers_work_with_every_compatible_process(sampler):
         like = system.task.like(4, 0)
         check_samples(draw(system, like, seed=1), like, system.process.space, where)
         sampled.append(where)
-    # With and without block_size: 6 for features, 12 for graphs, but for text only 12 without: a text model with
+    # With and without block_size: 9 for features, 12 for graphs, but for text only 12 without: a text model with
     # block_size is trained in blocks, which only "blocks" samples. Unmasking: absorbing with 3 targets.
     tokens = {
         "analytic",
@@ -226,12 +230,14 @@ def test_samplers_work_with_every_compatible_process(sampler):
         "predictor-corrector",
     }
     masks = {"first-hitting", "guided", "ordered", "remdm", "semi-autoregressive"}
-    # Gaussian noise with 3 targets and flow matching with 2; masked-region masks.
-    noise = dict.fromkeys(("ddim", "dpm-solver", "ode"), 10) | {
-        "repaint": 6,
+    # Gaussian noise, with predicted variances or not, with 3 targets and flow matching with 2;
+    # masked-region masks.
+    solvers = ("ddim", "dpm-solver", "dpm-solver-sde", "heun", "ode")
+    noise = dict.fromkeys(solvers, 16) | {
+        "repaint": 12,
         "ordered-regions": 2,
     }
-    expected = {"ancestral": 12 + 36, "blocks": 12, "self-correct": 27}
+    expected = {"ancestral": 18 + 36, "blocks": 12, "self-correct": 27}
     expected |= dict.fromkeys(tokens, 36) | dict.fromkeys(masks, 9) | noise
     assert len(sampled) == expected[sampler]
 
@@ -244,13 +250,17 @@ DNA = {
     "train": 32,
     "held": 16,
 }
-TOKEN_PROCESSES = [
-    p
-    for p in PROCESSES
-    if p["use"] not in ("gaussian", "flow-matching", "masked-region")
-]
+TOKEN_PROCESSES = [p for p in PROCESSES if p["use"] not in FEATURE_PROCESSES]
 UNMASKING = ("first-hitting", "guided", "ordered", "remdm", "semi-autoregressive")
-OF_FEATURES = ("ddim", "dpm-solver", "ode", "ordered-regions", "repaint")
+OF_FEATURES = (
+    "ddim",
+    "dpm-solver",
+    "dpm-solver-sde",
+    "heun",
+    "ode",
+    "ordered-regions",
+    "repaint",
+)
 
 
 @by_sampler("blocks", [name for name in SAMPLERS if name not in OF_FEATURES])
