@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from dither.engine.config.options import Guidance
+from dither.engine.sampling.classifier_free_guidance import rescale
 from dither.engine.sampling.session import ModelCalls, Session
 from dither.engine.training.diffusion import Diffusion
 from dither.processes.features.gaussian import GaussianProcess
@@ -321,6 +322,15 @@ def test_rescaled_guidance_has_the_deviation_of_the_condition():
     ratio = rescaled / full
     assert torch.allclose(ratio, ratio[:, :1, :1].expand_as(ratio))
     assert torch.allclose(quarter, 0.75 * full + 0.25 * rescaled)
+
+
+def test_padding_does_not_count_in_rescaled_guidance():
+    guided = torch.randn(2, 5, 3)
+    cond = torch.randn(2, 5, 3)
+    valid = torch.tensor([[True] * 3 + [False] * 2, [True] * 5])
+    expected = rescale(guided[:1, :3], cond[:1, :3], 0.7, valid[:1, :3])
+    padded = rescale(guided, cond, 0.7, valid)
+    assert torch.allclose(padded[:1, :3], expected)
 
 
 def test_predicted_variances_are_not_guided():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 __all__ = ["apply_guidance", "rescale"]
@@ -24,11 +24,27 @@ def apply_guidance(
 
 
 def rescale(
-    guided: Float[Tensor, "B L M"], cond: Float[Tensor, "B L M"], share: float
+    guided: Float[Tensor, "B L M"],
+    cond: Float[Tensor, "B L M"],
+    share: float,
+    valid: Bool[Tensor, "B L"],
 ) -> Float[Tensor, "B L M"]:
-    """Bring the standard deviation of each sample towards that of `cond` (Lin et al., 2023, eqs. 15 and 16)."""
-    axes = tuple(range(1, guided.ndim))
-    deviation = guided.std(axes, keepdim=True)
+    """Bring the standard deviation of each sample towards that of `cond` (Lin et al., 2023, eqs. 15 and 16).
+
+    Padding does not count.
+    """
+    spread = _spread(guided, valid)
     # Constant output has nothing to rescale.
-    factor = cond.std(axes, keepdim=True) / torch.where(deviation > 0, deviation, 1.0)
+    factor = _spread(cond, valid) / torch.where(spread > 0, spread, 1.0)
     return torch.lerp(guided, guided * factor, share)
+
+
+def _spread(
+    x: Float[Tensor, "B L M"], valid: Bool[Tensor, "B L"]
+) -> Float[Tensor, "B 1 1"]:
+    """Return the standard deviation of the valid values of each sample, times the root of their number."""
+    valid = valid[..., None].expand_as(x)
+    count = valid.sum((1, 2), keepdim=True).clamp_min(1)
+    mean = x.where(valid, 0.0).sum((1, 2), keepdim=True) / count
+    deviation = (x - mean).where(valid, 0.0)
+    return deviation.square().sum((1, 2), keepdim=True).sqrt()

@@ -147,7 +147,8 @@ class Session:
             width = space.width
             values = raw[..., :width]
             if guidance.rescale:
-                values = rescale(values, cond[..., :width], guidance.rescale)
+                valid = self._piece(values, self.branches[0]).valid
+                values = rescale(values, cond[..., :width], guidance.rescale, valid)
             raw = torch.cat([values, cond[..., width:]], -1)
         if inside is None:
             return raw
