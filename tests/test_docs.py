@@ -212,7 +212,7 @@ def test_the_policy_example_is_valid(tmp_path):
     (text,) = blocks(PLUGIN_PAGE, "toml")
     (tmp_path / "registry.toml").write_text(text)
     policy = read_policy(tmp_path / "registry.toml")
-    assert policy.known_components().keys() == {"schedule:slow-start"}
+    assert policy.suggestion("schedule", "slow-start")
 
 
 def test_documented_commands_exist():
