@@ -108,6 +108,9 @@ def test_every_mistake_of_a_file_is_reported_with_its_line(tmp_path):
         ("[]", (1, "syntax-error")),
         ("[" * 100_000, (1, "syntax-error")),
         ("{}", (1, "missing-key")),
+        ('{"rooms": {"a": "LivingRoom",\n"a": "Kitchen", "b": "Bathroom"}}', (2, "syntax-error")),
+        ('{"rooms": {"a": "LivingRoom",\n"outside": "Kitchen"}}', (2, "invalid-value")),
+        ('{"rooms": ' + "9" * 5000 + "}", (1, "syntax-error")),
     ],
 )  # fmt: skip
 def test_mistakes_of_json_files(tmp_path, text, place):
@@ -116,6 +119,23 @@ def test_mistakes_of_json_files(tmp_path, text, place):
     with pytest.raises(Refused) as caught:
         read_program(path)
     assert [(p.origin.line, p.code) for p in caught.value.problems] == [place]
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (b"\xff\xfe", "unreadable-file"),
+        (b"rooms = " + b"[" * 5000 + b"]" * 5000, "syntax-error"),
+        (b"rooms = " + b"9" * 5000, "syntax-error"),
+        (b'rooms = ["Kitchen", "Bathroom"]\noutline = { a = 2020-01-01 }', "unreadable-file"),
+    ],
+)  # fmt: skip
+def test_hostile_toml_files(tmp_path, text, code):
+    path = tmp_path / "flat.toml"
+    path.write_bytes(text)
+    with pytest.raises(Refused) as caught:
+        read_program(path)
+    assert caught.value.codes == [code]
 
 
 @pytest.mark.slow

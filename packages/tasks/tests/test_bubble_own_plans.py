@@ -105,6 +105,15 @@ def test_mistakes_of_units_names_and_numbers_of_rooms(tmp_path):
         read_plans(tmp_path / "array.json", 9)
 
 
+def test_a_repeated_key_is_a_mistake(tmp_path):
+    path = tmp_path / "plans.jsonl"
+    path.write_text(
+        json.dumps(MM | {"types": ["Kitchen"]})[:-1] + ', "unit": "m", "unit": "mm"}'
+    )
+    messages = codes(path)
+    assert "unit: repeated key" in messages
+
+
 def test_options_are_checked(tmp_path):
     path = str(write(tmp_path, MM))
     assert not list(JsonPlans(path=path, unit="mm", types={"Küche": "Kitchen"}).check())

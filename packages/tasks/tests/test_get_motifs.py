@@ -1,6 +1,7 @@
 """Motif files, the scan of a genome against a loop over words, thresholds against the enumeration of all words."""
 
 import gzip
+import time
 from itertools import product
 from pathlib import Path
 
@@ -214,6 +215,13 @@ def test_motif_files(tmp_path):
 def test_invalid_motif_files(text, codes, tmp_path, refusal):
     (tmp_path / "motifs.txt").write_text(text)
     assert refusal(read_motifs, tmp_path / "motifs.txt").codes == codes
+
+
+def test_a_line_of_many_digits_is_refused_at_once(tmp_path, refusal):
+    (tmp_path / "motifs.txt").write_text(f">A\n{'1' * 20_000}x\n")
+    start = time.process_time()
+    assert refusal(read_motifs, tmp_path / "motifs.txt").codes == ["invalid-sample"]
+    assert time.process_time() - start < 1
 
 
 def read(tmp_path, text):

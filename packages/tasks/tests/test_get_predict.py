@@ -203,6 +203,8 @@ def test_overlapping_regions_have_their_mean(tmp_path):
     [
         ("chr1\t2000\nchr1\t2000\n", "invalid-sample"),
         ("chr1\tmany\n", "invalid-sample"),
+        (f"chr1\t{'9' * 5000}\n", "invalid-sample"),
+        ("chr1\t4294967296\n", "invalid-sample"),
         ("chr2\t2000\n", "unknown-value"),
         ("chr1\t10\nchr2\t10\nchr3\t10\n", "out-of-range"),
     ],
@@ -214,6 +216,21 @@ def test_sizes_of_chromosomes_that_do_not_fit(task, tmp_path, refusal, text, cod
     assert refusal(predict, task, Linear(), request).codes[0] == code
     request = DataRequest(tmp_path, split="all", chrom_sizes=sizes)
     assert refusal(predict, task, Linear(), request).codes == ["no-effect"]
+
+
+def test_bigwig_of_a_region_beyond_its_longest_chromosome(tmp_path, refusal):
+    arrays = {
+        "chromosome": np.array(["chr1"]),
+        "start": np.array([1 << 32]),
+        "end": np.array([(1 << 32) + 1]),
+        "cell": np.array(["a"]),
+        "column": np.array(["atpm"]),
+        "prediction": np.ones((1, 1, 1), np.float32),
+    }
+    notes = []
+    refused = refusal(write_tracks, tmp_path, arrays, "bigwig", notes.append)
+    assert refused.codes == ["out-of-range"]
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Images: reading of foreign files, scaling, metrics with known values, pictures and exports."""
 
 import io
+import zipfile
 import zlib
 
 import numpy as np
@@ -119,6 +120,39 @@ def test_damaged_foreign_and_huge_images_are_refused_by_name(tmp_path, content):
     assert str(path) in error.value.problems[0].message
 
 
+def test_a_header_cut_short_is_refused(tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, np.zeros((8, 4, 4)))
+    path.write_bytes(path.read_bytes().replace(b"(8, 4, 4)", b"(8, 4, 4 "))
+    with pytest.raises(Refused) as error:
+        open_arrays(path)
+    assert error.value.codes == ["damaged-file"]
+
+
+def test_sixteen_bits_of_grey_are_scaled(tmp_path):
+    path = tmp_path / "a.png"
+    Image.fromarray(np.full((4, 4), 40_000, np.uint16)).save(path)
+    assert (read_image(path, 4, grey=True) == 40_000 >> 8).all()
+    assert (read_image(path, 4, grey=False) == 40_000 >> 8).all()
+
+
+def test_damaged_metadata_are_refused(tmp_path):
+    path = tmp_path / "a.jpg"
+    exif = Image.Exif()
+    exif[0x112] = 6
+    Image.new("RGB", (8, 8)).save(path, exif=exif)
+    # The orientation as a text, which Pillow cannot rewrite.
+    orientation = b"\x01\x12\x00\x03"
+    content = path.read_bytes()
+    swapped = orientation if orientation in content else b"\x12\x01\x03\x00"
+    assert swapped in content
+    text = swapped.replace(b"\x03", b"\x0c")
+    path.write_bytes(content.replace(swapped, text))
+    with pytest.raises(Refused) as error:
+        read_image(path, 8, grey=True)
+    assert error.value.codes == ["unreadable-file"]
+
+
 def test_latents_keep_their_axes(tmp_path):
     path = tmp_path / "latents.npz"
     images = np.arange(10 * 3 * 4 * 6, dtype=np.float32).reshape(10, 3, 4, 6)
@@ -146,17 +180,42 @@ def arrays(path, kind):
         np.savez(path, images=images, labels=np.full(8, 9))
     elif kind == "bomb":
         np.savez(path, images=np.zeros((8, 32, 32), np.uint8))
+    elif kind == "flipped bits":
+        np.savez_compressed(path, images=np.arange(256).reshape(4, 8, 8))
+        content = path.read_bytes()
+        middle = len(content) // 4
+        path.write_bytes(content[:middle] + b"\xff" * 9 + content[middle + 9 :])
+    elif kind == "no array":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("images", b"text")
+    elif kind == "declares more":
+        content = io.BytesIO()
+        shape = {"descr": "<f4", "fortran_order": False, "shape": (1 << 40, 4, 4)}
+        np.lib.format.write_array_header_1_0(content, shape)
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("images.npy", content.getvalue())
     elif kind == "safetensors":
         save_file({"images": images}, path)
 
 
 @pytest.mark.parametrize(
     "kind",
-    ["objects", "no images", "labels", "large label", "safetensors", "missing", "bomb"],
+    [
+        "objects",
+        "no images",
+        "labels",
+        "large label",
+        "safetensors",
+        "missing",
+        "bomb",
+        "flipped bits",
+        "no array",
+        "declares more",
+    ],
 )
 def test_arrays_that_are_none_are_refused_by_name(tmp_path, kind, monkeypatch):
     path = tmp_path / "x.npz"
-    monkeypatch.setattr("dither.tasks.images.files.max_expanded", lambda size: 4000)
+    monkeypatch.setattr("dither.tasks.prepared.arrays.max_expanded", lambda size: 4000)
     arrays(path, kind)
     with pytest.raises(Refused) as error:
         open_arrays(path)
@@ -170,6 +229,9 @@ def test_frechet_distance_of_normal_distributions():
     # |mean|^2 + sum of (std - std)^2
     assert frechet_distance(a, b) == pytest.approx(1 + 1 + 4, rel=0.05)
     assert frechet_distance(a, a) == pytest.approx(0, abs=1e-6)
+    # A covariance of as many pixels would take 20 GB.
+    wide = rng.standard_normal((4, 50_000))
+    assert frechet_distance(wide, wide + 1) == pytest.approx(50_000)
 
 
 def test_precision_and_recall_of_known_sets():

@@ -97,12 +97,8 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
     ) -> int:
         """Edit a floor plan: keep some of its rooms, draw others; or fill an outline."""
         plans, settings = split_words(words)
-        if len(plans) > 1 or not (plans or outline):
-            raise typer.BadParameter(
-                "give a file of a plan, an --outline FILE, or both"
-            )
-        if not plans and (keep is not None or redraw != "rest"):
-            raise typer.BadParameter("--keep and --redraw require a file of a plan")
+        changes_rooms = keep is not None or redraw != "rest"
+        _check_edit(len(plans), outline, changes_rooms=changes_rooms)
         rooms = None if keep is None else _parse_rooms(keep)
         number = _parse_number(redraw)
 
@@ -174,6 +170,14 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         if len(plans) < count:
             typer.echo(f"{len(plans)} of {count} plans: raise --seconds, or try --seed")
         return 0
+
+
+def _check_edit(plans: int, outline: Path | None, *, changes_rooms: bool) -> None:
+    """Raise BadParameter without anything to edit, or with several plans."""
+    if plans > 1 or (not plans and outline is None):
+        raise typer.BadParameter("give a file of a plan, an --outline FILE, or both")
+    if not plans and changes_rooms:
+        raise typer.BadParameter("--keep and --redraw require a file of a plan")
 
 
 def _check_formats(names: Sequence[str]) -> list[Export]:

@@ -5,6 +5,7 @@ Letters: C cell types, R regions, K columns, D width.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ __all__ = ["check_forms", "read_chrom_sizes", "write_anndata", "write_tracks"]
 
 EXTRAS = {"h5ad": "anndata", "bigwig": "bigwig"}
 """Extra of dither-tasks that a format requires."""
+LONGEST = (1 << 32) - 1
+"""Most bases of a chromosome of bigWig."""
 
 
 def check_forms(forms: Sequence[str], known: Sequence[str]) -> Sequence[str]:
@@ -78,7 +81,8 @@ def read_chrom_sizes(path: Path, forms: Sequence[str]) -> dict[str, int]:
             words = text.split()
             if not words or text.startswith("#"):
                 continue
-            if len(words) < 2 or not words[1].isdecimal() or words[0] in sizes:
+            is_length = len(words) > 1 and re.fullmatch(r"[0-9]{1,10}", words[1])
+            if not is_length or words[0] in sizes or int(words[1]) > LONGEST:
                 message = f'{path}: line {line}: "{text.strip()[:60]}"'
                 fix = "expected the name and the length of another chromosome"
                 raise Refused(message, help=fix, code="invalid-sample")
@@ -144,10 +148,13 @@ def _lengths(
     }
     if sizes is None:
         note("bigWig chromosomes end with their last region; --chrom-sizes FILE")
-        return ends
+        sizes = ends
     problems = []
     for name, end in ends.items():
-        if name not in sizes:
+        if end > LONGEST:
+            message = f"bigWig: {name} has {end:,} bases, at most {LONGEST:,}"
+            problems.append(Problem(message, code="out-of-range"))
+        elif name not in sizes:
             message = f'--chrom-sizes: no chromosome "{name}", which has regions'
             fix = did_you_mean(name, sizes)
             problems.append(Problem(message, help=fix, code="unknown-value"))

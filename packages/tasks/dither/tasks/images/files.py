@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dither.registry.config.errors import Refused
-from dither.registry.files.limits import TABLE_BYTES, max_expanded, unreadable
+from dither.registry.files.limits import unreadable
 
+from ..prepared.arrays import load_npz, map_npy
 from .facts import ImageFacts
 
 if TYPE_CHECKING:
@@ -50,7 +50,11 @@ def class_folders(folder: Path) -> list[Path]:
 
 def image_files(folder: Path) -> list[Path]:
     """Return the files of a class in the order of their names; hidden ones are ignored."""
-    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    try:
+        files = [path for path in folder.iterdir() if not path.name.startswith(".")]
+    except OSError as error:
+        raise unreadable(folder, error) from None
+    return sorted(files)
 
 
 def folder_problems(folder: Path) -> Iterator[tuple[str, str]]:
@@ -84,9 +88,14 @@ def read_image(path: Path, size: int, grey: bool) -> ndarray:
             # The header is read, the pixels are not.
             if image.width * image.height > MAX_PIXELS:
                 raise OSError(f"{image.width} x {image.height} pixels are too many")
-            pixels = ImageOps.exif_transpose(image).convert("L" if grey else "RGB")
+            pixels = ImageOps.exif_transpose(image)
+            if pixels.mode.startswith("I"):
+                # 16 bits of grey, which Pillow would cut off at 255.
+                pixels = Image.fromarray((np.asarray(pixels) >> 8).astype(np.uint8))
+            pixels = pixels.convert("L" if grey else "RGB")
             square = ImageOps.fit(pixels, (size, size), Image.Resampling.BICUBIC)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    # Of a damaged file Pillow raises almost anything, such as struct.error.
+    except Exception as error:
         raise Refused(f"{path}: {error}", code="unreadable-file") from None
     values = np.asarray(square)
     return values[..., None] if grey else values
@@ -99,29 +108,18 @@ def open_arrays(path: Path) -> tuple[ndarray, ndarray | None]:
         Refused: The file cannot be read or is too large, has other arrays, other values than
             numbers, or labels of another number.
     """
-    import numpy as np
-
-    try:
-        size = path.stat().st_size
-        if path.suffix not in (".npy", ".npz"):
-            raise ValueError("not a .npy or .npz file")
-        if path.suffix == ".npy":
-            images, labels = np.load(path, mmap_mode="r", allow_pickle=False), None
-        else:
-            with zipfile.ZipFile(path) as archive:
-                expanded = sum(info.file_size for info in archive.infolist())
-            limit = min(max_expanded(size), TABLE_BYTES)
-            if expanded > limit:
-                raise ValueError(f"expands to {expanded:,} bytes, more than {limit:,}")
-            with np.load(path, allow_pickle=False) as arrays:
-                images = _array(arrays, "images")
-                labels = _array(arrays, "labels")
-            if images is None:
-                raise ValueError(f"no array {' or '.join(NAMES['images'])}")
-    except OSError as error:
-        raise unreadable(path, error) from None
-    except (ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise Refused(f"{path}: {error}", code="unreadable-file") from None
+    labels = None
+    if path.suffix == ".npy":
+        images: ndarray | None = map_npy(path)
+    elif path.suffix == ".npz":
+        arrays = load_npz(path)
+        images = _array(arrays, "images")
+        labels = _array(arrays, "labels")
+    else:
+        raise Refused(f"{path}: not a .npy or .npz file", code="unreadable-file")
+    if images is None:
+        names = " or ".join(NAMES["images"])
+        raise Refused(f"{path}: no array {names}", code="missing-array")
     _require_arrays(path, images, labels)
     return images, labels
 

@@ -119,17 +119,21 @@ def _train(values: _Values, labels: _Labels) -> MLPClassifier:
 def frechet_distance(a: Float[ndarray, "N F"], b: Float[ndarray, "N F"]) -> float:
     """Return the squared Frechet distance of normal distributions (Heusel et al., 2017, eq. 6)."""
     mean = a.mean(0) - b.mean(0)
-    cov_a = np.cov(a, rowvar=False)
-    cov_b = np.cov(b, rowvar=False)
-    # tr (A B)^(1/2) is the sum of the singular values of A^(1/2) B^(1/2).
-    cross = np.linalg.svd(_root(cov_a) @ _root(cov_b), compute_uv=False).sum()
-    return float(mean @ mean + np.trace(cov_a) + np.trace(cov_b) - 2 * cross)
+    root_a = _root(a)
+    root_b = _root(b)
+    # tr (A B)^(1/2) is the sum of the singular values of R_a R_b'.
+    cross = np.linalg.svd(root_a @ root_b.T, compute_uv=False).sum()
+    traces = (root_a**2).sum() + (root_b**2).sum()
+    return float(mean @ mean + traces - 2 * cross)
 
 
-def _root(matrix: Float[ndarray, "F F"]) -> Float[ndarray, "F F"]:
-    """Return the root of a positive semi-definite matrix."""
-    values, vectors = np.linalg.eigh(np.atleast_2d(matrix))
-    return (vectors * np.sqrt(values.clip(0))) @ vectors.T
+def _root(x: Float[ndarray, "N F"]) -> Float[ndarray, "M F"]:
+    """Return R with at most N rows, of which R' R is the covariance.
+
+    The covariance itself would have a number for each pair of pixels.
+    """
+    centred = (x - x.mean(0)) / np.sqrt(len(x) - 1)
+    return np.linalg.qr(centred, mode="r")
 
 
 def precision_recall(

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import math
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Container, Mapping
@@ -33,12 +34,16 @@ _Array = Shaped[ndarray, "..."]
 DAMAGE = (
     EOFError,
     KeyError,
-    NotImplementedError,
+    OverflowError,
+    # Also of an encrypted archive, of another compression, and of a header nested too deeply.
+    RuntimeError,
+    SyntaxError,
     ValueError,
+    tokenize.TokenError,
     zipfile.BadZipFile,
     zlib.error,
 )
-"""Errors of zipfile and numpy for a damaged .npz file."""
+"""Errors of zipfile and numpy for a damaged file."""
 
 
 def map_npy(path: Path, help_text: str | None = None) -> Shaped[np.memmap, "..."]:
@@ -49,14 +54,7 @@ def map_npy(path: Path, help_text: str | None = None) -> Shaped[np.memmap, "..."
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise unreadable(path, error, help_text) from None
-    except (
-        ValueError,
-        EOFError,
-        OverflowError,
-        SyntaxError,
-        RecursionError,
-        MemoryError,
-    ) as error:
+    except (*DAMAGE, MemoryError) as error:
         message = f"{path}: damaged or cut short ({str(error)[:120]})"
         raise Refused(message, help=help_text, code="damaged-file") from None
     if not isinstance(array, np.memmap):

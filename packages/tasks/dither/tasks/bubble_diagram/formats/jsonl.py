@@ -223,7 +223,7 @@ def _parse(line: bytes, options: LineOptions, extra: Counter[str]) -> Diagram:
     diagram = None
     try:
         plan = parse_json(_Line, line)
-        faults += _extra_faults(plan)
+        faults += [*_repeated_keys(line), *_extra_faults(plan)]
         diagram = _rooms_of(plan, options)
     except RejectedPlan as rejected:
         faults = [*rejected.faults, *faults]
@@ -259,6 +259,14 @@ def _unknown_keys(line: bytes) -> list[str]:
     if not isinstance(plan, dict):
         return []
     return [key for key in plan if key not in _Line.model_fields]
+
+
+def _repeated_keys(line: bytes) -> Iterator[Fault]:
+    """Yield the keys of a valid line that it has twice, of which the parser ignores the first value."""
+    pairs = json.loads(line, object_pairs_hook=list)
+    for key, count in Counter(key for key, _ in pairs).items():
+        if count > 1:
+            yield Fault("text", f"{key}: repeated key")
 
 
 def _key_faults(keys: Sequence[str]) -> Iterator[Fault]:

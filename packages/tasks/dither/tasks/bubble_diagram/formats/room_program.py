@@ -23,7 +23,7 @@ from typing import Any
 
 from dither.registry.config.errors import Origin, Problem, Refused, did_you_mean
 from dither.registry.config.toml_spans import Span, key_spans
-from dither.registry.files.limits import read_text
+from dither.registry.files.limits import read_text, unreadable
 
 from ..arrays import Boundary
 from ..plans import Diagram, Doors, sort_doors
@@ -96,7 +96,13 @@ def read_program(path: Path) -> RoomProgram:
         Refused: The file cannot be read, or with every mistake in it, each with its line.
     """
     find_file(path)
-    text = read_text(path).removeprefix("\ufeff")
+    try:
+        text = read_text(path).removeprefix("\ufeff")
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except UnicodeDecodeError as error:
+        message = f"{path}: not a text in UTF-8 ({error})"
+        raise Refused(message, code="unreadable-file") from None
     if path.suffix.lower() == ".toml":
         table, spans = _parse_toml(path, text)
     else:
@@ -118,6 +124,8 @@ def _parse_toml(path: Path, text: str) -> tuple[dict[str, Any], dict[_Path, Span
         line = place.partition(",")[0]
         number = int(line) if line.isdecimal() else len(text.splitlines())
         raise _syntax_error(path, message, number) from None
+    except (RecursionError, ValueError) as error:
+        raise _syntax_error(path, str(error), 1) from None
     return table, dict(key_spans(text))
 
 
@@ -128,8 +136,9 @@ def _parse_json(path: Path, text: str) -> tuple[dict[str, Any], dict[_Path, Span
         _walk_json(text, _after_space(text, 0), (), None, spans)
     except JSONDecodeError as error:
         raise _syntax_error(path, error.msg, error.lineno) from None
-    except RecursionError:
-        raise _syntax_error(path, "nested too deeply", 1) from None
+    # Also of numbers with thousands of digits
+    except (RecursionError, ValueError) as error:
+        raise _syntax_error(path, str(error), 1) from None
     if not isinstance(table, dict):
         raise _syntax_error(path, "expected an object", 1)
     return table, spans
@@ -152,7 +161,13 @@ def _walk_json(
     key: tuple[int, int] | None,
     spans: dict[_Path, Span],
 ) -> int:
-    """Add the spans of a value and those inside it; return where it ends. The text is valid JSON."""
+    """Add the spans of a value and those inside it; return where it ends. The text is valid JSON.
+
+    Raises:
+        JSONDecodeError: A key is repeated, of which the parser ignores the first value.
+    """
+    if path in spans:
+        raise JSONDecodeError(f'repeated key "{path[-1]}"', text, at)
     start = at
     if text[at] in "{[":
         is_table = text[at] == "{"
@@ -273,6 +288,9 @@ class _Reader:
             )
         for (name, kind), path in zip(rooms.items(), at, strict=True):
             self.rooms[name] = len(self.rooms)
+            if name == OUTSIDE:
+                message = f'"{OUTSIDE}" is the other side of a front door, not a room'
+                self.report(path, message, "invalid-value")
             if isinstance(kind, str) and kind in ROOM_IDS:
                 yield ROOM_IDS[kind]
             else:
@@ -374,7 +392,7 @@ class _Reader:
             if isinstance(outline, str):
                 return read_boundary(self.path.parent / outline)
             if isinstance(outline, dict):
-                return read_boundary(self.path, json.dumps(outline))
+                return read_boundary(self.path, json.dumps(outline, default=str))
         except Refused as refused:
             for problem in refused.problems:
                 self.report(("outline",), problem.message, problem.code, problem.help)

@@ -7,7 +7,7 @@ International Residential Code (ICC 2021; R303.1, R304.1, R304.2), the other ran
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -137,7 +137,6 @@ def _door_problems(
     names: list[str],
 ) -> Iterator[str]:
     """Yield doors without a shared wall, and rooms that are reached through a private one, or not at all."""
-    types = diagram.types
     fronts = [door.i for door in plan.doors if door.j is None and door.depth >= 0]
     ends = []
     for door in plan.doors:
@@ -151,12 +150,19 @@ def _door_problems(
     if not fronts:
         yield "no front door in an outer wall"
         return
+    for room in _badly_reached(diagram.types, fronts[0], ends):
+        yield f"{names[room]} is reached through a private room, or not at all"
 
+
+def _badly_reached(
+    types: Sequence[int], front: int, ends: Sequence[tuple[int, int]]
+) -> Iterator[int]:
+    """Yield rooms without a way from the front door through public rooms."""
     rooms = range(len(types))
     doors = {room: _neighbours(room, ends) for room in rooms}
     private = _DEAD_ENDS | _BEDROOMS
     public = [room for room in rooms if types[room] not in private]
-    reached = _reached(fronts[0], doors, public)
+    reached = _reached(front, doors, public)
     # One room may be reached through a bedroom, such as its bathroom.
     through_bedroom = 0
     for room in rooms:
@@ -165,7 +171,7 @@ def _door_problems(
         behind = [r for r in doors[room] if r in reached and types[r] in _BEDROOMS]
         through_bedroom += 1
         if not behind or through_bedroom > 1:
-            yield f"{names[room]} is reached through a private room, or not at all"
+            yield room
 
 
 def _size_problems(

@@ -264,18 +264,27 @@ def _changes(fit: _Fit, layout: _Layout) -> Iterator[_Change]:
     fronts = {door.i: door.depth >= 0 for door in layout.plan.doors if door.j is None}
     lit = lit_rooms(diagram, layout.plan, shared)
     for room, kind in enumerate(types):
-        length = 0
         inner_balcony = kind == BALCONY and room not in layout.plan.facade
-        if inner_balcony or (kind in LIT and room not in lit):
-            length = _WINDOW
-        if not fronts.get(room, True) or (length and room in fronts):
-            length += _FRONT_DOOR
+        dark = inner_balcony or (kind in LIT and room not in lit)
+        length = _missing_facade(dark=dark, has_front_door=fronts.get(room))
         if not length:
             continue
         options = _window_changes(
             layout.boxes, room, living=kind == LIVING, length=length
         )
         yield min(options, key=lambda option: _cost(fit, option))
+
+
+def _missing_facade(*, dark: bool, has_front_door: bool | None) -> int:
+    """Return the pixels of outer wall that a room lacks for a window and a front door.
+
+    `has_front_door` is None if the room needs none.
+    """
+    length = _WINDOW if dark else 0
+    # The window must not take the wall of a front door that is placed already.
+    if has_front_door is False or (dark and has_front_door):
+        length += _FRONT_DOOR
+    return length
 
 
 def _door_change(

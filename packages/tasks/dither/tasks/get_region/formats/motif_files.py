@@ -37,7 +37,7 @@ MAX_CHROMOSOME = 1 << 32
 ROUNDING = 0.05
 """Largest difference of the sum of probabilities from 1."""
 
-NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
 ROW = re.compile(rf"\s*{NUMBER}(?:\s+{NUMBER})*\s*")
 LETTERED_ROW = re.compile(
     rf"\s*(?:([A-Za-z])\s*)?(?:\[({ROW.pattern})\]|({ROW.pattern}))\s*"
