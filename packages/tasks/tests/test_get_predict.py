@@ -218,6 +218,12 @@ def test_sizes_of_chromosomes_that_do_not_fit(task, tmp_path, refusal, text, cod
     assert refusal(predict, task, Linear(), request).codes == ["no-effect"]
 
 
+def test_notes_do_not_change_the_terminal(tmp_path):
+    request = DataRequest(tmp_path)
+    request.note("motifs: \x1b[2J")
+    assert request.notes == ["motifs: \ufffd[2J"]
+
+
 def test_bigwig_of_a_region_beyond_its_longest_chromosome(tmp_path, refusal):
     arrays = {
         "chromosome": np.array(["chr1"]),

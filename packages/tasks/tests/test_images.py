@@ -139,15 +139,13 @@ def test_sixteen_bits_of_grey_are_scaled(tmp_path):
 def test_damaged_metadata_are_refused(tmp_path):
     path = tmp_path / "a.jpg"
     exif = Image.Exif()
-    exif[0x112] = 6
+    exif[0x010E] = "description"
+    exif[0x0112] = 6
     Image.new("RGB", (8, 8)).save(path, exif=exif)
-    # The orientation as a text, which Pillow cannot rewrite.
-    orientation = b"\x01\x12\x00\x03"
+    # A text that claims to be numbers, which Pillow cannot write again.
     content = path.read_bytes()
-    swapped = orientation if orientation in content else b"\x12\x01\x03\x00"
-    assert swapped in content
-    text = swapped.replace(b"\x03", b"\x0c")
-    path.write_bytes(content.replace(swapped, text))
+    assert b"\x01\x0e\x00\x02" in content
+    path.write_bytes(content.replace(b"\x01\x0e\x00\x02", b"\x01\x0e\x00\x01"))
     with pytest.raises(Refused) as error:
         read_image(path, 8, grey=True)
     assert error.value.codes == ["unreadable-file"]

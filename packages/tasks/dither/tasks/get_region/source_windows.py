@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int
 from numpy import ndarray
 
-from dither.registry.config.errors import Problem, Refused, did_you_mean
+from dither.registry.config.errors import Problem, Refused, did_you_mean, printable
 from dither.registry.contracts.protocols import Split
 from dither.registry.contracts.records import Clean
 
@@ -66,6 +66,8 @@ class DataRequest:
 
     def note(self, text: str) -> None:
         """Add a remark, once."""
+        # Names of motifs and cell types come from the data.
+        text = printable(text)
         if text not in self.notes:
             self.notes.append(text)
 
