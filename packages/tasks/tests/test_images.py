@@ -139,13 +139,13 @@ def test_sixteen_bits_of_grey_are_scaled(tmp_path):
 def test_damaged_metadata_are_refused(tmp_path):
     path = tmp_path / "a.jpg"
     exif = Image.Exif()
-    exif[0x010E] = "description"
+    exif[0x010E] = "x" * 40
     exif[0x0112] = 6
     Image.new("RGB", (8, 8)).save(path, exif=exif)
-    # A text that claims to be numbers, which Pillow cannot write again.
+    # The text is now the width of the image, which Pillow cannot write again.
     content = path.read_bytes()
     assert b"\x01\x0e\x00\x02" in content
-    path.write_bytes(content.replace(b"\x01\x0e\x00\x02", b"\x01\x0e\x00\x01"))
+    path.write_bytes(content.replace(b"\x01\x0e\x00\x02", b"\x01\x00\x00\x02"))
     with pytest.raises(Refused) as error:
         read_image(path, 8, grey=True)
     assert error.value.codes == ["unreadable-file"]
@@ -181,8 +181,8 @@ def arrays(path, kind):
     elif kind == "flipped bits":
         np.savez_compressed(path, images=np.arange(256).reshape(4, 8, 8))
         content = path.read_bytes()
-        middle = len(content) // 4
-        path.write_bytes(content[:middle] + b"\xff" * 9 + content[middle + 9 :])
+        start = len(content) // 8
+        path.write_bytes(content[:start] + b"\xff" * 9 + content[start + 9 :])
     elif kind == "no array":
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("images", b"text")

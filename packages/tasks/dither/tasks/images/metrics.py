@@ -6,7 +6,7 @@ validation images.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int64
@@ -133,7 +133,9 @@ def _root(x: Float[ndarray, "N F"]) -> Float[ndarray, "M F"]:
     The covariance itself would have a number for each pair of pixels.
     """
     centred = (x - x.mean(0)) / np.sqrt(len(x) - 1)
-    return np.linalg.qr(centred, mode="r")
+    # The stubs of numpy know only the pair of Q and R.
+    root: Any = np.linalg.qr(centred, mode="r")
+    return root
 
 
 def precision_recall(
