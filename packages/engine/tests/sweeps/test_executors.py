@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -136,6 +137,15 @@ def test_only_a_signal_of_the_cluster_puts_a_job_back(
         signal.signal(signal.SIGUSR2, former)
     assert point.status()["state"] == "stopped"
     assert bool(reached) == requeued
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"), [(-9, "ended by SIGKILL"), (-100, "exit code -100")]
+)
+def test_any_exit_code_of_an_executor_ends_a_point(code, reason):
+    pool = SimpleNamespace(stops=0)
+    status = scheduler._Pool._ended(pool, {"state": "running"}, code, pruned=False)
+    assert (status["state"], status["reason"]) == ("failed", reason)
 
 
 def test_a_signal_to_a_point_on_several_ranks_is_known_to_its_job(

@@ -149,7 +149,9 @@ class _Pool:
             return status
         reason = ENDS.get(code, f"exit code {code}")
         if code < 0:
-            reason = f"ended by {signal.Signals(-code).name}"
+            # An executor of a plugin may return any number.
+            with suppress(ValueError):
+                reason = f"ended by {signal.Signals(-code).name}"
         state = "stopped" if self.stops or pruned else "failed"
         return status | {
             "state": state,
