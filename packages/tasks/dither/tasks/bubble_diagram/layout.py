@@ -55,7 +55,7 @@ from .vocabulary import (
 STARTS = 1000
 """Random dissections, of which the best ones are starts."""
 
-TRIES = 6
+TRIES = 12
 """Starts for each plan."""
 
 _SEARCH = 60
