@@ -42,7 +42,9 @@ def test_an_example_validates_and_passes_the_conformance_kit(
     options = ["--kind", kind, *features, "--out", str(tmp_path)]
     assert new(names.name, *options) == 0
     folder, file = tmp_path / names.distribution, tmp_path / "mine.py"
-    texts = {path.name: path.read_text() for path in folder.rglob("*.*")}
+    texts = {
+        path.name: path.read_text() for path in folder.rglob("*.*") if path.is_file()
+    }
     manifest = parse_manifest(texts.pop(MANIFEST).encode(), MANIFEST)
     components = [(part.kind, part.name) for part in manifest.components]
     assert components == [(kind, names.name)]

@@ -520,7 +520,7 @@ def test_points_run_no_code_of_the_working_folder(tmp_path):
         capture_output=True,
         check=False,
     )
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert b"missing" in done.stderr
 
 

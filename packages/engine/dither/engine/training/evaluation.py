@@ -268,15 +268,18 @@ class Intervals:
     def __init__(self, samples: int) -> None:
         self._samples = samples
         self._times: Float64[Tensor, " n"] | None = None
+        self._timed = 0
         self.sums: dict[str, Float64[Tensor, "2 n"]] = {}
 
     def add_times(self, rows: range, times: Float[Tensor, "B *L"]) -> None:
         """Store the times of the first repeat, in whose order samples are neighbours."""
         if self._times is None:
             self._times = times.new_full((self._samples,), math.nan)
-        part = slice(rows.start, rows.stop)
-        if self._times[part].isnan().any():
+        # Later repeats begin with the first row again.
+        if rows.start >= self._timed:
+            part = slice(rows.start, rows.stop)
             self._times[part] = times.flatten(1)[:, 0] if times.ndim > 1 else times
+            self._timed = rows.stop
 
     def update(
         self,
