@@ -87,6 +87,12 @@ QUICK = {
     "language_model/attention": (
         Metric("valid", "bits_per_char", "bits per character", ("unigram", "uniform")),
     ),
+    "images/digits": (
+        Metric("sample", "frechet", "Frechet distance", ("floor",)),
+        Metric(
+            "sample", "accuracy", "accuracy of a classifier", ("floor",), percent=True
+        ),
+    ),
     "dna_sequence/quick": (
         Metric(
             "valid", "nats_per_base", "nats per base", ("markov", "uniform", "truth")
@@ -170,7 +176,9 @@ def _measure(file: str, kind: str, seed: int) -> None:
         row["values"][metric.name] = results["figures"][metric.split][metric.name]
         for baseline in metric.baselines:
             name = f"{metric.name}/{baseline}"
-            row["baselines"][name] = results["baselines"][name]
+            # Noise floors of samples are stored with their kind.
+            stored = name if name in results["baselines"] else f"sample {name}"
+            row["baselines"][name] = results["baselines"][stored]
     with ROWS.open("a", encoding="utf-8") as lines:
         lines.write(json.dumps(row) + "\n")
     sys.stdout.write(f"{file}, {kind}, seed {seed}: {row['values']}\n")
