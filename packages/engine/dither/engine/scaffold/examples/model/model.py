@@ -115,7 +115,7 @@ def network(
             Training may apply the head to some positions at a time, and sampling to few.
             """
             h, extra = self.embedding(state, cond, 0)
-            c = self.condition(level, cond)
+            c = self.condition(level, cond).to(h.dtype)
             if c.ndim == 2:
                 c = c[:, None].expand(-1, valid.shape[1], -1)
 
