@@ -448,6 +448,7 @@ def test_broken_plugins_are_listed_and_stop_only_experiments_that_use_them(
     assert "no luck" in message
 
 
+@pytest.mark.slow
 def test_list_is_cached_until_a_plugin_changes(install, cli, tmp_path, monkeypatch):
     monkeypatch.setenv("DITHER_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(components, "CACHE_FROM_SECONDS", 0.0)

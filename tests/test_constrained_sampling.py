@@ -109,6 +109,7 @@ def test_a_file_of_constraints_takes_the_place_of_those_of_the_run(
     ],
     ids=["uniform", "marginal", "hybrid", "discrete-flow"],
 )
+@pytest.mark.slow
 def test_doors_areas_and_outlines_with_other_processes(parts, tmp_path):
     fields = ["task.doors=true", "task.areas=true", "task.boundary=true"]
     outline = "model.condition={use='sum', parts=[{use='level'}, {use='outline'}]}"

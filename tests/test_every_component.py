@@ -87,8 +87,16 @@ os.environ.update(
     MLFLOW_TRACKING_URI=f"sqlite:///{FILES}/mlflow.db",
     _MLFLOW_SERVER_ARTIFACT_ROOT=str(FILES / "artifacts"),
 )
-os.environ["PATH"] = f"{write_fake_slurm(FILES / 'slurm')}:{os.environ['PATH']}"
+SLURM = write_fake_slurm(FILES / "slurm")
 write_files()
+
+
+@pytest.fixture(autouse=True)
+def commands_of_slurm(monkeypatch):
+    """Let executor `slurm` find its commands, in these tests only."""
+    monkeypatch.setenv("PATH", f"{SLURM}:{os.environ['PATH']}")
+
+
 PREPARED = {
     "source": str(FILES / "plans.jsonl"),
     "destination": str(FILES / "prepared"),

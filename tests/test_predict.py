@@ -157,6 +157,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_regions_are_prepared_and_run(folder, capsys, cli):
     assert (
         "run: dither prepare get regions.csv --out arrays"

@@ -32,6 +32,7 @@ def new(*arguments: str) -> int:
         for kind in [*KINDS, "task --features"]
     ],
 )
+@pytest.mark.slow
 def test_an_example_validates_and_passes_the_conformance_kit(
     kind, tmp_path, monkeypatch
 ):

@@ -202,6 +202,7 @@ FEW_SEQUENCES = {
         pytest.param("dna_sequence/quick", FEW_SEQUENCES, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_a_loss_that_is_no_bound_has_no_likelihoods(name, overrides, tmp_path, capsys):
     plugin = tmp_path / "focal.py"
     plugin.write_text(FOCAL)

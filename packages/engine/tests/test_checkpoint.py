@@ -453,7 +453,7 @@ class Store(RuleBasedStateMachine):
 Store.TestCase.settings = settings(
     max_examples=30, stateful_step_count=14, deadline=None
 )
-TestStore = Store.TestCase
+TestStore = pytest.mark.slow(Store.TestCase)
 
 
 def test_the_simulated_disk_is_used(tmp_path):

@@ -81,6 +81,7 @@ def test_folders_and_patterns_mean_the_files_in_them(experiment, tmp_path):
     assert data_record(experiment) == {}
 
 
+@pytest.mark.slow
 def test_large_files_are_sampled_evenly(experiment, tmp_path, monkeypatch):
     for name, value in {"FULL_HASH_LIMIT": 100, "BLOCKS": 10, "BLOCK": 4}.items():
         monkeypatch.setattr(module, name, value)

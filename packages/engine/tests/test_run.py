@@ -169,6 +169,7 @@ def test_a_refused_run_leaves_no_directory(load, tmp_path, console, refused):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_evaluating_sampling_and_resuming_a_finished_run(
     start, go_on, tmp_path, console, refused
 ):

@@ -87,6 +87,7 @@ def test_the_share_shown_is_that_of_the_schedule(
 @pytest.mark.parametrize(
     ("strategy", "converges"), [("rescale", True), ("conf", False)]
 )
+@pytest.mark.slow
 def test_the_law_at_every_time(
     text_process, oracle, strategy: str, converges: bool
 ) -> None:

@@ -156,6 +156,7 @@ def test_invalid_outlines_are_rejected(tmp_path, name, text, code, refusal):
     }
 
 
+@pytest.mark.slow
 def test_rooms_fill_outlines_and_keep_their_relations():
     plans, shares = make_plans(1, 0, 4), []
     for row, boundary in enumerate(boundaries_of_boxes(plans.types, plans.boxes)):
@@ -184,6 +185,7 @@ CORRIDOR = [(0, 0), (170, 0), (170, 31), (31, 31), (31, 170), (0, 170)]
         CORRIDOR,
     ],
 )
+@pytest.mark.slow
 def test_no_room_is_outside_its_outline(outline):
     """Neither in plans that can be realised, nor where relations contradict each other."""
     boundary = np.array(pack_boundary(outline))
@@ -462,6 +464,7 @@ def test_rooms_from_left_to_right():
 
 @pytest.mark.parametrize("order", ["given", "from-left-to-right"])
 @pytest.mark.parametrize("orientation", ["given", "upright"])
+@pytest.mark.slow
 def test_edited_plans_are_turned_back_and_keep_their_boxes(
     tmp_path, order, orientation
 ):

@@ -200,6 +200,7 @@ def test_walls_of_housegan_plans_have_a_length_and_few_corners(source, count):
         assert sum(counts) <= CORNERS or source == "boxes"
 
 
+@pytest.mark.slow
 def test_exported_samples_name_plans_that_housediffusion_rejects(tmp_path):
     """Twelve rooms with eleven doors are 24 nodes."""
     plan = next(

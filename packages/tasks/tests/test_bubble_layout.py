@@ -275,6 +275,7 @@ def test_labels_are_disjoint_and_inside(difficult, size):
         assert_disjoint(texts)
 
 
+@pytest.mark.slow
 def test_names_are_on_the_visible_part_of_their_rooms(make_diagrams):
     for diagram in make_diagrams(12, 4, boxes=False):
         scene = Scene(place_diagram(diagram), 0, 0, 420, 420)

@@ -214,6 +214,7 @@ VARIANTS = [
 
 
 @pytest.mark.parametrize("options", VARIANTS)
+@pytest.mark.slow
 def test_blocks_do_not_change_batches_templates_and_metrics(options, monkeypatch):
     spec = BubbleDiagram(data=ProceduralPlans(train=100, valid=30, test=20), **options)
     small = spec.build()
@@ -408,6 +409,7 @@ def test_shuffled_preserves_frequencies_only(plans, reference):
     assert shuffled_metrics["type_js"] == pytest.approx(real["type_js"])
 
 
+@pytest.mark.slow
 def test_distances_of_the_reference_and_of_nonsense(plans, reference):
     valid = plans.tokens(8)[:200]
     found = reference.metrics(valid)

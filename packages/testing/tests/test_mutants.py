@@ -1507,6 +1507,7 @@ def unchanged(base: type[Spec]) -> type[Spec]:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.id)
+@pytest.mark.slow
 def test_a_mutant_fails_its_check(mutant):
     case = case_of(mutant, mutant.change, "broken")
     with pytest.raises(
