@@ -29,7 +29,10 @@ def test_the_zoo_is_small_and_every_model_has_a_card():
 @pytest.mark.parametrize("name", ZOO)
 def test_a_model_samples_as_its_card_says(name):
     system = dither.load(name)
-    assert len(system.decode(system.sample(2, seed=0))) == 2
+    samples = system.sample(2, seed=0)
+    assert len(samples) == 2
+    # Texts, diagrams and images are one each, a table of regions has a row for each region.
+    assert len(system.decode(samples)) > 0
 
 
 @pytest.mark.slow
