@@ -25,7 +25,7 @@ from dither.registry.contracts.records import (
 from dither.registry.contracts.spaces import FeatureSpace, Space
 from dither.registry.contracts.times import as_times
 
-from ..precision import one_minus_exp, wide
+from ..precision import at_least_float32, one_minus_exp, wide
 from ..timestep_sampling import TimestepSampling
 from .masks import Masks
 
@@ -143,8 +143,7 @@ class GaussianProcess(protocols.GaussianProcess):
         return scales(noise, like)
 
     def read(self, raw: Float[Tensor, "B L M"], state: State, noise: Noise) -> Any:
-        # Losses and samplers compute in float32 at least, also after a model in half precision.
-        raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
+        raw = at_least_float32(raw)
         return GaussianPrediction(raw, state.x, noise, self.predict)
 
     def prior(self, like: Clean) -> State:

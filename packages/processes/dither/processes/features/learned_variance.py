@@ -17,7 +17,7 @@ from dither.registry.contracts.records import Clean, Noise, NoisedStep, State, o
 from dither.registry.contracts.times import as_times
 
 from ..options import FeaturePredictionType
-from ..precision import one_minus_exp, wide
+from ..precision import at_least_float32, one_minus_exp, wide
 from .gaussian import GaussianPrediction, GaussianProcess
 
 __all__ = ["LearnedVariancePrediction", "LearnedVarianceProcess"]
@@ -83,8 +83,7 @@ class LearnedVarianceProcess(GaussianProcess):
         )
 
     def read(self, raw: Float[Tensor, "B L 2M"], state: State, noise: Noise) -> Any:
-        # Losses and samplers compute in float32 at least, also after a model in half precision.
-        raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
+        raw = at_least_float32(raw)
         return LearnedVariancePrediction(raw, state.x, noise, self.predict)
 
     def step(
@@ -105,29 +104,15 @@ class LearnedVarianceProcess(GaussianProcess):
         smallest, largest = (
             over(bound, x).to(x.dtype) for bound in log_variances(now, then)
         )
-        mean = self._posterior_mean(x, pred.x0, now, then)
+        # Without noise, the step of DDPM ends at the mean of q(x_s | x_t, x_0).
+        still = torch.zeros_like(x)
+        mean = super().step(state, pred, now, then, like, eta=1.0, eps=still).x
         if eps is None:
             eps = torch.randn_like(x)
         # log beta~ is -inf at clean data, and where no time has passed.
         deviation = (torch.lerp(smallest, largest, pred.variance_share) / 2).exp()
         deviation = torch.where(smallest.isfinite(), deviation, 0.0)
         return self.replace(state, mean + deviation * eps, like)
-
-    def _posterior_mean(
-        self,
-        x: Float[Tensor, "B L M"],
-        x0: Float[Tensor, "B L M"],
-        now: Noise,
-        then: Noise,
-    ) -> Float[Tensor, "B L M"]:
-        """Return the mean of q(x_s | x_t, x_0) (DDPM, eq. 7)."""
-        sigma_s = wide(over(then.sigma, x))
-        gap = wide(over(now.since(then).sigma, x))
-        variance_t = one_minus_exp(wide(over(now.sigma, x)))
-        variance_t = torch.where(variance_t > 0, variance_t, 1.0)
-        of_x0 = (-sigma_s / 2).exp() * one_minus_exp(gap) / variance_t
-        of_x = (-gap / 2).exp() * one_minus_exp(sigma_s) / variance_t
-        return of_x0.to(x.dtype) * x0 + of_x.to(x.dtype) * x
 
 
 def log_variances(

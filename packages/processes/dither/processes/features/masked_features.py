@@ -27,7 +27,7 @@ from dither.registry.contracts.records import (
 from dither.registry.contracts.spaces import FeatureSpace, Space
 from dither.registry.contracts.times import as_times
 
-from ..precision import one_minus_exp, wide
+from ..precision import at_least_float32, one_minus_exp, wide
 from ..timestep_sampling import TimestepSampling, time_of
 from .masks import Masks
 
@@ -153,8 +153,7 @@ class MaskedRegionProcess(MaskedFeatureProcess):
         """Keep visible values, and take the output, a value or a distribution, for the masked ones."""
         if not isinstance(raw, Tensor):
             return MaskedDistributionPrediction(raw, state)
-        # Losses and samplers compute in float32 at least, also after a model in half precision.
-        raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
+        raw = at_least_float32(raw)
         return MaskedFeaturePrediction(raw, state)
 
     def prior(self, like: Clean) -> State:

@@ -23,7 +23,7 @@ from dither.registry.contracts.records import (
 )
 
 from ..features.gaussian import GaussianProcess
-from ..precision import one_minus_exp, wide
+from ..precision import at_least_float32, one_minus_exp, wide
 
 __all__ = ["FlowMatchingProcess", "FlowPrediction", "path_norm"]
 
@@ -86,7 +86,7 @@ class FlowMatchingProcess(GaussianProcess):
     def read(
         self, raw: Float[Tensor, "B L M"], state: State, noise: Noise
     ) -> FlowPrediction:
-        raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
+        raw = at_least_float32(raw)
         return FlowPrediction(
             raw, state.x, self.scales(noise, raw)[1], self.predict == "x0"
         )

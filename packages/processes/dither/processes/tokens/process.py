@@ -31,7 +31,7 @@ from dither.registry.contracts.records import (
 from dither.registry.contracts.spaces import Space, TokenSpace
 from dither.registry.contracts.times import as_times
 
-from ..precision import Constant, one_minus_exp, wide, wide_dtype
+from ..precision import Constant, at_least_float32, one_minus_exp, wide, wide_dtype
 from ..timestep_sampling import TimestepSampling
 from .categorical import draw_along, draw_log
 from .changed_tokens import draw_bound, noised
@@ -134,8 +134,7 @@ class TokenProcess(protocols.TokenProcess):
     def read(
         self, raw: Float[Tensor, "B L V"], state: State, noise: Noise
     ) -> CategoricalPrediction:
-        # Losses and samplers compute in float32 at least, also after a model in half precision.
-        raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
+        raw = at_least_float32(raw)
         posterior = self.posterior(state, noise)
         if self.predict != "score":
             log = posterior.normalize(raw)
