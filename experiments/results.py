@@ -149,11 +149,8 @@ def _measure(file: str, kind: str, seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "experiments.run", str(_path(file))]
         command += [f"seed={seed}", f"train.threads={threads}", "--runs", folder]
-        # Only POSIX has this module.
-        import resource
-
         started = time.monotonic()
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        before = cpu_seconds_of_children()
         subprocess.run(
             command,
             cwd=ROOT,
@@ -161,14 +158,14 @@ def _measure(file: str, kind: str, seed: int) -> None:
             check=True,
             stdout=subprocess.DEVNULL,
         )
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu_seconds = cpu_seconds_of_children() - before
         (summary,) = Path(folder).glob("*-*/summary.json")
         results = json.loads(summary.read_text(encoding="utf-8"))
 
     row: dict[str, Any] = key | {
         "cpu": processor(),
         "seconds": round(time.monotonic() - started, 1),
-        "cpu_seconds": round(after.ru_utime - before.ru_utime, 1),
+        "cpu_seconds": round(cpu_seconds, 1),
         "values": {},
         "baselines": {},
     }
@@ -201,6 +198,15 @@ def _recipe(file: str) -> str:
     return sha256(experiment.model_dump_json(exclude={"name"}).encode()).hexdigest()[
         :12
     ]
+
+
+def cpu_seconds_of_children() -> float:
+    """Return the CPU time of all processes that this one has started and that have ended."""
+    # Only POSIX has this module.
+    import resource
+
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def processor() -> str:

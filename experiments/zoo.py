@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import shutil
 import subprocess
 import sys
@@ -35,7 +34,7 @@ from dither.engine.runs.exports import export_run
 from dither.engine.sampling.samples import make_samples
 from dither.registry.files.atomic import follow_umask
 
-from .results import processor
+from .results import cpu_seconds_of_children, processor
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "packages" / "zoo" / "dither" / "zoo"
@@ -57,8 +56,8 @@ Or `dither sample zoo/{name} --count 4`, and `train.start_from = "zoo/{name}"` t
 
 ## Training
 
-`experiment.toml`, which is experiments/{experiment}.toml: {parameters:,} parameters, seed {seed}, step
-{step:,}, {minutes:.0f} CPU minutes on one core of {cpu}. Weights are stored as bfloat16.
+`experiment.toml` is experiments/{experiment}.toml{fewer}: {parameters:,} parameters, seed {seed}, step {step:,}, CPU
+minutes on one core of {cpu}: {minutes:.0f}. Weights are stored as bfloat16.
 
 ## Metrics
 
@@ -104,7 +103,7 @@ MODELS = {
         "bubble_diagram/small",
         "Floor plans as graphs: eight rooms and their relations, masked diffusion.",
         MADE_HERE,
-        ("nats_per_graph", "level_5", "level_6", "unique", "edge_js"),
+        ("nats_per_graph", "level_5", "unique", "edge_js"),
         samples=1000,
         train=20_000,
     ),
@@ -149,16 +148,21 @@ def main() -> None:
 
 def _trained(name: str, runs: Path) -> Path:
     """Return the newest finished run of a model; train it if there is none."""
-    model = MODELS[name]
-    command = [sys.executable, "-m", "experiments.run"]
-    command += [f"experiments/{model.experiment}.toml", f"name={name}"]
-    command += ["train.threads=1", f"seed={SEED}", "--runs", str(runs.absolute())]
-    if not list(runs.glob(f"{name}-*/{COST}")):
-        subprocess.run(command, cwd=ROOT, check=True)
-        run = max(file.parent for file in runs.glob(f"{name}-*/summary.json"))
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        (run / COST).write_text(f"{used.ru_utime + used.ru_stime:.0f}\n")
-    return max(file.parent for file in runs.glob(f"{name}-*/{COST}"))
+    finished = list(runs.glob(f"{name}-*/{COST}"))
+    if finished:
+        return max(finished).parent
+
+    file = f"experiments/{MODELS[name].experiment}.toml"
+    command = [sys.executable, "-m", "experiments.run", file]
+    command += [f"name={name}", f"seed={SEED}", "train.threads=1"]
+    command += ["--runs", str(runs.absolute())]
+    before = cpu_seconds_of_children()
+    subprocess.run(command, cwd=ROOT, check=True)
+    seconds = cpu_seconds_of_children() - before
+
+    run = max(runs.glob(f"{name}-*/summary.json")).parent
+    (run / COST).write_text(f"{seconds:.0f}\n", encoding="utf-8")
+    return run
 
 
 def _export(name: str, run: Path) -> None:
@@ -171,10 +175,15 @@ def _export(name: str, run: Path) -> None:
     half = {key: weight.bfloat16() for key, weight in weights.items()}
     save_file(half, folder / WEIGHTS)
     follow_umask(folder / WEIGHTS)
-    if MODELS[name].train is not None:
-        experiment = tomlkit.parse((folder / EXPERIMENT).read_text(encoding="utf-8"))
-        experiment["task"]["data"]["train"] = MODELS[name].train
-        (folder / EXPERIMENT).write_text(tomlkit.dumps(experiment), encoding="utf-8")
+
+    train = MODELS[name].train
+    if train is not None:
+        file = folder / EXPERIMENT
+        experiment = tomlkit.parse(file.read_text(encoding="utf-8"))
+        experiment["task"]["data"]["train"] = train
+        file.write_text(tomlkit.dumps(experiment), encoding="utf-8")
+
+    # The checksums are those of the changed files.
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     listed = [file for file in files if file.name != MANIFEST]
     facts = {key: manifest[key] for key in ("step", "data", "space")}
@@ -188,17 +197,24 @@ def _card(name: str, run: Path) -> str:
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     metrics, baselines = evaluate_run(folder)
     system = dither.load(folder)
+    parameters = sum(weight.numel() for weight in system.model.parameters())
+
     rows = list(_rows("valid", model.metrics, metrics, baselines))
     if model.samples:
         drawn = make_samples(system, model.samples, SEED, pictures=False)
         assert drawn is not None
         real = system.task.baselines("valid")
         rows += _rows("sample", model.metrics, drawn.metrics, real)
+
+    fewer = ""
+    if model.train is not None:
+        fewer = f" but for {model.train:,} training samples, with which new ones are compared"
     return CARD.format(
         name=name,
         summary=model.summary,
         experiment=model.experiment,
-        parameters=sum(weight.numel() for weight in system.model.parameters()),
+        fewer=fewer,
+        parameters=parameters,
         seed=SEED,
         step=manifest["step"],
         minutes=int((run / COST).read_text()) / 60,

@@ -340,14 +340,16 @@ def _starts(program: RoomProgram, count: int, seed: int) -> Iterator[Boxes]:
 
 def _ranks(program: RoomProgram) -> Float[ndarray, "2 R"]:
     """Return how many rooms come before each one along x and along y, by the relations."""
-    ranks = np.zeros((2, len(program.types)))
-    for _ in program.types:
-        for i, j, relation in program.relations:
-            for axis, before, after in ((0, LEFT, RIGHT), (1, ABOVE, BELOW)):
-                if relation in before:
-                    ranks[axis, j] = max(ranks[axis, j], ranks[axis, i] + 1)
-                elif relation in after:
-                    ranks[axis, i] = max(ranks[axis, i], ranks[axis, j] + 1)
+    rooms = len(program.types)
+    ranks = np.zeros((2, rooms))
+    for axis, before, after in ((0, LEFT, RIGHT), (1, ABOVE, BELOW)):
+        of_axis = ranks[axis]
+        orders = [(i, j) for i, j, relation in program.relations if relation in before]
+        orders += [(j, i) for i, j, relation in program.relations if relation in after]
+        # The longest path has fewer steps than there are rooms.
+        for _ in range(rooms):
+            for first, second in orders:
+                of_axis[second] = max(of_axis[second], of_axis[first] + 1)
     return ranks
 
 
@@ -382,19 +384,27 @@ def _dissect(
 def _misses(program: RoomProgram, boxes: Boxes) -> float:
     """Return how many relations and doors boxes do not show, and a little for slim rooms."""
     rooms = len(boxes)
-    shown = edges_of(boxes)
-    misses = 0.0
-    for i, j, relation in program.relations:
-        misses += shown[pair_index(i, j, rooms)] != relation
-    for i, j in program.apart:
-        misses += shown[pair_index(i, j, rooms)] != NO_EDGE
-    for i, j in program.near:
-        misses += shown[pair_index(i, j, rooms)] == NO_EDGE
+    edges = edges_of(boxes)
+
+    def shown(i: int, j: int) -> int:
+        return int(edges[pair_index(i, j, rooms)])
+
+    held = [shown(i, j) == relation for i, j, relation in program.relations]
+    held += [shown(i, j) == NO_EDGE for i, j in program.apart]
+    held += [shown(i, j) != NO_EDGE for i, j in program.near]
     for room, other in program.doors or ():
         if other is not None:
-            low = np.maximum(boxes[room, :2], boxes[other, :2])
-            shared = np.minimum(boxes[room, 2:], boxes[other, 2:]) - low
-            # Rooms side by side share nothing along one axis, and a wall along the other one.
-            misses += shared.min() < -NEAR or shared.max() < _SHARED
+            held.append(_share_a_wall(boxes[room], boxes[other]))
+
     sides = np.maximum(sides_of(boxes), 1)
-    return float(misses + 0.1 * (sides.max(1) > 3 * sides.min(1)).sum())
+    slim = sides.max(1) > 3 * sides.min(1)
+    return held.count(False) + 0.1 * int(slim.sum())
+
+
+def _share_a_wall(box: Int[ndarray, " 4"], other: Int[ndarray, " 4"]) -> bool:
+    """Return whether two rooms are side by side, with room for a door between them."""
+    low = np.maximum(box[:2], other[:2])
+    high = np.minimum(box[2:], other[2:])
+    shared = high - low
+    # They share nothing along one axis, and a wall along the other one.
+    return bool(shared.min() >= -NEAR and shared.max() >= _SHARED)

@@ -124,11 +124,13 @@ class ImageTask(Task):
             return
         pixels = self.pixels(samples)
         yield Picture("samples", png=_png(self._grid(pixels, like)))
-        train = self.scaled(self.images.images["train"][:MAX_IMAGES])
-        rows = nearest(_flat(samples)[: 2 * SHOWN], train.reshape(len(train), -1))
-        closest = self._shown(self.images.images["train"][rows])
-        pairs = np.concatenate([pixels[: len(rows)], closest])
-        yield Picture("nearest", png=_png(_tiles(pairs, len(rows))))
+
+        train = self.images.images["train"][:MAX_IMAGES]
+        compared = self.scaled(train).reshape(len(train), -1)
+        first = _flat(samples)[: 2 * SHOWN]
+        closest = self._shown(train[nearest(first, compared)])
+        pairs = np.concatenate([pixels[: len(closest)], closest])
+        yield Picture("nearest", png=_png(_tiles(pairs, len(closest))))
 
     def trajectory_plots(
         self, path: Float[Tensor, "T N L C"], like: Clean
@@ -275,14 +277,21 @@ def _flat(samples: _Samples) -> Float[ndarray, "N D"]:
 
 def _tiles(pixels: UInt8[ndarray, "N H W 3"], columns: int) -> UInt8[ndarray, "Y X 3"]:
     """Return images side by side, small ones enlarged."""
-    enlarge = max(SIDE // max(pixels.shape[1:3]), 1)
-    pixels = pixels.repeat(enlarge, 1).repeat(enlarge, 2)
+    largest = max(pixels.shape[1:3])
+    enlarge = max(SIDE // largest, 1)
+    pixels = pixels.repeat(enlarge, axis=1).repeat(enlarge, axis=2)
+
+    # White borders, and white images that fill the last row
     missing = -len(pixels) % columns
-    padding = ((0, missing), (BORDER, BORDER), (BORDER, BORDER), (0, 0))
+    border = (BORDER, BORDER)
+    padding = ((0, missing), border, border, (0, 0))
     tiles = np.pad(pixels, padding, constant_values=255)
-    count, height, width, _ = tiles.shape
-    rows = tiles.reshape(count // columns, columns, height, width, 3)
-    return rows.swapaxes(1, 2).reshape(-1, columns * width, 3)
+
+    # Images of a row, then their lines of pixels, become lines of images
+    _, height, width, _ = tiles.shape
+    rows = tiles.reshape(-1, columns, height, width, 3)
+    lines = rows.swapaxes(1, 2)
+    return lines.reshape(-1, columns * width, 3)
 
 
 def _png(pixels: UInt8[ndarray, "Y X 3"]) -> bytes:

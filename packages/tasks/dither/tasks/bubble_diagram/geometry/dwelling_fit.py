@@ -517,13 +517,15 @@ def _keep_usual_sizes(program: WallProgram, diagram: Diagram, layout: _Layout) -
 def _walls_between(diagram: Diagram, boxes: Boxes) -> Iterator[_Wish]:
     """Yield that related rooms side by side have a wall between them."""
     for i, j, _ in diagram.edges:
-        gaps = np.concatenate(
-            [boxes[j, :2] - boxes[i, 2:], boxes[i, :2] - boxes[j, 2:]]
-        )
-        side = int(np.argmax(gaps))
-        if gaps[side] > -_OVERLAP:
-            axis = side % 2
-            first, second = (i, j) if side < 2 else (j, i)
+        # The gap along each axis if i comes before j, and if j comes before i
+        gaps = {}
+        for axis in (0, 1):
+            gaps[i, j, axis] = boxes[j, axis] - boxes[i, axis + 2]
+        for axis in (0, 1):
+            gaps[j, i, axis] = boxes[i, axis] - boxes[j, axis + 2]
+        widest = max(gaps, key=lambda place: gaps[place])
+        if gaps[widest] > -_OVERLAP:
+            first, second, axis = widest
             yield 4 * first + axis + 2, 4 * second + axis, _GAP
 
 
