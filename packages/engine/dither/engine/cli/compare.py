@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -94,7 +95,7 @@ def compare(
     samples, after Holm's correction, is at most 5 %.
     """
     from dither.registry.config.document import find_experiment
-    from dither.registry.config.errors import Problem, Refused
+    from dither.registry.config.errors import Refused
     from dither.registry.files.lookup import is_folder
 
     from ..reports.comparison_page import write_comparison_page
@@ -108,6 +109,8 @@ def compare(
     )
     from ..sweeps.launch import Settings
 
+    if (resume is None) == (not targets):
+        raise Refused("give an experiment file, runs, or --resume DIR", code="usage")
     settings = Settings(
         jobs=jobs,
         ranks=ranks,
@@ -117,39 +120,43 @@ def compare(
         dry_run=dry_run,
         write_page=write_comparison_page,
     )
-    given = {"seeds": seeds, "against": against, "metric": metric}
-    options = {key: value for key, value in given.items() if value is not None}
-    if (resume is None) == (not targets):
-        raise Refused("give an experiment file, runs, or --resume DIR", code="usage")
+    output = {"--json": as_json, "--out": out}
+
     if targets and len(targets) == 1 and not is_folder(targets[0]):
-        if as_json or out is not None:
-            message = "--json and --out require finished runs or a comparison"
-            raise Refused(message, code="usage")
+        _refuse_flags(output, "only with finished runs or a comparison")
+        given = {"seeds": seeds, "against": against, "metric": metric}
         request = Request(
             path=find_experiment(targets[0]),
             changes=overrides or (),
             removals=removals or (),
             layers=arm_layers(over or (), arms or ()),
-            options=options,
+            options={key: value for key, value in given.items() if value is not None},
             runs=runs,
             argv=["dither", *sys.argv[1:]],
         )
         sweep = prepare_comparison(request, settings, Screen())
         return 0 if sweep is None else start_comparison(sweep, settings)
 
-    # Options of new runs have no effect on finished ones.
-    if any((over, arms, overrides, removals, seeds)):
-        message = "--over, --arm, --seeds, --set and --unset require an experiment file"
-        raise Refused(message, code="usage")
+    of_arms = {"--over": over, "--arm": arms, "--seeds": seeds}
+    changes = {"--set": overrides, "--unset": removals}
+    _refuse_flags(of_arms | changes, "only with an experiment file")
     if resume is not None:
-        if as_json or any((metric, against, out)):
-            message = "--metric, --against, --json and --out have no effect on --resume"
-            hint = f"dither compare {quote(str(resume))} --metric NAME"
-            raise Refused(Problem(message, help=hint, code="usage"))
+        of_table = {"--metric": metric, "--against": against, **output}
+        reason = f"not with --resume: dither compare {quote(str(resume))} --metric NAME"
+        _refuse_flags(of_table, reason)
         return start_comparison(open_comparison(resume), settings)
     assert targets
     _show(targets, metric, against, out, as_json)
     return 0
+
+
+def _refuse_flags(flags: Mapping[str, object], reason: str) -> None:
+    """Refuse flags that are given where they have no effect."""
+    from dither.registry.config.errors import Refused
+
+    given = [flag for flag, value in flags.items() if value]
+    if given:
+        raise Refused(f"{', '.join(given)}: {reason}", code="usage")
 
 
 def _show(

@@ -16,7 +16,7 @@ from ..sweeps.compare import read_comparison
 from ..sweeps.comparison import Comparison, Row, row_texts
 from ..sweeps.directory import SweepDirectory
 from .pages import Page, Section, Table, format_metric, write_page
-from .run_record import read_run
+from .run_record import RunRecord, read_run
 from .svg import Points, curve, forest
 
 __all__ = ["write_comparison_page", "write_page_of"]
@@ -131,19 +131,29 @@ def _costs(rows: Sequence[Row], metric: str) -> Table:
 
 def _curves(rows: Sequence[Row], metric: str) -> list[tuple[str, str]]:
     """Return name and SVG of the learning curves of the metric and the losses."""
-    records = [[read_run(path) for path in row.runs] for row in rows]
+    records = {}
+    for row in rows:
+        records[row.name] = [read_run(path) for path in row.runs]
+
     charts = []
     for name in dict.fromkeys((metric, *CURVES)):
-        kind, _, plain = name.partition("/")
         lines: dict[str, Points] = {}
         bands: dict[str, Points] = {}
-        for row, of_arm in zip(rows, records, strict=True):
-            curves = [record.curves.get(kind, {}).get(plain, []) for record in of_arm]
-            lines[row.name], bands[row.name] = _mean_curve(curves)
+        for arm, of_arm in records.items():
+            curves = [_curve_of(record, name) for record in of_arm]
+            lines[arm], bands[arm] = _mean_curve(curves)
         # A curve of one evaluation is in the table.
-        if max(map(len, lines.values()), default=0) > 1:
-            charts.append((name, curve(lines, intervals=bands, bands=True)))
-    return [(name, svg) for name, svg in charts if svg]
+        if any(len(points) > 1 for points in lines.values()):
+            svg = curve(lines, intervals=bands, bands=True)
+            if svg:
+                charts.append((name, svg))
+    return charts
+
+
+def _curve_of(record: RunRecord, name: str) -> Points:
+    """Return the curve of a metric, called KIND/NAME, of a run; empty if it has none."""
+    kind, _, metric = name.partition("/")
+    return record.curves.get(kind, {}).get(metric, [])
 
 
 def _mean_curve(curves: Sequence[Points]) -> tuple[Points, Points]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise, takewhile
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -43,6 +44,8 @@ LETTERED_ROW = re.compile(
     rf"\s*(?:([A-Za-z])\s*)?(?:\[({ROW.pattern})\]|({ROW.pattern}))\s*"
 )
 """A row of JASPAR, as in "A [ 3 0 1 ]", "A 3 0 1" or "3 0 1"."""
+HEAD = re.compile(r"(?:MOTIF\s|>)\s*(\S+)(?:\s+(\S+))?")
+"""The first line of a motif: its id, and in most files a name."""
 STATED = re.compile(r"(alength|w|nsites)=\s*(\S+)")
 TABLE_HEAD = "letter-probability matrix:"
 TABLE_END = re.compile(r"\s*|[A-Za-z].*|[-*]{3,}")
@@ -65,50 +68,71 @@ def read_motifs(path: Path | None, p_value: float = 1e-4) -> list[Motif]:
         lines = file.read().splitlines()
     first = next((line for line in lines if line.strip()), "")
     is_meme = first.startswith("MEME version")
-    head = re.compile(r"(?:MOTIF\s|>)\s*(\S+)(?:\s+(\S+))?")
     mark = "MOTIF" if is_meme else ">"
+    counts_of = _meme_counts if is_meme else _jaspar_counts
     starts = [number for number, line in enumerate(lines) if line.startswith(mark)]
-    problems = []
+    mistakes = []
 
     background: Sequence[float] = EVEN
     if is_meme:
+        head = lines[: min(starts, default=len(lines))]
         try:
-            background = _background(lines[: starts[0]] if starts else lines)
+            background = _background(head)
         except ValueError as error:
-            problems.append(Problem(f"{path}: {error}", code="invalid-sample"))
-    if not starts:
-        message = f"{path}: no motifs in MEME or JASPAR format"
-        problems.append(Problem(message, code="unknown-format"))
+            mistakes.append(str(error))
 
     # All tables are read before the first is refused, so that every mistake is reported.
     tables = []
     for start, stop in pairwise([*starts, len(lines)]):
-        match = head.match(lines[start])
-        key = match[1] if match else ""
-        name = (match[2] if match else "") or key
+        key, name = _id_and_name(lines[start])
         try:
-            counts = (_meme_counts if is_meme else _jaspar_counts)(
-                lines[start + 1 : stop]
-            )
+            counts = counts_of(lines[start + 1 : stop])
             # Checks the values, too.
             motif = Motif.of(name, counts, p_value, background)
-            tables.append((start, key, motif))
+            tables.append(_Table(start + 1, key, motif))
         except (ValueError, TypeError) as error:
-            message = f"{path}: line {start + 1}: motif {key}: {error}"
-            problems.append(Problem(message, code="invalid-sample"))
+            mistakes.append(f"line {start + 1}: motif {key}: {error}")
 
-    # Motifs are found by name, so names must differ.
-    repeated = Counter(motif.name for _, _, motif in tables)
-    motifs: dict[str, Motif] = {}
-    for start, key, motif in tables:
-        name = motif.name if repeated[motif.name] == 1 else key
-        if name in motifs:
-            message = f"{path}: line {start + 1}: motif {name} again"
-            problems.append(Problem(message, code="invalid-sample"))
-        motifs[name] = replace(motif, name=name)
+    motifs, repetitions = _with_own_names(tables)
+    mistakes += repetitions
+    problems = [
+        Problem(f"{path}: {mistake}", code="invalid-sample") for mistake in mistakes
+    ]
+    if not starts:
+        message = f"{path}: no motifs in MEME or JASPAR format"
+        problems.append(Problem(message, code="unknown-format"))
     if problems:
         raise Refused(problems)
-    return list(motifs.values())
+    return motifs
+
+
+class _Table(NamedTuple):
+    """A motif with the number of its line in the file, and its id."""
+
+    line: int
+    key: str
+    motif: Motif
+
+
+def _id_and_name(line: str) -> tuple[str, str]:
+    """Return id and alternative name, by default the id, in the first line of a motif."""
+    match = HEAD.match(line)
+    if match is None:
+        return "", ""
+    return match[1], match[2] or match[1]
+
+
+def _with_own_names(tables: Sequence[_Table]) -> tuple[list[Motif], list[str]]:
+    """Return motifs, named by their id where names repeat, and a mistake for each repeated id."""
+    counts = Counter(table.motif.name for table in tables)
+    motifs: dict[str, Motif] = {}
+    mistakes = []
+    for line, key, motif in tables:
+        name = motif.name if counts[motif.name] == 1 else key
+        if name in motifs:
+            mistakes.append(f"line {line}: motif {name} again")
+        motifs[name] = replace(motif, name=name)
+    return list(motifs.values()), mistakes
 
 
 def _background(lines: Sequence[str]) -> Sequence[float]:
