@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from dither.engine.cli import main
+from dither.engine.scaffold.manifest import project_plugins
 from dither.engine.scaffold.package import Names
 from dither.registry.kinds import KINDS
 from dither.registry.plugins.manager import load_plugins
@@ -258,14 +259,28 @@ def test_sync_in_the_project_of_a_plugin_writes_its_manifest(
     before = path.read_text()
     path.write_text("damaged")
     assert "tidy-wave: manifest ignored" in cli("plugins").out
-    monkeypatch.setattr(
-        "dither.engine.scaffold.manifest.run_kit",
-        lambda name, report: report.write_text(KIT_REPORT),
-    )
+    codes = [3, 1]
+
+    def run_kit(name, report):
+        report.write_text(KIT_REPORT)
+        return codes.pop(0)
+
+    monkeypatch.setattr("dither.engine.scaffold.manifest.run_kit", run_kit)
+    assert "[plugin-failed]" in cli("registry", "sync", "--kit", code=2).err
+    assert path.read_text() == "damaged"
     cli("registry", "sync", "--kit")
     assert path.read_text().replace(KIT, "null") == before
     assert not (folder / "registry.toml").exists()
     assert "1 of 2" in cli("plugins", "--json").out
+
+
+def test_the_versions_of_dither_are_those_of_the_project(tmp_path, refused):
+    file = tmp_path / "pyproject.toml"
+    file.write_text('[project]\ndependencies = ["torch", "Dither_Registry >= 0.2"]')
+    assert project_plugins(tmp_path) == ({}, ">=0.2")
+    file.write_text('[project]\ndependencies = ["torch ?"]')
+    with refused("syntax-error"):
+        project_plugins(tmp_path)
 
 
 KIT_REPORT = """<testsuite><testcase/><testcase><skipped/></testcase>

@@ -109,10 +109,11 @@ def test_a_folder_goes_before_a_model_and_an_export_has_one_checkpoint(
 
 
 def test_a_distribution_of_others_adds_models(tmp_path, monkeypatch):
-    package = tmp_path / "their_models"
+    package = tmp_path / "their_package" / "models"
     model = package / "tiny"
     model.mkdir(parents=True)
-    (package / "__init__.py").write_text("raise RuntimeError('never imported')\n")
+    for init in (package, package.parent):
+        (init / "__init__.py").write_text("raise RuntimeError('never imported')\n")
     for file in MODELS["zoo/dna"].iterdir():
         (model / file.name).write_bytes(file.read_bytes())
     metadata = tmp_path / "their_models-1.0.dist-info"
@@ -120,7 +121,7 @@ def test_a_distribution_of_others_adds_models(tmp_path, monkeypatch):
     (metadata / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: their-models\nVersion: 1.0\n"
     )
-    entries = "[dither.models]\ntheirs = their_models\nlost = not_installed_anywhere\n"
+    entries = "[dither.models]\ntheirs = their_package.models\nlost = not_installed_anywhere\n"
     (metadata / "entry_points.txt").write_text(entries)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
 

@@ -98,7 +98,7 @@ def test_an_installed_plugin_that_fails_is_not_suggested_for_installation(
     ids=str,
 )
 def test_a_damaged_entry_is_left_out(change):
-    entries = parse_index(text_of(WAVELET | change, WAVELET), "x")
+    entries = parse_index(text_of("no table", WAVELET | change, WAVELET), "x")
     assert [entry.distribution for entry in entries] == ["dither-wavelet"]
 
 

@@ -74,6 +74,21 @@ def test_a_manifest_is_read_without_an_import(package):
     assert not is_compatible(manifest.dither, "1.0")
 
 
+def test_a_malformed_entry_point_has_no_manifest():
+    point = EntryPoint("wave", "not a module", GROUP)
+    assert read_manifest(Installed("wave", "dither-wave", "1.0", point)) is None
+
+
+def test_a_package_inside_of_dither_has_a_manifest(tmp_path, monkeypatch):
+    folder = tmp_path / "dither" / "wave"
+    folder.mkdir(parents=True)
+    monkeypatch.syspath_prepend(tmp_path)
+    write_manifest(folder, "wave", "", entries(Wave))
+    point = EntryPoint("wave", "dither.wave", GROUP)
+    manifest = read_manifest(Installed("wave", "dither-wave", "1.0", point))
+    assert manifest.components[0].name == "wave"
+
+
 def test_the_result_of_the_kit_is_that_of_these_components(package):
     write_manifest(package, "wave", "", entries(Wave), Kit(passed=5, checks=5))
     write_manifest(package, "wave", ">=0.2", entries(Wave))

@@ -90,11 +90,10 @@ def show_available(kind: str | None, pattern: str | None, as_json: bool) -> None
     installed = installed_plugins()
     rows = []
     for entry in plugin_index():
+        if entry.plugin in installed:
+            continue
         for part in entry.components:
-            is_listed = part.kind in kinds and fnmatch.fnmatchcase(
-                part.name, pattern or "*"
-            )
-            if is_listed and entry.plugin not in installed:
+            if part.kind in kinds and fnmatch.fnmatchcase(part.name, pattern or "*"):
                 shown = part.model_dump() | {"plugin": entry.distribution}
                 rows.append(SimpleNamespace(**shown))
     rows.sort(key=lambda row: (kinds.index(row.kind), row.name))
@@ -140,11 +139,16 @@ def _installer(verb: str) -> list[str]:
     """Return pip of this environment, or else uv for it; options end before the next word."""
     from dither.registry.config.errors import Refused
 
+    uv = shutil.which("uv")
     if importlib.util.find_spec("pip") is not None:
         command = [sys.executable, "-Pm", "pip", verb]
-        # Asking is our part.
-        command += ["--upgrade"] if verb == "install" else ["--yes"]
-    elif uv := shutil.which("uv"):
+        if verb == "install":
+            # Of the plugin only; uv would upgrade torch and all others, too.
+            command.append("--upgrade")
+        else:
+            # `_change` has asked.
+            command.append("--yes")
+    elif uv is not None:
         command = [uv, "pip", verb, "--python", sys.executable]
     else:
         message = "plugins are installed by pip or uv, and both are missing"

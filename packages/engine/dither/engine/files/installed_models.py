@@ -6,14 +6,11 @@ wrote is a model, called ENTRY POINT/FOLDER.
 
 from __future__ import annotations
 
-from contextlib import suppress
-from importlib.metadata import EntryPoint
-from importlib.util import find_spec
 from pathlib import Path
 
 from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.files.lookup import exists
-from dither.registry.plugins.discovery import entry_points_of
+from dither.registry.plugins.discovery import entry_points_of, package_folders
 
 from .mirror import local_run
 
@@ -26,7 +23,7 @@ def installed_models() -> dict[str, Path]:
     """Return the folder of every installed model by its name, sorted."""
     models = {}
     for point in entry_points_of(GROUP):
-        for folder in _package_folders(point):
+        for folder in package_folders(point):
             for weights in folder.glob("*/weights.safetensors"):
                 models[f"{point.name}/{weights.parent.name}"] = weights.parent
     return dict(sorted(models.items()))
@@ -49,12 +46,3 @@ def model_folder(path: str | Path) -> Path:
         message = f'there is no trained model "{name}"'
         raise Refused(Problem(message, help=hint, code="unknown-value"))
     return path
-
-
-def _package_folders(point: EntryPoint) -> list[Path]:
-    """Return the folders of the package of an entry point; none if it is not importable."""
-    with suppress(ImportError, ValueError):
-        spec = find_spec(point.value)
-        if spec is not None and spec.submodule_search_locations is not None:
-            return [Path(folder) for folder in spec.submodule_search_locations]
-    return []

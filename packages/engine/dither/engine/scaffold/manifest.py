@@ -6,20 +6,19 @@ import tempfile
 import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.limits import read_text
 from dither.registry.files.lookup import is_file
-from dither.registry.plugins.discovery import GROUP, Installed
+from dither.registry.plugins.discovery import GROUP, package_folders
 from dither.registry.plugins.manager import load_plugins
 from dither.registry.plugins.manifest import (
     Kit,
     component_entries,
-    package_folders,
     write_manifest,
 )
+from dither.registry.plugins.policy import is_called
 
 from .package import run_kit
 
@@ -34,24 +33,24 @@ def project_plugins(folder: Path) -> tuple[dict[str, str], str]:
     There are no plugins without such a file.
     """
     file = folder / "pyproject.toml"
-    project: dict[str, Any] = {}
-    if is_file(file):
-        try:
-            project = tomllib.loads(read_text(file)).get("project", {})
-        except (OSError, ValueError) as error:
-            raise Refused(f"{file}: {error}", code="syntax-error") from None
-    return project.get("entry-points", {}).get(GROUP, {}), dither_versions(
-        project.get("dependencies", [])
-    )
+    if not is_file(file):
+        return {}, ""
+    try:
+        project = tomllib.loads(read_text(file)).get("project", {})
+        versions = _dither_versions(project.get("dependencies", []))
+    except (OSError, ValueError) as error:
+        raise Refused(f"{file}: {error}", code="syntax-error") from None
+    plugins = project.get("entry-points", {}).get(GROUP, {})
+    return plugins, versions
 
 
-def dither_versions(requirements: list[str]) -> str:
+def _dither_versions(requirements: list[str]) -> str:
     """Return the range of versions of dither-registry in a list of requirements."""
     from packaging.requirements import Requirement
 
     for text in requirements:
         requirement = Requirement(text)
-        if requirement.name == REGISTRY:
+        if is_called(requirement.name, REGISTRY):
             return str(requirement.specifier)
     return ""
 
@@ -65,8 +64,7 @@ def sync_manifests(folder: Path, with_kit: bool) -> list[str]:
     plugins = load_plugins()
     lines = []
     for name, module in modules.items():
-        point = EntryPoint(name, module, GROUP)
-        folders = package_folders(Installed(name, "", "", point))
+        folders = package_folders(EntryPoint(name, module, GROUP))
         inside = [package for package in folders if folder.resolve() in package.parents]
         if not inside:
             message = f'plugin "{name}" is not installed from {folder.resolve()}'
@@ -85,7 +83,10 @@ def sync_manifests(folder: Path, with_kit: bool) -> list[str]:
 def _kit_result(name: str) -> Kit:
     with tempfile.TemporaryDirectory(prefix="dither-kit-") as folder:
         report = Path(folder) / "report.xml"
-        run_kit(name, report=report)
+        # Any other code than these: it broke off.
+        if run_kit(name, report=report) not in (0, 1):
+            message = f'the conformance kit did not finish for plugin "{name}"'
+            raise Refused(message, code="plugin-failed")
         passed = 0
         checks = 0
         for case in ElementTree.parse(report).iter("testcase"):

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
-from dither.registry.config.errors import Problem, Refused, did_you_mean
+from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.atomic import atomic_folder, atomic_write
 from dither.registry.files.lookup import exists, is_file, is_folder
-from dither.registry.kinds import KINDS
+from dither.registry.kinds import known_kind
 from dither.registry.plugins.catalog import Catalog
 from dither.registry.plugins.discovery import import_file
 from dither.registry.plugins.manager import load_plugins
@@ -54,10 +54,11 @@ FEATURES = {
 }
 """Lines of the experiment of a task over features."""
 ABOUT = {
+    "component": "A tiny language model on the Python documentation, with a component of this plugin.",
     "tokens": "A tiny model of the sequences of ids of this plugin.",
     "features": "A tiny model of the numbers of this plugin.",
 }
-"""Kind of data -> description of the experiment of a task."""
+"""Descriptions of the experiment: with a component in a task of ours, or of a task over either data."""
 SINUSOID = {"embedding": 'embedding = { use = "tokens", position = "sinusoid" }'}
 USES = {
     "task": {"task": 'task = { use = "$name", length = 8, ids = 11 }'},
@@ -126,11 +127,7 @@ def check_names(
     if names.features and kind != "task":
         message = f"--features is an option of --kind task, not of {kind}"
         raise Refused(message, code="no-effect")
-    if kind not in KINDS:
-        hint = did_you_mean(kind, KINDS, f"kinds: {', '.join(KINDS)}")
-        raise Refused(
-            Problem(f'unknown kind "{kind}"', help=hint, code="unknown-value")
-        )
+    known_kind(kind)
     reserved = name.startswith("dither-") or name == "dither" or _is_keyword(name)
     if reserved or len(name) > MAX_NAME or not NAME.fullmatch(name):
         hint = 'use lower-case words joined by "-", starting with a letter, '
@@ -138,11 +135,9 @@ def check_names(
         raise Refused(Problem(f'invalid plugin name "{name}"', help=hint))
     if name in plugins:
         raise Refused(f'plugin "{name}" is installed already', code="duplicate")
-    distributions = {
-        distribution.name for distribution in importlib.metadata.distributions()
-    }
-    if names.distribution in distributions:
-        raise Refused(f'distribution "{name}" is installed already', code="duplicate")
+    if any(importlib.metadata.distributions(name=names.distribution)):
+        message = f'distribution "{names.distribution}" is installed already'
+        raise Refused(message, code="duplicate")
     if name in components:
         message = f'{kind} "{name}" is registered already; its short name would become ambiguous'
         raise Refused(message, code="duplicate")
@@ -202,11 +197,11 @@ def _experiment(names: Names) -> str:
     """Return an experiment with the component; lines of other kinds are those that fit it."""
     lines = dict.fromkeys(("condition", "train", "evaluate", "tracking"), "")
     lines |= EXPERIMENT | USES[names.kind]
-    about = "A tiny language model on the Python documentation, "
-    about += "with a component of this plugin."
+    about = ABOUT["component"]
     if names.kind == "task":
-        about = ABOUT["features" if names.features else "tokens"]
+        about = ABOUT["tokens"]
     if names.features:
+        about = ABOUT["features"]
         lines |= FEATURES
     values = {
         key: Template(line).substitute(name=names.name) for key, line in lines.items()
@@ -219,9 +214,8 @@ def _experiment(names: Names) -> str:
 
 
 def _fill(file: str, **values: str) -> str:
-    return Template(
-        (HERE / "files" / f"{file}.txt").read_text(encoding="utf-8")
-    ).substitute(values)
+    text = (HERE / "files" / f"{file}.txt").read_text(encoding="utf-8")
+    return Template(text).substitute(values)
 
 
 def write_plugin(names: Names, into: Path, single_file: bool = False) -> Path:
@@ -289,7 +283,8 @@ def run_kit(
 ) -> int:
     """Run the kit over an installed plugin or a file; write a JUnit `report`.
 
-    Returns 0 if each check passed or is `expected` to fail, else 1.
+    Returns 0 if each check passed or is `expected` to fail, 1 if one failed, and another number if
+    the kit broke off.
 
     Raises:
         Refused: The kit or the plugin is unusable, or a text of `expected` is not

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.abc import InspectLoader
 from importlib.metadata import EntryPoint, distributions, entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, ModuleType
 
@@ -26,6 +27,7 @@ __all__ = [
     "import_file",
     "installed_plugins",
     "invalid_name",
+    "package_folders",
 ]
 
 GROUP = "dither.plugins"
@@ -73,6 +75,25 @@ def entry_points_of(group: str) -> Iterable[EntryPoint]:
             with suppress(Exception):
                 points += distribution.entry_points.select(group=group)
         return points
+
+
+def package_folders(point: EntryPoint) -> list[Path]:
+    """Return where the package of an entry point may be, without importing it."""
+    match = EntryPoint.pattern.match(point.value)
+    if match is None:
+        return []
+    # The spec of `a.b` would import `a`.
+    top, *rest = match["module"].split(".")
+    folders: Iterable[str] = ()
+    if top in sys.modules:
+        # Of several distributions, as `dither` is: its spec has one folder only.
+        folders = getattr(sys.modules[top], "__path__", ())
+    else:
+        with suppress(ImportError, ValueError):
+            spec = find_spec(top)
+            if spec is not None:
+                folders = spec.submodule_search_locations or ()
+    return [Path(folder, *rest) for folder in folders]
 
 
 def invalid_name(name: str) -> str:

@@ -6,14 +6,14 @@ keys are dropped, and damaged entries are left out.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, ValidationError
 
 from ..config.errors import Refused
 from ..files.atomic import atomic_write
@@ -72,7 +72,7 @@ class Entry(Foreign):
 
 
 class _Index(Foreign):
-    plugins: list[dict[str, Any]] = Field(max_length=10_000)
+    plugins: list[Any] = Field(max_length=10_000)
 
 
 def parse_index(data: bytes, source: object) -> tuple[Entry, ...]:
@@ -85,11 +85,9 @@ def parse_index(data: bytes, source: object) -> tuple[Entry, ...]:
         raise Refused(text, code="too-large")
     entries = []
     for table in parse_foreign(_Index, data, source).plugins:
-        try:
-            entries.append(parse_foreign(Entry, json.dumps(table).encode(), source))
-        except Refused:
-            # An entry in a form of later versions must not hide the others.
-            continue
+        # An entry in a form of later versions must not hide the others.
+        with suppress(ValidationError):
+            entries.append(Entry.model_validate(table))
     return tuple(entries)
 
 
@@ -102,11 +100,9 @@ def plugin_index() -> tuple[Entry, ...]:
     """Return the index, read once: the download of `refresh_index`, or else the snapshot."""
     path = _downloaded()
     if is_file(path):
-        try:
+        # The next refresh replaces a damaged one.
+        with suppress(OSError, Refused):
             return parse_index(read_bytes(path, MAX_BYTES), path)
-        except (OSError, Refused):
-            # The next refresh replaces it.
-            pass
     return parse_index(read_bytes(SNAPSHOT, MAX_BYTES), SNAPSHOT)
 
 

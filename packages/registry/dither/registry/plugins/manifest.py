@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -27,7 +26,7 @@ from ..files.atomic import atomic_write
 from ..files.limits import read_bytes
 from ..files.lookup import is_file
 from .catalog import Catalog, Component
-from .discovery import Installed
+from .discovery import Installed, package_folders
 
 __all__ = [
     "DISTRIBUTION",
@@ -42,7 +41,6 @@ __all__ = [
     "component_entries",
     "is_compatible",
     "manifest_text",
-    "package_folders",
     "parse_foreign",
     "parse_manifest",
     "read_manifest",
@@ -160,7 +158,7 @@ def read_manifest(plugin: Installed) -> Manifest | None:
 
     Raises `Refused` if it is damaged, or that of another plugin.
     """
-    for folder in package_folders(plugin):
+    for folder in package_folders(plugin.point):
         path = folder / MANIFEST
         if is_file(path):
             try:
@@ -173,19 +171,6 @@ def read_manifest(plugin: Installed) -> Manifest | None:
                 raise Refused(text, code="damaged-file")
             return manifest
     return None
-
-
-def package_folders(plugin: Installed) -> list[Path]:
-    """Return the folders of the package of an entry point, without importing it."""
-    # The spec of `a.b` would import `a`.
-    top, *rest = plugin.point.module.split(".")
-    try:
-        spec = find_spec(top)
-    except (ImportError, ValueError):
-        return []
-    if spec is None:
-        return []
-    return [Path(folder, *rest) for folder in spec.submodule_search_locations or ()]
 
 
 def component_entries(catalog: Catalog, plugin: str) -> list[dict[str, Any]]:
