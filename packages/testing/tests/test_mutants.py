@@ -1,9 +1,11 @@
 """Every check detects its defect: mutants of installed components fail it, and their unchanged twins pass."""
 
 import itertools
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any
 
@@ -23,7 +25,7 @@ from dither.registry.kinds import (
     MetricSpec,
     TrackerSpec,
 )
-from dither.testing.checks import CHECKS
+from dither.testing.checks import CHECKS, run_components
 from dither.testing.conformance import Case, cases
 
 torch.set_num_threads(1)
@@ -305,6 +307,18 @@ class Ended:
         return 0
 
 
+class Endless:
+    """A job that runs until it is killed."""
+
+    def __init__(self, job: Any) -> None:
+        self.job = job
+        self.poll = job.poll
+
+    def stop(self, force: bool = False) -> None:
+        if force:
+            self.job.stop(force)
+
+
 def of(part: str, **changes) -> list[Mutant]:
     return [Mutant(check, part, change) for check, change in changes.items()]
 
@@ -562,6 +576,12 @@ MUTANTS = [
     ),
     Mutant("metric_values", "metric:largest", function(call=lambda inner, x, like: {"largest": float("nan")})),
     Mutant("commands_run", "executor:processes", spec(build=lambda self: SimpleNamespace(start=Ended))),
+    Mutant(
+        "commands_run",
+        "executor:processes",
+        function(start=lambda inner, command: inner.start(replace(command, output=Path(os.devnull)))),
+        name="output",
+    ),
     Mutant("tracker_life_cycle", "tracker:memory", spec(build=lambda self: SimpleNamespace())),
     *of(
         "process:absorbing",
@@ -1528,6 +1548,17 @@ TWINS = {
 @pytest.mark.parametrize("mutant", TWINS.values(), ids=lambda mutant: mutant.id)
 def test_an_unchanged_twin_passes(mutant):
     replace(case_of(mutant, mutant.sound or unchanged, "sound"), max_examples=2).run()
+
+
+def test_a_job_that_cannot_be_stopped_fails(monkeypatch):
+    monkeypatch.setattr(run_components, "WAIT_SECONDS", 3.0)
+    spec = default_catalog().find("executor", "processes").spec()
+    executor = Function(
+        spec.build(), start=lambda inner, command: Endless(inner.start(command))
+    )
+    situation = SimpleNamespace(spec=spec, build=lambda: executor)
+    with pytest.raises(AssertionError, match="did not end"):
+        run_components.commands_run(situation)
 
 
 def test_another_plugin_cannot_fail_a_sound_one():

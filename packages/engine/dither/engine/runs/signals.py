@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
@@ -18,6 +18,7 @@ __all__ = [
     "STOPPED",
     "Stop",
     "Stopped",
+    "handle_signals",
     "interruption_message",
     "received",
     "stop_on_signals",
@@ -73,6 +74,17 @@ def stop_signals() -> list[signal.Signals]:
         for one in SIGNALS
         if not (one.name == "SIGHUP" and signal.getsignal(one) is signal.SIG_IGN)
     ]
+
+
+@contextmanager
+def handle_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle the signals that request a stop; restore the former handlers at the end."""
+    former = {number: signal.signal(number, handler) for number in stop_signals()}
+    try:
+        yield
+    finally:
+        for number, previous in former.items():
+            signal.signal(number, previous)
 
 
 @contextmanager

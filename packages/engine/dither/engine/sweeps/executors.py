@@ -46,7 +46,7 @@ class LocalProcesses:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**_share_of_machine(command), **command.environment},
+                env=_share_of_machine(command),
                 # Otherwise Ctrl-C would reach the point as well, as a second signal.
                 start_new_session=True,
             )
@@ -213,7 +213,6 @@ class _QueuedCommand:
     def _run(self) -> int:
         command = self.command
         sys.argv = [command.module, *command.arguments]
-        os.environ.update(command.environment)
         try:
             runpy.run_module(command.module, run_name="__main__", alter_sys=True)
         except SystemExit as end:

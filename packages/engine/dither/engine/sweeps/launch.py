@@ -313,13 +313,8 @@ def _queued_folders(sweep: SweepDirectory) -> list[list[Path]]:
     """Return the folders of each job: a point, and those that measure its weights; or the search."""
     folders = sweep.folders()
     if search := sweep.facts.get("search"):
-        ended = 0
-        for folder in folders:
-            status = folder.status()
-            failed = status["state"] == "failed" and status["exit_code"] != EXHAUSTED
-            if failed or status["state"] not in RESUMABLE:
-                ended += 1
-        return [[sweep.path]] * max(0, search["trials"] - ended)
+        missing = search["trials"] - sum(map(_needs_no_job, folders))
+        return [[sweep.path]] * max(0, missing)
 
     measuring: dict[str, list[Path]] = {}
     for folder in folders:
@@ -336,3 +331,11 @@ def _queued_folders(sweep: SweepDirectory) -> list[list[Path]]:
         if paths:
             queued.append(paths)
     return queued
+
+
+def _needs_no_job(trial: PointFolder) -> bool:
+    """Return whether a trial of a search is running or done, or failed for good."""
+    status = trial.status()
+    if status["state"] == "failed":
+        return bool(status["exit_code"] != EXHAUSTED)
+    return status["state"] not in RESUMABLE

@@ -25,9 +25,9 @@ from ..files.resource_errors import shortage
 from ..runs.signals import (
     STOPPED,
     Stopped,
+    handle_signals,
     received,
     stop_on_signals,
-    stop_signals,
 )
 from .directory import PointFolder, now, write_json
 
@@ -160,12 +160,13 @@ def _run_ranks(
 ) -> int:
     """Train on several ranks of torchrun; return the exit code of the main one."""
     (point.path / RANKS).unlink(missing_ok=True)
-    arguments = [str(point.path), *point_arguments(select)]
+    command = [*WITHOUT_USER_SIGNALS, sys.executable, "-P"]
+    command += ["-m", "torch.distributed.run"]
+    command += ["--standalone", f"--nproc-per-node={ranks}"]
+    command += ["-m", POINT_MODULE, str(point.path), *point_arguments(select)]
     if run_directory is not None:
         # Ranks would not find the same while one of them makes a new one.
-        arguments += ["--resume", str(run_directory)]
-    torchrun = [sys.executable, "-P", "-m", "torch.distributed.run"]
-    torchrun += ["--standalone", f"--nproc-per-node={ranks}"]
+        command += ["--resume", str(run_directory)]
     pending: list[int] = []
     signalled = False
 
@@ -173,10 +174,9 @@ def _run_ranks(
         pending.append(number)
         received.append(signal.Signals(number).name)
 
-    former = {number: signal.signal(number, remember) for number in stop_signals()}
-    try:
+    with handle_signals(remember):
         process = subprocess.Popen(
-            [*WITHOUT_USER_SIGNALS, *torchrun, "-m", POINT_MODULE, *arguments],
+            command,
             env=os.environ | {RANK_OF_POINT: "1", "PYTHONSAFEPATH": "1"},
             # A signal must reach the main rank only, which stops all others after the same step:
             # torchrun kills ranks that take more than 30 seconds for their checkpoint.
@@ -189,9 +189,7 @@ def _run_ranks(
                 # It may have ended before torchrun does.
                 with suppress(ProcessLookupError):
                     os.kill(facts["pid"], pending.pop(0))
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
+
     code_of_main = _read_ranks(point).get("code", CRASHED)
     # Another rank failed, so that torchrun stopped the main one. After a signal during the start
     # it is the other way round.

@@ -7,7 +7,8 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from types import FrameType
 from typing import Any
 
 from rich.console import Console
@@ -15,7 +16,7 @@ from rich.console import Console
 from dither.registry.contracts.jobs import Command, Executor, Job
 
 from ..runs.progress import say
-from ..runs.signals import STOPPED, received, stop_signals
+from ..runs.signals import STOPPED, handle_signals, received
 from .directory import RESUMABLE, PointFolder, now
 from .point_process import BUSY, ENDS, EXHAUSTED, POINT_MODULE
 
@@ -75,6 +76,16 @@ class _Pool:
         self.stops = 0
         self.signalled = False
         self.failed = False
+
+    def stop(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
+        name = signal.Signals(number).name
+        received.append(name)
+        # A closed terminal sends this signal twice.
+        repeated = name == "SIGHUP" and self.signalled
+        if not repeated:
+            self.stops += 1
+        self.signalled = True
 
     def work(self, slot: int) -> None:
         """Run points until none is left; an error of the source stops all points."""
@@ -222,29 +233,10 @@ def run_points(
         limit=limit,
         console=console,
     )
-    with _signals(pool), ThreadPoolExecutor(jobs) as threads:
+    with handle_signals(pool.stop), ThreadPoolExecutor(jobs) as threads:
         workers = [threads.submit(pool.work, slot) for slot in range(jobs)]
         for worker in workers:
             worker.result()
     if pool.signalled:
         return STOPPED
     return FAILED if pool.failed else 0
-
-
-@contextmanager
-def _signals(pool: _Pool) -> Iterator[None]:
-    def handle(number: int, frame: Any) -> None:
-        name = signal.Signals(number).name
-        received.append(name)
-        # A closed terminal sends this signal twice.
-        repeated = name == "SIGHUP" and pool.signalled
-        if not repeated:
-            pool.stops += 1
-        pool.signalled = True
-
-    previous = {number: signal.signal(number, handle) for number in stop_signals()}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

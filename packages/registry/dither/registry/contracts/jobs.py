@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -22,7 +22,6 @@ class Command:
         ranks: Processes that train one model; each takes one GPU.
         slot: Index among the commands that run at the same time.
         parallel: Number of commands that run at the same time.
-        environment: Variables to add.
     """
 
     module: str
@@ -32,7 +31,6 @@ class Command:
     ranks: int = 1
     slot: int = 0
     parallel: int = 1
-    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def argv(self) -> list[str]:

@@ -239,7 +239,7 @@ WAIT_SECONDS = 60.0
 
 
 def commands_run(s: Situation) -> None:
-    """Commands run with their arguments and report exit codes; one that is stopped ends."""
+    """Commands run, report exit codes and write their output; one that is stopped ends."""
     if list(s.spec.check()):
         raise NotApplicable("it cannot be used on this machine")
     executor = s.build()
@@ -262,6 +262,9 @@ def commands_run(s: Situation) -> None:
         assert _code(executor.start(copying)) == 0
         assert result.exists(), "the command was not run"
         assert _code(executor.start(command("json.tool", "missing"))) != 0
+        output = folder / "output.txt"
+        has_error = output.exists() and b"missing" in output.read_bytes()
+        assert has_error, "stderr of a command is not in its output file"
         endless = command("timeit", "-n", 1, "import time; time.sleep(3600)")
         job = executor.start(endless)
         assert job.poll() is None, "a job that runs has an exit code"
@@ -269,9 +272,19 @@ def commands_run(s: Situation) -> None:
         assert _code(job) != 0
 
 
-def _code(job: Job) -> int | None:
-    _wait(lambda: job.poll() is not None)
-    return job.poll()
+def _code(job: Job) -> int:
+    """Wait for the exit code of a job; kill one that goes on."""
+
+    def has_ended() -> bool:
+        return job.poll() is not None
+
+    if not _wait(has_ended):
+        job.stop(force=True)
+        _wait(has_ended)
+        raise AssertionError(f"a command did not end in {WAIT_SECONDS:.0f} s")
+    code = job.poll()
+    assert code is not None, "a job that ended has no exit code"
+    return code
 
 
 def _wait(done: Callable[[], bool]) -> bool:
