@@ -80,11 +80,8 @@ def parse_index(data: bytes, source: object) -> tuple[Entry, ...]:
 
     Raises `Refused` if the file as a whole is too large or damaged.
     """
-    if len(data) > MAX_BYTES:
-        text = f"{source}: {len(data):,} bytes, more than {MAX_BYTES:,}"
-        raise Refused(text, code="too-large")
     entries = []
-    for table in parse_foreign(_Index, data, source).plugins:
+    for table in parse_foreign(_Index, data, source, MAX_BYTES).plugins:
         # An entry in a form of later versions must not hide the others.
         with suppress(ValidationError):
             entries.append(Entry.model_validate(table))

@@ -23,7 +23,7 @@ from pydantic import (
 
 from ..config.errors import Refused
 from ..files.atomic import atomic_write
-from ..files.limits import read_bytes
+from ..files.limits import read_bytes, unreadable
 from ..files.lookup import is_file
 from .catalog import Catalog, Component
 from .discovery import Installed, package_folders
@@ -134,23 +134,25 @@ def is_compatible(versions: str, installed: str) -> bool:
 F = TypeVar("F", bound=Foreign)
 
 
-def parse_foreign(table: type[F], data: bytes, source: object) -> F:
-    """Parse JSON that others wrote; Refused (`damaged-file`) with the first mistake."""
+def parse_foreign(table: type[F], data: bytes, source: object, limit: int) -> F:
+    """Parse JSON that others wrote; Refused if it is too large, or with the first mistake."""
+    if len(data) > limit:
+        text = f"{source}: {len(data):,} bytes, more than {limit:,}"
+        raise Refused(text, code="too-large")
     try:
         return table.model_validate_json(data)
     except ValidationError as error:
         mistake = error.errors(include_input=False, include_url=False)[0]
-        place = ".".join(map(str, mistake["loc"]))
-        text = f"{source}: {_one_line(f'{place}: ' if place else '')}{mistake['msg']}"
+        text = f"{source}: "
+        if mistake["loc"]:
+            text += ".".join(map(str, mistake["loc"])) + ": "
+        text += mistake["msg"]
         raise Refused(_one_line(text), code="damaged-file") from None
 
 
 def parse_manifest(data: bytes, source: object) -> Manifest:
     """Parse dither-plugin.json; Refused if it is too large or damaged."""
-    if len(data) > MAX_BYTES:
-        text = f"{source}: {len(data):,} bytes, more than {MAX_BYTES:,}"
-        raise Refused(text, code="too-large")
-    return parse_foreign(Manifest, data, source)
+    return parse_foreign(Manifest, data, source, MAX_BYTES)
 
 
 def read_manifest(plugin: Installed) -> Manifest | None:
@@ -160,16 +162,16 @@ def read_manifest(plugin: Installed) -> Manifest | None:
     """
     for folder in package_folders(plugin.point):
         path = folder / MANIFEST
-        if is_file(path):
-            try:
-                manifest = parse_manifest(read_bytes(path, MAX_BYTES), path)
-            except OSError as error:
-                text = f"{path}: {error.strerror or error}"
-                raise Refused(text, code="unreadable-file") from None
-            if manifest.plugin != plugin.name:
-                text = f'{path} is of plugin "{manifest.plugin}", not "{plugin.name}"'
-                raise Refused(text, code="damaged-file")
-            return manifest
+        if not is_file(path):
+            continue
+        try:
+            manifest = parse_manifest(read_bytes(path, MAX_BYTES), path)
+        except OSError as error:
+            raise unreadable(path, error) from None
+        if manifest.plugin != plugin.name:
+            text = f'{path} is of plugin "{manifest.plugin}", not "{plugin.name}"'
+            raise Refused(text, code="damaged-file")
+        return manifest
     return None
 
 

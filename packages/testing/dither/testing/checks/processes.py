@@ -61,21 +61,24 @@ def _grid(n: int = 41) -> Float[Tensor, " n"]:
 def grows(s: Situation) -> None:
     """Sigma and rate are finite and not negative, and sigma never decreases, with both ends."""
     start = torch.zeros(1, dtype=torch.float64)
+    end = torch.ones(1, dtype=torch.float64)
     # So many times, because a wrong piece of a schedule may be short.
-    t = torch.cat([start, _grid(4001), start + 1])
+    t = torch.cat([start, _grid(4001), end])
     noise: Noise = s.build()(t)
     for name, values in (("sigma", noise.sigma), ("rate", noise.rate)):
         infinite = t[~values.isfinite()].tolist()
         assert not infinite, f"{name} is not finite at t = {infinite}"
         negative = t[values < 0].tolist()
         assert not negative, f"{name} is negative at t = {negative}"
-    decreasing = noise.sigma.diff() < 0
-    decreases = t[:-1][decreasing].tolist()
+
+    rise = noise.sigma.diff()
+    before = t[:-1]
+    decreases = before[rise < 0].tolist()
     assert not decreases, f"sigma decreases after t = {decreases}"
     # Between close times the rate hardly changes; a jump of sigma has no rate.
-    ends = torch.stack([noise.rate[:-1], noise.rate[1:]])
-    largest = 3 * ends.amax(0) * t.diff() + 1e-3
-    jumps = t[:-1][noise.sigma.diff() > largest].tolist()
+    rate = torch.maximum(noise.rate[:-1], noise.rate[1:])
+    largest = 3 * rate * t.diff() + 1e-3
+    jumps = before[rise > largest].tolist()
     assert not jumps, f"sigma jumps after t = {jumps}"
     assert noise.sigma[-1] > noise.sigma[0], "no noise is added between t = 0 and t = 1"
 
@@ -213,8 +216,9 @@ def draws_are_new(s: Situation) -> None:
     one = process.corrupt(s.clean[:1], t[:1]).state
     state = one.apply(lambda value: value.repeat_interleave(COPIES, 0))
     raw = random_output(process.space, s.clean.valid[:1], s.seed)
-    raw = raw.expand(COPIES, *raw.shape[1:])
+    raw = raw.repeat_interleave(COPIES, 0)
     pred = process.read(raw, state, now)
+
     methods: dict[str, Callable[[], State]] = {
         "corrupt": lambda: process.corrupt(many, t).state,
         "prior": lambda: process.prior(many),
