@@ -121,7 +121,7 @@ def test_a_distribution_of_others_adds_models(tmp_path, monkeypatch):
     (metadata / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: their-models\nVersion: 1.0\n"
     )
-    entries = "[dither.models]\ntheirs = their_package.models\nlost = not_installed_anywhere\n"
+    entries = "[dither.models]\ntheirs = their_package.models\nlost = not_installed.anywhere\n"
     (metadata / "entry_points.txt").write_text(entries)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
 

@@ -9,7 +9,7 @@ import pytest
 from dither.engine.cli import main
 from dither.registry.config.errors import Refused
 from dither.tasks.bubble_diagram.formats.room_program import RoomProgram, read_program
-from dither.tasks.bubble_diagram.layout import layout, plan_problems
+from dither.tasks.bubble_diagram.layout import _misses, _ranks, layout, plan_problems
 from dither.tasks.bubble_diagram.plans import Diagram
 from dither.tasks.bubble_diagram.relations import NEAR, labels_of
 from dither.tasks.bubble_diagram.vocabulary import RELATIONS
@@ -156,3 +156,23 @@ def test_layout_command(tmp_path, monkeypatch, capsys):
     assert json.loads((folder / "0.geojson").read_text())["features"]
     assert "dwelling" in capsys.readouterr().out
     assert main(["layout", studio, "--export", "dfx"]) == 2
+
+
+def test_starts_are_ranked_by_the_relations_that_they_miss():
+    left = RELATIONS.index("left-of")
+    above = RELATIONS.index("above")
+    program = RoomProgram(
+        types=(0, 2, 3),
+        names=("a", "b", "c"),
+        relations=((0, 1, left), (1, 2, left), (0, 2, above)),
+        apart=((0, 1),),
+        doors=((0, 2),),
+    )
+    assert _ranks(program).tolist() == [[0, 1, 2], [0, 0, 1]]
+
+    # Room 1 is right of room 0 and apart from it, room 2 is below room 0, with a wall for a door.
+    boxes = np.array([[0, 0, 60, 60], [90, 0, 150, 60], [0, 64, 60, 124]])
+    # Missed: 0 left of 1 as a relation of rooms that are near, and 1 left of 2.
+    assert _misses(program, boxes) == 2
+    boxes[2] += 200
+    assert _misses(program, boxes) == 4

@@ -14,7 +14,7 @@ from dither.registry import default_catalog
 from dither.registry.config.errors import Refused
 from dither.tasks.images.files import MAX_PIXELS, open_arrays, read_image
 from dither.tasks.images.metrics import frechet_distance, nearest, precision_recall
-from dither.tasks.images.task import SquaredErrors
+from dither.tasks.images.task import BORDER, SquaredErrors, _tiles
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 
@@ -294,3 +294,15 @@ def test_pictures_and_exports(digits, tmp_path):
     ((path,), _) = digits.export(samples, clean, "npz", tmp_path / "npz")
     again = spec_of({"use": "image-arrays", "path": str(path)}).build()
     assert again.space.grid == (8, 8)
+
+
+def test_tiles_are_in_rows_and_the_last_row_is_filled_with_white():
+    images = np.zeros((3, 64, 64, 3), np.uint8)
+    images[0, 0, 0] = 10
+    images[1, 0, 0] = 20
+    images[2, 0, 0] = 30
+    grid = _tiles(images, 2)
+    side = 64 + 2 * BORDER
+    assert grid.shape == (2 * side, 2 * side, 3)
+    corners = grid[BORDER::side, BORDER::side, 0]
+    assert corners.tolist() == [[10, 20], [30, 255]]

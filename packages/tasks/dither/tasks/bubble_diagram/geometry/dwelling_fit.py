@@ -65,17 +65,13 @@ _LIVING_PART = 17
 _FACING = 6
 """Pixels along which walls face each other from which on the gap between them is closed."""
 
-_OVERLAP = 8
-"""Pixels by which rooms may overlap and still count as side by side."""
-
 _FAILED = 20.0
 """Cost of a change that a program could not make, in pixels."""
 
-# Penalties per pixel: doors and windows, smallest and longest sides, walls between neighbours, gaps,
-# the extent of the plan, and preferred sizes.
+# Penalties per pixel: doors and windows, smallest and longest sides, gaps, the extent of the plan,
+# and preferred sizes.
 _OPENING = 5.0
 _SIZE = 3.0
-_WALL = 8.0
 _CLOSE = 0.3
 _EXTENT = 0.05
 _PREFERRED = 0.02
@@ -431,8 +427,7 @@ def _program(fit: _Fit, layout: _Layout, changes: Sequence[_Change]) -> WallProg
     program = WallProgram(rooms + 1)
     _keep_usual_sizes(program, diagram, layout)
     outer = fit.pulls_of is None
-    wishes = [(wish, _WALL) for wish in _walls_between(diagram, layout.boxes)]
-    wishes += [(wish, _CLOSE) for wish in _gaps(diagram, layout.boxes, outer=outer)]
+    wishes = [(wish, _CLOSE) for wish in _gaps(diagram, layout.boxes, outer=outer)]
     for change in changes:
         wishes += [(wish, _OPENING) for wish in change.wishes]
     for (first, second, gap), penalty in wishes:
@@ -512,21 +507,6 @@ def _keep_usual_sizes(program: WallProgram, diagram: Diagram, layout: _Layout) -
     drawn = layout.plan.room_areas()
     bounds = np.array(ranges).T / METRES**2
     demand_areas(program, bounds, boxes, sides.prod(1) - drawn)
-
-
-def _walls_between(diagram: Diagram, boxes: Boxes) -> Iterator[_Wish]:
-    """Yield that related rooms side by side have a wall between them."""
-    for i, j, _ in diagram.edges:
-        # The gap along each axis if i comes before j, and if j comes before i
-        gaps = {}
-        for axis in (0, 1):
-            gaps[i, j, axis] = boxes[j, axis] - boxes[i, axis + 2]
-        for axis in (0, 1):
-            gaps[j, i, axis] = boxes[i, axis] - boxes[j, axis + 2]
-        widest = max(gaps, key=lambda place: gaps[place])
-        if gaps[widest] > -_OVERLAP:
-            first, second, axis = widest
-            yield 4 * first + axis + 2, 4 * second + axis, _GAP
 
 
 def _gaps(diagram: Diagram, boxes: Boxes, *, outer: bool) -> Iterator[_Wish]:
