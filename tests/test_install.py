@@ -24,11 +24,16 @@ def commands(monkeypatch):
     return run
 
 
-def test_search_and_list_show_the_examples(cli):
+def test_search_and_list_show_the_examples(cli, install):
     assert "dither-digits" in cli("search", "handwritten").out
     assert "no plugin" in cli("search", "no-such-word").out
     assert "dither-dilated" in cli("list", "sampler", "--available").out
     assert "dither-digits" not in cli("list", "sampler", "--available").out
+    assert "dither-digits" not in cli("list", "--available", "--filter", "dil*").out
+    install("dither-dilated", "", entry="dilated")
+    available = cli("list", "--available").out
+    assert "dither-digits" in available
+    assert "dither-dilated" not in available
 
 
 def test_the_index_is_that_of_the_examples():
@@ -99,8 +104,14 @@ def test_uv_installs_where_pip_is_missing(cli, commands, monkeypatch):
     ]
 
 
-def test_uninstall_takes_plugins_that_nothing_requires(cli, commands, install):
+def test_uninstall_takes_plugins_that_nothing_requires(
+    cli, commands, install, tmp_path
+):
     install("fixture-wave", "", entry="wave")
+    install("other", "")
+    (metadata,) = tmp_path.glob("site/*other*/METADATA")
+    with metadata.open("a") as file:
+        file.write("Requires-Dist: fixture-wave; extra == 'waves'\n")
     cli("uninstall", "wave", "--yes")
     assert commands[0] == ["-Pm", "pip", "uninstall", "--yes", "--", "fixture-wave"]
     commands.clear()

@@ -6,6 +6,7 @@ CI also installs and runs every package (tests/scaffold/try_all.py).
 import ast
 import contextlib
 import re
+import shutil
 import sys
 import tomllib
 from dataclasses import replace
@@ -126,6 +127,8 @@ def test_a_single_file_is_a_plugin(tmp_path, capsys):
         (("a" * 41,), "invalid-value", ""),
         (("core-blocks",), "duplicate", ""),
         (("adaln-zero",), "duplicate", ""),
+        # A distribution without a plugin.
+        (("zoo",), "duplicate", '"dither-zoo"'),
         (
             ("trial", "--kind", "lr_schedule"),
             "unknown-value",
@@ -255,6 +258,12 @@ def test_sync_in_the_project_of_a_plugin_writes_its_manifest(
     )
     point = "[dither.plugins]\ntidy-wave = dither_tidy_wave\n"
     (metadata / "entry_points.txt").write_text(point)
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(folder, elsewhere)
+    with monkeypatch.context() as patch:
+        patch.chdir(elsewhere)
+        assert "[unknown-plugin]" in cli("registry", "sync", code=2).err
+
     path = folder / "dither_tidy_wave" / MANIFEST
     before = path.read_text()
     path.write_text("damaged")

@@ -64,8 +64,9 @@ def test_an_unknown_component_names_the_plugin_that_has_it(refusal):
             "dither install dither-wavelet"
         )
     assert "provided" not in str(refusal(catalog.find, "block", "wavelet-nll"))
-    (problem,) = refusal(load_plugins().request, "wavelet").problems
-    assert problem.help == "dither install dither-wavelet"
+    for request in (load_plugins().request, lambda name: load_plugins([name])):
+        (problem,) = refusal(request, "wavelet").problems
+        assert problem.help == "dither install dither-wavelet"
 
 
 def test_the_project_is_asked_before_the_index(refusal):

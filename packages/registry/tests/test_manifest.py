@@ -133,9 +133,10 @@ def test_a_damaged_manifest_is_refused(change, package, refusal):
 
 
 def test_texts_cannot_change_a_terminal_and_unknown_keys_are_dropped():
-    summary = "red \x1b[31m\n\tand \u202eleft"
+    summary = "red \x1b[31m\n\tand \u202eleft" + 1000 * " on"
     component = {"kind": "block", "name": "x", "summary": summary, "later": 1}
     table = {"plugin": "x", "components": [component], "later": {}}
     manifest = parse_manifest(json.dumps(table).encode(), "x")
-    assert manifest.components[0].summary == "red [31m and left"
+    assert manifest.components[0].summary.startswith("red [31m and left on")
+    assert len(manifest.components[0].summary) == 300
     assert "later" not in manifest.model_dump()

@@ -14,6 +14,7 @@ import pytest
 
 from dither.engine.cli import main
 from dither.engine.config.load_experiment import load_experiment, open_experiment
+from dither.engine.runs import signals
 from dither.engine.runs.run import run
 from dither.engine.runs.signals import SIGNALS
 from dither.engine.sweeps import launch, point_process, scheduler
@@ -240,9 +241,8 @@ def test_a_signal_stops_every_point_and_resume_runs_the_unfinished(
 def test_a_point_that_ignores_signals_is_killed_by_the_third(
     begin, child, monkeypatch, states
 ):
-    monkeypatch.setattr(
-        scheduler, "stop_signals", lambda: SIGNALS
-    )  # also if the tests run under nohup
+    # Also if the tests run under nohup.
+    monkeypatch.setattr(signals, "stop_signals", lambda: SIGNALS)
     child.write_text(
         "import signal, time\nsignal.signal(15, signal.SIG_IGN)\ntime.sleep(60)\n"
     )
