@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from dither.engine.sweeps.arms import arm_layers, compare_of, read_arms, trainin
 from dither.engine.sweeps.comparison import ArmRuns, compare_arms
 from dither.engine.sweeps.directory import PointFolder
 from dither.engine.sweeps.finished_runs import FinishedRun
+from dither.engine.sweeps.known_metrics import require_measured
 from dither.registry.config.errors import Refused
 
 LR = "train.optimizer.lr"
@@ -71,6 +73,8 @@ def test_arms_are_the_product_of_axes_then_named_ones(read):
     assert [e.sampler.steps for e in experiments] == [2, 4, 2, 4, 4]
     assert [e.train.ema for e in experiments] == [0.5, 0.5, 0.5, 0.5, 0.9]
     assert experiments[-1].model.width == 16
+    assert arms[0][0].point("0", 1).name == "0-lr=0.02,steps=2,seed=1"
+    assert arms[-1][0].point("4", 0).name == "4-wide,seed=0"
     # Arms that differ in sampling only have the same weights.
     assert len({training_key(loaded) for _, loaded in arms}) == 3
 
@@ -402,6 +406,27 @@ def test_wrong_options_of_a_comparison_are_refused(
         dither.compare(experiment_file, over, runs=tmp_path / "runs", **options)
 
     assert codes(work) == {code}
+
+
+def test_a_metric_is_known_before_anything_runs(experiment_file, monkeypatch):
+    loaded = load_experiment(experiment_file)
+    for metric in (
+        "valid/loss",
+        "valid/accuracy",
+        "sample/in_order",
+        "sample/model_calls_per_sample",
+    ):
+        require_measured(loaded, metric)
+    for metric in ("sample/accuracy", "valid/in_order", "valid/undelivered"):
+        assert codes(lambda metric=metric: require_measured(loaded, metric)) == {
+            "unknown-metric"
+        }
+    # No sample meets the goal of the task, so that its metrics are unknown.
+    monkeypatch.setattr(
+        "dither.engine.sampling.samples.make_samples",
+        lambda *_, **__: SimpleNamespace(samples=[], metrics={"undelivered": 2.0}),
+    )
+    require_measured(loaded, "sample/in_order")
 
 
 def test_the_name_of_a_point_with_weights_is_not_a_path(tmp_path):

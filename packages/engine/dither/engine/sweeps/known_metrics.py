@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ..config.load_experiment import Loaded
 from .directory import require_metric
-from .finished_runs import COUNTS
 
 __all__ = ["require_measured"]
 
@@ -21,13 +20,13 @@ def require_measured(loaded: Loaded, metric: str | None) -> None:
     experiment = loaded.experiment
     if metric is None or metric in ("valid/loss", *experiment.task.headline):
         return
-    kind, _, name = metric.partition("/")
-    if name not in COUNTS:
-        require_metric(metric, [dict.fromkeys(_measure(loaded, kind), 0.0)], "--metric")
+    kind = metric.partition("/")[0]
+    known = dict.fromkeys(_measure(loaded, kind), 0.0)
+    require_metric(metric, [known], "--metric")
 
 
 def _measure(loaded: Loaded, kind: str) -> list[str]:
-    """Return the metrics of initial weights, of an evaluation or of samples."""
+    """Return the metrics of initial weights, of an evaluation or of samples; none if unknown."""
     from ..runs.loading import build
     from ..sampling.samples import make_samples
     from ..training.evaluation import evaluate
@@ -36,8 +35,11 @@ def _measure(loaded: Loaded, kind: str) -> list[str]:
     system.eval()
     seed = loaded.experiment.seed
     if kind == "sample":
-        samples = make_samples(system, DRAWN, seed, pictures=False)
-        metrics = samples.metrics if samples is not None else {}
+        drawn = make_samples(system, DRAWN, seed, pictures=False)
+        # Initial weights may meet the goal of a task in no sample.
+        if drawn is None or not len(drawn.samples):
+            return []
+        metrics = drawn.metrics
     else:
         metrics = evaluate(system, samples=SAMPLES, batch_size=SAMPLES, seed=seed) or {}
     return [f"{kind}/{name}" for name in metrics]
