@@ -139,7 +139,7 @@ def compare(
 
     of_arms = {"--over": over, "--arm": arms, "--seeds": seeds}
     changes = {"--set": overrides, "--unset": removals}
-    _refuse_flags(of_arms | changes, "only with an experiment file")
+    _refuse_flags({**of_arms, **changes}, "only with an experiment file")
     if resume is not None:
         of_table = {"--metric": metric, "--against": against, **output}
         reason = f"not with --resume: dither compare {quote(str(resume))} --metric NAME"
