@@ -110,6 +110,9 @@ class Texts:
     def batch(self, split: str, rows: range) -> Clean:
         return Clean.of(self.texts[rows.start : rows.stop])
 
+    def valid_positions(self, ids: Tensor) -> Tensor:
+        return torch.ones_like(ids, dtype=torch.bool)
+
     def metrics(self) -> NatsPerText:
         return NatsPerText()
 

@@ -162,6 +162,7 @@ SAMPLERS = {
     "analytic": {"steps": 3},
     "ancestral": {"steps": 3},
     "ddim": {"steps": 3, "eta": 0.5},
+    "diffusers": {"steps": 3},
     "discrete-flow": {"steps": 3, "corrector": 0.5},
     "dpm-solver-sde": {"steps": 3},
     "dpm-solver": {"steps": 4, "spacing": "log-snr", "t_min": 0.1},
@@ -232,7 +233,7 @@ def test_samplers_work_with_every_compatible_process(sampler):
     masks = {"first-hitting", "guided", "ordered", "remdm", "semi-autoregressive"}
     # Gaussian noise, with predicted variances or not, with 3 targets and flow matching with 2;
     # masked-region masks.
-    solvers = ("ddim", "dpm-solver", "dpm-solver-sde", "heun", "ode")
+    solvers = ("ddim", "diffusers", "dpm-solver", "dpm-solver-sde", "heun", "ode")
     noise = dict.fromkeys(solvers, 16) | {
         "repaint": 12,
         "ordered-regions": 2,
@@ -254,6 +255,7 @@ TOKEN_PROCESSES = [p for p in PROCESSES if p["use"] not in FEATURE_PROCESSES]
 UNMASKING = ("first-hitting", "guided", "ordered", "remdm", "semi-autoregressive")
 OF_FEATURES = (
     "ddim",
+    "diffusers",
     "dpm-solver",
     "dpm-solver-sde",
     "heun",

@@ -12,6 +12,7 @@ from .samplers.ancestral import Ancestral
 from .samplers.blocks import Blocks
 from .samplers.constraint_smc import Guided
 from .samplers.ddim import DDIM
+from .samplers.diffusers_scheduler import DiffusersScheduler
 from .samplers.discrete_flow import DiscreteFlow
 from .samplers.dpm_solver import DPMSolver
 from .samplers.dpm_solver_sde import DPMSolverSDE
@@ -49,6 +50,7 @@ def register_components() -> list[type[Spec]]:
         DDIM,
         DPMSolver,
         DPMSolverSDE,
+        DiffusersScheduler,
         DiscreteFlow,
         Euler,
         FirstHitting,
