@@ -176,7 +176,12 @@ def test_models_of_the_seed_files_compile_to_one_graph(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "waits"), [("bubble_diagram", 0), ("get_region", 1), ("language_model", 2)]
+    ("name", "waits"),
+    [
+        ("bubble_diagram", 0),
+        ("get_region", 1),
+        pytest.param("language_model", 2, marks=pytest.mark.slow),
+    ],
 )
 def test_host_synchronisations_of_metrics_on_a_simulated_gpu(name, waits):
     with DeviceTrace() as trace:

@@ -96,7 +96,10 @@ def compatible(task: str, process: dict, schedule: str, loss: str) -> bool:
     return features == (loss in ("mse", "huber", "hybrid"))
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(
+    "task",
+    ["toy-features", "toy-text", pytest.param("toy-graph", marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize(
     "process", PROCESSES, ids=lambda process: "-".join(process.values())
 )
@@ -303,7 +306,9 @@ def dna_sequences_run(process, sampler, weight, reverse_complement) -> bool:
     if list(experiment.check()):
         return False
     system = Diffusion.build(experiment)
-    check_training(system, f"{process}, {sampler}")
+    # Training does not depend on the sampler.
+    if sampler in ("ancestral", "blocks"):
+        check_training(system, f"{process}, {sampler}")
     like = system.like(4, 0)
     assert like.cond["cell"].tolist() == [1] * 4
     samples = draw(system, like, seed=1)

@@ -226,8 +226,14 @@ def test_tables_that_plugins_receive_are_copies(plugin, load, tmp_path, console)
         assert one.read_bytes() == other.read_bytes()
 
 
-@pytest.mark.parametrize("error", ERRORS)
-@pytest.mark.parametrize("method", ["build", "start", "log", "log_pictures", "finish"])
+@pytest.mark.parametrize(
+    ("error", "method"),
+    [
+        *((error, "log") for error in ERRORS),
+        *((ERRORS[0], name) for name in ("build", "start", "log_pictures", "finish")),
+        *((ERRORS[-1], name) for name in ("build", "start", "log_pictures", "finish")),
+    ],
+)
 def test_no_exception_of_a_tracker_ends_a_run(
     plugin, load, tmp_path, console, error, method
 ):
@@ -240,8 +246,14 @@ def test_no_exception_of_a_tracker_ends_a_run(
     assert console.export_text().count('tracker "raising" is disabled') == 1
 
 
-@pytest.mark.parametrize("error", ERRORS)
-@pytest.mark.parametrize("hook", ["before_run", "after_step", "after_run"])
+@pytest.mark.parametrize(
+    ("error", "hook"),
+    [
+        *((error, "after_step") for error in ERRORS),
+        *((ERRORS[0], hook) for hook in ("before_run", "after_run")),
+        *((ERRORS[-1], hook) for hook in ("before_run", "after_run")),
+    ],
+)
 def test_any_exception_of_a_hook_is_a_failure(
     plugin, load, tmp_path, console, error, hook
 ):

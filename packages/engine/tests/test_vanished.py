@@ -99,9 +99,14 @@ def plugin(experiment_file):
     return add
 
 
-@pytest.mark.parametrize("background", [False, True])
-@pytest.mark.parametrize("action", ["delete", "rename"])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("place", "action", "background"),
+    [
+        (place, action, (number + renamed) % 2 == 1)
+        for number, place in enumerate(PLACES)
+        for renamed, action in enumerate(("delete", "rename"))
+    ],
+)
 def test_a_run_without_its_folder_stops(
     plugin, load, tmp_path, console, place, action, background
 ):

@@ -147,6 +147,7 @@ def test_checks_follow_from_traits():
         case_of(Mix, "cached_equals_full").run()
 
 
+@pytest.mark.slow
 def test_a_trait_that_is_never_checked_is_a_failure():
     keeping = derived(Mix, "keeping", traits=lambda self: frozenset({"cache"}))
     with pytest.raises(

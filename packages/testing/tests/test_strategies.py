@@ -13,7 +13,7 @@ from dither.testing.strategies import cleans, spaces, specs
 
 CATALOG = default_catalog()
 PARTS = CATALOG.parts()
-DRAWS = 25
+DRAWS = 16
 QUIET = list(HealthCheck)
 SETTINGS = settings(
     max_examples=200,

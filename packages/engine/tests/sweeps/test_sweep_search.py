@@ -271,8 +271,7 @@ SPACES = {
 }
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random"])
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize(("sampler", "jobs"), [("tpe", 1), ("random", 2)])
 @pytest.mark.parametrize("space", SPACES)
 def test_no_point_of_a_search_is_run_twice(
     begin, console, output, space, sampler, jobs
