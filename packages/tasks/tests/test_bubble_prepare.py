@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dither.engine.cli import main
 from dither.registry.config.errors import Refused
-from dither.tasks.bubble_diagram.data.plan_files import prepare_plans
+from dither.tasks.bubble_diagram.data.plan_files import divide_rows, read_entries
 from dither.tasks.bubble_diagram.formats.entries import Entry, ReadOptions
 from dither.tasks.bubble_diagram.formats.jsonl import (
     SHOWN,
@@ -22,8 +22,9 @@ from dither.tasks.bubble_diagram.formats.jsonl import (
 )
 from dither.tasks.bubble_diagram.plans import Diagram, Plans
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, JsonPlans, PlanFiles
+from dither.tasks.prepared.rejected import RejectedRows
 
-HALVES = {"most": 8, "valid": 0.1, "test": 0.1}
+HALVES = {"valid": 0.1, "test": 0.1}
 
 
 def entries(diagrams):
@@ -35,10 +36,6 @@ def entries(diagrams):
 
 def reordered(diagram):
     return Diagram.from_boxes(diagram.types[::-1], diagram.boxes[::-1])
-
-
-def sorts(entries):
-    return [(entry.plan, entry.faults[0].sort) for entry in entries]
 
 
 @pytest.fixture
@@ -65,18 +62,20 @@ def test_duplicates_and_rooms_with_equal_boxes_are_rejected(make_diagrams):
     equal = Diagram.from_boxes(
         (0, 2, 3), [(0, 0, 50, 50), (60, 0, 90, 30), (60, 0, 90, 30)]
     )
-    done = prepare_plans(
-        entries([*diagrams, reordered(diagrams[3]), diagrams[7], equal]), **HALVES
-    )
+    with RejectedRows() as rejected:
+        rows = read_entries(
+            entries([*diagrams, reordered(diagrams[3]), diagrams[7], equal]),
+            8,
+            rejected,
+        )
+        done = divide_rows(rows, rejected, **HALVES)
+        lines = list(rejected.lines())
     assert len(done.plans) == 40
-    assert sorted(sorts(done.rejected)) == [
-        ("line 41", "duplicate"),
-        ("line 42", "duplicate"),
-        ("line 43", "boxes"),
-    ]
-    assert any("line 4" in entry.faults[0].message for entry in done.rejected)
+    assert rejected.counts == {"boxes": 1, "duplicate": 2}
+    same = "same plan as plans.jsonl, line"
+    assert f"    plans.jsonl, line 41: {same} 4" in lines
+    assert f"    plans.jsonl, line 42: {same} 8" in lines
     assert np.bincount(done.split).tolist() == [32, 4, 4]
-    assert "2 duplicates" in done.report()
 
 
 def test_from_files_to_plans(tmp_path, source, make_diagrams):

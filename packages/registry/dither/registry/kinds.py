@@ -227,6 +227,14 @@ class DataSpec(Spec):
         """Download and convert data in advance; return a line about it, or None if there is nothing to do."""
         return None
 
+    def prepare_shard(self, number: int, count: int) -> str:
+        """Prepare one of `count` parts, numbered from 1, and return a report."""
+        raise Refused(f"{self.name} is not prepared in shards", code="usage")
+
+    def merge_shards(self) -> str:
+        """Join all shards to what `prepare` would write, and return a report."""
+        raise Refused(f"{self.name} is not prepared in shards", code="usage")
+
 
 def _require_number(spec: Spec, value: Any) -> None:
     if value is not None and not isinstance(value, int | float):

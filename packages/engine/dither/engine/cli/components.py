@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -26,6 +27,7 @@ CACHE_FROM_SECONDS = 0.5
 """Loading time at and above which the components are cached."""
 COLUMNS = ("kind", "name", "rev", "plugin", "summary")
 """Columns of `dither list`."""
+SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
 PATHS = "paths"
 """The option that receives arguments without a key."""
 
@@ -269,6 +271,18 @@ def prepare(
             show_default=False,
         ),
     ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            "--shard",
+            metavar="I/N",
+            help="Prepare part I of N only, as one job of an array; numbers begin with 1.",
+        ),
+    ] = None,
+    merge: Annotated[
+        bool,
+        typer.Option("--merge", help="Join the parts of all jobs."),
+    ] = False,
     overrides: Overrides = None,
     plugins: PluginNames = None,
 ) -> None:
@@ -292,12 +306,28 @@ def prepare(
     document = Document.from_overrides([*preset, *flags, *(overrides or ())])
     data: Any = validate(spec, document, catalog)
     try:
-        summary = data.prepare()
+        summary = _prepare_part(data, shard, merge=merge)
     except (OSError, RuntimeError) as error:
         raise Refused(
             f'cannot prepare data "{name}": {error}', code="not-prepared"
         ) from None
     typer.echo(summary or f'data "{name}" requires no preparation')
+
+
+def _prepare_part(data: Any, shard: str | None, *, merge: bool) -> str | None:
+    """Prepare data, a shard given as "2/8", or merge its shards."""
+    summary: str | None
+    if shard is None:
+        summary = data.merge_shards() if merge else data.prepare()
+        return summary
+    if merge:
+        raise typer.BadParameter("--shard and --merge exclude each other")
+    match = SHARD.fullmatch(shard)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        message = f'expected I/N with I from 1 to N, such as 2/8, got "{shard}"'
+        raise typer.BadParameter(message, param_hint="--shard")
+    summary = data.prepare_shard(int(match[1]), int(match[2]))
+    return summary
 
 
 def overrides_from_flags(words: Sequence[str], spec: type[Spec]) -> list[str]:

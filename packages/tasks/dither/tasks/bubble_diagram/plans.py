@@ -60,6 +60,8 @@ from .vocabulary import (
     pairs,
 )
 
+UNKNOWN = {"boundaries": -1, "doors": DOOR_MASK}
+"""Values of plans whose outline or doors are unknown."""
 BLOCK = 1 << 14
 """Plans that are changed or counted at once, which bounds the memory of intermediate arrays."""
 
@@ -303,11 +305,20 @@ class Plans:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Plans]) -> Plans:
-        """Join plans that have the same arrays."""
-        # A batch has an array if all of its parts have it.
+        """Join plans; boundaries and doors are unknown in those parts that lack the array."""
+        known: dict[str, Any] = {}
+        for part in parts:
+            known |= part.arrays()
         columns = {}
-        for name in parts[0].arrays():
-            columns[name] = np.concatenate([part.arrays()[name] for part in parts])
+        for name, like in known.items():
+            arrays = []
+            for part in parts:
+                array = part.arrays().get(name)
+                if array is None:
+                    shape = (len(part), *like.shape[1:])
+                    array = np.full(shape, UNKNOWN[name], like.dtype)
+                arrays.append(array)
+            columns[name] = np.concatenate(arrays)
         return cls(**columns)
 
     def arrays(self) -> dict[str, Shaped[ndarray, "N *n"]]:

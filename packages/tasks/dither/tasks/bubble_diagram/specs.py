@@ -34,6 +34,7 @@ from .vocabulary import (
 )
 
 if TYPE_CHECKING:
+    from .data.plan_files import PlanSource
     from .formats.jsonl import LineOptions
     from .plans import PlanSplits
     from .task import BubbleDiagrams
@@ -325,15 +326,33 @@ class PlanFiles(_HoldOut, PrepareSpec):
         """Convert the files and report which plans were accepted and rejected."""
         require_extra("plans", self.name)
         from .data.plan_files import prepare_files
+
+        return prepare_files(self, self._source())
+
+    def prepare_shard(self, number: int, count: int) -> str:
+        """Convert a part of the files; duplicates are found when shards are merged."""
+        require_extra("plans", self.name)
+        from ..prepared.shards import Shard
+        from .data.plan_files import prepare_shard
+
+        return prepare_shard(self, self._source(), Shard(number, count))
+
+    def merge_shards(self) -> str:
+        """Join shards, and report which plans were accepted and rejected."""
+        require_extra("plans", self.name)
+        from .data.plan_files import merge_shards
+
+        return merge_shards(self, self._source())
+
+    def _source(self) -> PlanSource:
+        from .data.plan_files import PlanSource
         from .formats.entries import ReadOptions
 
-        source = Path(self.source).expanduser()
-        options = ReadOptions(self.most, self.adjacency, self.bedrooms)
-        return prepare_files(
-            spec=self,
-            source=source,
+        return PlanSource(
+            path=Path(self.source).expanduser(),
             form=self.format,
-            options=options,
-            shares=(self.valid, self.test),
+            options=ReadOptions(self.most, self.adjacency, self.bedrooms),
+            valid=self.valid,
+            test=self.test,
             force=self.force,
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -15,12 +17,13 @@ from dither.registry.config.errors import Problem, Refused
 
 from ..prepared.manifest import Manifest, describe_sources
 from ..prepared.progress import Progress
-from ..prepared.store import Writer, check_owned, find_existing, write_folder
+from ..prepared.shards import PreparedShard, Shard, open_shards
+from ..prepared.store import Writer, find_existing, write_folder
 from .data.column_groups import REGIONS, RegionInfo
-from .data.region_matrix import row_blocks
+from .data.region_matrix import RowsOf, all_rows, row_blocks
 from .formats.region_checks import RawArrays
 
-__all__ = ["convert"]
+__all__ = ["RegionSource", "convert", "convert_shard", "merge_shards"]
 
 ARRAY_NAMES = {
     "open": "open or closed",
@@ -36,42 +39,98 @@ DTYPES = {
 }
 
 
-def convert(
-    path: Path,
-    files: list[Path],
-    folder: Path,
-    options: Mapping[str, Any],
-    read: Callable[[], RawArrays],
-    *,
-    dtype: str,
-    force: bool,
-) -> str:
+@dataclass(frozen=True)
+class RegionSource:
+    """A source of regions to convert.
+
+    `files` are all of `path`; `options` determine the result and go into the manifest; `read` reads
+    and checks, and features only in `rows` if given; with `force`, data prepared with other options
+    are replaced.
+    """
+
+    path: Path
+    files: list[Path]
+    options: dict[str, Any]
+    read: Callable[..., RawArrays]
+    dtype: str
+    force: bool
+
+    def made(self) -> dict[str, Any]:
+        """Return options and source for the manifest; Refused if a file is missing."""
+        problems = []
+        for file in self.files:
+            if not file.is_file():
+                problems.append(Problem(f"{file}: no such file", code="file-not-found"))
+        if problems:
+            raise Refused(problems)
+        return {**self.options, "source": describe_sources(self.files, self.path)}
+
+
+def convert(source: RegionSource, folder: Path) -> str:
     """Read and check regions, write them, and return a report.
 
-    A folder with the same data is verified and stays as it is. `files` are all of the source
-    `path`; `options` determine the result and go into the manifest; `read` also checks; with
-    `force`, data prepared with other options are replaced. Refused with all problems of the source.
+    A folder with the same data is verified and stays as it is. Refused with all problems of the
+    source.
     """
     began = perf_counter()
-    problems = []
-    for file in files:
-        if not file.is_file():
-            problems.append(Problem(f"{file}: no such file", code="file-not-found"))
-    if problems:
-        raise Refused(problems)
+    made = source.made()
     # Before the source is read, which may take minutes.
-    check_owned(folder, REGIONS)
-    made = {**options, "source": describe_sources(files, path)}
-    if (existing := find_existing(folder, REGIONS, made, force=force)) is not None:
+    existing = find_existing(folder, REGIONS, made, force=source.force)
+    if existing is not None:
         return f"{folder} exists already, all checksums match\n{_summary(existing)}"
-    raw = read()
+    raw = source.read()
     with (
         Progress("regions converted") as progress,
         write_folder(folder, REGIONS, made) as writer,
     ):
-        blocks = _blocks(raw, np.dtype(dtype), path, progress.update)
-        _write_regions(writer, raw, blocks, dtype)
-    lines = [_summary(writer.manifest)]
+        blocks = _blocks(raw, source, all_rows, progress.update)
+        _write_regions(writer, raw, blocks, source.dtype)
+    return _report(writer.manifest, raw, folder, began)
+
+
+def convert_shard(source: RegionSource, folder: Path, shard: Shard) -> str:
+    """Read, check and write the features of some of the regions; return a report."""
+    made = shard.made(source.made())
+    target = shard.folder(folder)
+    if find_existing(target, REGIONS, made, force=source.force) is not None:
+        return f"{target} exists already, all checksums match"
+    rows = partial(shard.part, things="regions")
+    raw = source.read(rows=rows)
+    shape = raw.arrays["features"].shape
+    with (
+        Progress("regions converted") as progress,
+        write_folder(target, REGIONS, made) as writer,
+    ):
+        blocks = _blocks(raw, source, rows, progress.update)
+        record = writer.add_blocks("features", blocks, source.dtype, shape[1:])
+    content = f"{record.shape[0]:,} of {shape[0]:,} regions"
+    return shard.report(folder, content)
+
+
+def merge_shards(source: RegionSource, folder: Path) -> str:
+    """Write regions as `convert` would, with the features of all shards; return a report."""
+    began = perf_counter()
+    made = source.made()
+    shards = open_shards(folder, REGIONS, made)
+    existing = find_existing(folder, REGIONS, made, force=source.force)
+    if existing is not None:
+        return f"{folder} exists already, all checksums match\n{_summary(existing)}"
+    # All but the features, which fit into memory.
+    raw = source.read(rows=lambda _: slice(0, 0))
+    with write_folder(folder, REGIONS, made) as writer:
+        _write_regions(writer, raw, _joined(shards), source.dtype)
+    return _report(writer.manifest, raw, folder, began)
+
+
+def _joined(shards: Sequence[PreparedShard]) -> Iterator[Shaped[ndarray, "n M"]]:
+    for shard in shards:
+        features = shard.arrays["features"]
+        for rows in row_blocks(len(features)):
+            yield features[rows]
+
+
+def _report(manifest: Manifest, raw: RawArrays, folder: Path, began: float) -> str:
+    lines = [_summary(manifest)]
     lines += [f"note: {note}" for note in (*raw.notes, *_notes(raw.arrays))]
     lines.append(f"in {perf_counter() - began:.1f} s, written to {folder}")
     return "\n".join(lines)
@@ -110,15 +169,15 @@ def _write_regions(
 
 def _blocks(
     raw: RawArrays,
-    dtype: np.dtype[Any],
-    path: Path,
+    source: RegionSource,
+    rows_of: RowsOf,
     update: Callable[[int, int], None],
 ) -> Iterator[Shaped[ndarray, "n M"]]:
     """Yield the features by blocks; raise Refused at a number that float16 does not hold."""
     features = raw.arrays["features"]
-    largest = float(np.finfo(dtype).max)
+    largest = float(np.finfo(source.dtype).max)
     # By blocks, as the features may be larger than the memory.
-    for rows in row_blocks(len(features)):
+    for rows in row_blocks(len(features), rows_of):
         block: Float[ndarray, "n M"] = np.asarray(features[rows])
         if block.size and float(block.max()) > largest:
             # In float64: compared with an array of float16 the limit itself would round.
@@ -126,8 +185,10 @@ def _blocks(
             row, column = np.argwhere(too_large)[0].tolist()
             motif = str(raw.arrays["motifs"][column])
             where = raw.locate("features", rows.start + row, motif)
-            limit = f"{dtype} holds ({largest:g})"
-            message = f"{path}: {where}: {block[row, column]:g} is more than {limit}"
+            limit = f"{source.dtype} holds ({largest:g})"
+            message = (
+                f"{source.path}: {where}: {block[row, column]:g} is more than {limit}"
+            )
             raise Refused(message, help="use --dtype float32", code="out-of-range")
         yield block
         update(rows.stop, len(features))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +20,9 @@ from ..prepared.spec import PrepareSpec
 from .data.column_groups import REGIONS, RegionFacts, Splits
 
 if TYPE_CHECKING:
+    from .conversion import RegionSource
     from .data.region_matrix import RegionMatrix
+    from .formats.region_checks import RawArrays
 
 __all__ = [
     "HumanDHS",
@@ -211,22 +213,45 @@ class PreparedRegions(_ReadOptions, PrepareSpec):
         return open_regions([self.folder()], self.splits())
 
     def prepare(self) -> str:
-        require_extra("regions", self.name)
+        source = self._source()
         from .conversion import convert
+
+        return convert(source, self.folder())
+
+    def prepare_shard(self, number: int, count: int) -> str:
+        """Convert the features of a part of the regions."""
+        source = self._source()
+        from ..prepared.shards import Shard
+        from .conversion import convert_shard
+
+        return convert_shard(source, self.folder(), Shard(number, count))
+
+    def merge_shards(self) -> str:
+        source = self._source()
+        from .conversion import merge_shards
+
+        return merge_shards(source, self.folder())
+
+    def _source(self) -> RegionSource:
+        require_extra("regions", self.name)
+        from .conversion import RegionSource
+
+        path, files, read = self._reader()
+        return RegionSource(
+            path=path,
+            files=files,
+            options=self.options(),
+            read=read,
+            dtype=self.dtype,
+            force=self.force,
+        )
+
+    def _reader(self) -> tuple[Path, list[Path], Callable[..., RawArrays]]:
         from .formats.sources import ReadOptions, find_regions, find_source
 
         source = find_source([Path(path).expanduser() for path in self.paths])
         options = ReadOptions(self.overlaps, self.empty_chunks, self.group_by)
-        read = partial(find_regions, source, options)
-        return convert(
-            source.path,
-            source.files(),
-            self.folder(),
-            self.options(),
-            read,
-            dtype=self.dtype,
-            force=self.force,
-        )
+        return source.path, source.files(), partial(find_regions, source, options)
 
 
 class ScannedRegions(PreparedRegions):
@@ -247,21 +272,11 @@ class ScannedRegions(PreparedRegions):
     p_value: float = Option(1e-4, gt=0, lt=1)
     """Probability with which a random word is a hit of a motif."""
 
-    def prepare(self) -> str:
-        require_extra("regions", self.name)
-        from .conversion import convert
+    def _reader(self) -> tuple[Path, list[Path], Callable[..., RawArrays]]:
         from .formats.motif_files import scan_regions
 
         files = [Path(path).expanduser() for path in self.paths]
         read = partial(
             scan_regions, *files, p_value=self.p_value, overlaps=self.overlaps
         )
-        return convert(
-            files[0],
-            files,
-            self.folder(),
-            self.options(),
-            read,
-            dtype=self.dtype,
-            force=self.force,
-        )
+        return files[0], files, read

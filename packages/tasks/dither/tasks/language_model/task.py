@@ -31,7 +31,7 @@ from .data.specs import text_conditions
 from .data.text_files import NotText, check_encodable
 from .data.token_store import (
     Documents,
-    Part,
+    EncodedPart,
     SplitWriter,
     TokenStore,
     TokenStream,
@@ -400,9 +400,8 @@ class LanguageModelling(TextTemplates, Task):
         """Return the task with other documents as its validation split."""
         writer = SplitWriter(self.tokenizer)
         for text in texts:
-            writer.add(
-                Part(0, text, begins=True, ends=True), self.tokenizer.encode(text)
-            )
+            ids = self.tokenizer.encode(text)
+            writer.add(EncodedPart(0, ids, len(text), begins=True, ends=True))
         return self._over(writer.stream())
 
     def over_store(self, folder: Path, split: Split) -> LanguageModelling:

@@ -58,6 +58,12 @@ class RejectedRows:
         line = {"place": row.place, "sort": row.sort, "message": row.message}
         self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
+    def load(self, path: Path) -> None:
+        """Add the rows of a file that `save` wrote."""
+        with path.open(encoding="utf-8") as file:
+            for line in file:
+                self.add(Rejected(**json.loads(line)))
+
     def save(self, path: Path) -> None:
         """Write all rows to a file, one JSON object per line."""
         self._file.seek(0)

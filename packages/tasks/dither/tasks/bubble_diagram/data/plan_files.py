@@ -15,6 +15,7 @@ from dither.registry.config.errors import Refused
 
 from ...prepared.manifest import describe_sources
 from ...prepared.rejected import REJECTED, Rejected, RejectedRows
+from ...prepared.shards import Shard, open_shards
 from ...prepared.spec import PrepareSpec
 from ...prepared.store import find_existing, open_arrays, verify, write_folder
 from ..arrays import Numbers
@@ -44,48 +45,122 @@ _SORTS = {
 }
 
 
-def prepare_files(
-    spec: PrepareSpec,
-    source: Path,
-    form: Format,
-    options: ReadOptions,
-    shares: tuple[float, float],
-    *,
-    force: bool,
-) -> str:
-    """Read, check and store the plans of a source; return a report. Options as in `PlanFiles`.
+@dataclass(frozen=True)
+class PlanSource:
+    """Files of plans, and the options of `PlanFiles` with which they are read and divided."""
+
+    path: Path
+    form: Format
+    options: ReadOptions
+    valid: float
+    test: float
+    force: bool
+
+
+def prepare_files(spec: PrepareSpec, source: PlanSource) -> str:
+    """Read, check and store the plans of a source; return a report.
 
     Raises:
         Refused: There are no files, no usable plans, or the destination holds something else.
     """
+    name, files, made = _find(spec, source)
     folder = spec.folder()
-    if folder.absolute() in (source.absolute(), *source.absolute().parents):
-        raise Refused(
-            f"destination {folder} contains the source {source}", code="file-exists"
-        )
-    name, files = find_source(source, form, folder)
-    if options.adjacency == "door" and name != "housegan":
-        message = f'adjacency = "door" requires HouseGAN++ files; {name} has no doors'
-        raise Refused(f"{source}: {message}", code="misfit")
-    made = {**spec.options(), "source": _describe(source, files)}
-    if find_existing(folder, spec.stored, made, force=force) is not None:
+    if find_existing(folder, spec.stored, made, force=source.force) is not None:
         return f"{folder} already contains these plans; checksums verified"
+    with RejectedRows() as rejected:
+        rows = read_entries(
+            _entries(name, files, source), source.options.most, rejected
+        )
+        report = _store(spec, source, made, rows, rejected)
+    return f"{_counted(files)} of {source.path} ({name})\n{report}"
 
-    read = FORMATS[name][1]
-    entries = chain.from_iterable(read(file, options) for file in files)
-    done = prepare_plans(entries, most=options.most, valid=shares[0], test=shares[1])
+
+def prepare_shard(spec: PrepareSpec, source: PlanSource, shard: Shard) -> str:
+    """Read, check and store the plans of a part of the files; return a report."""
+    name, files, made = _find(spec, source)
+    made = shard.made(made)
+    folder = shard.folder(spec.folder())
+    part = files[shard.part(len(files), "files")]
+    if find_existing(folder, spec.stored, made, force=source.force) is not None:
+        return f"{folder} already contains these plans; checksums verified"
     with (
-        _rows_of(done.rejected) as rejected,
+        RejectedRows() as rejected,
         write_folder(folder, spec.stored, made) as writer,
     ):
+        rows = read_entries(_entries(name, part, source), source.options.most, rejected)
+        for key, array in rows.plans.arrays().items():
+            writer.add(key, array)
+        writer.info |= {"names": rows.names, "places": rows.places}
+        writer.reject(rejected)
+    content = f"{len(rows.plans):,} plans of {_counted(part)} ({name})"
+    return shard.report(spec.folder(), content)
+
+
+def merge_shards(spec: PrepareSpec, source: PlanSource) -> str:
+    """Store the plans of all shards as `prepare_files` would; return a report."""
+    _, _, made = _find(spec, source)
+    folder = spec.folder()
+    shards = open_shards(folder, spec.stored, made)
+    if find_existing(folder, spec.stored, made, force=source.force) is not None:
+        return f"{folder} already contains these plans; checksums verified"
+    plans: list[Plans] = []
+    names: list[str] = []
+    places: list[str] = []
+    with RejectedRows() as rejected:
+        for shard in shards:
+            plans.append(Plans(**shard.arrays))
+            names += shard.manifest.info["names"]
+            places += shard.manifest.info["places"]
+            shard.add_rejected(rejected)
+        rows = PlanRows(Plans.concatenate(plans), names, places)
+        report = _store(spec, source, made, rows, rejected)
+    return f"{len(shards):,} shards of {source.path}\n{report}"
+
+
+def _find(
+    spec: PrepareSpec, source: PlanSource
+) -> tuple[str, list[Path], dict[str, Any]]:
+    """Return the format of a source, its files, and the options and source for the manifest."""
+    folder = spec.folder()
+    path = source.path
+    if folder.absolute() in (path.absolute(), *path.absolute().parents):
+        raise Refused(
+            f"destination {folder} contains the source {path}", code="file-exists"
+        )
+    name, files = find_source(path, source.form, folder)
+    if source.options.adjacency == "door" and name != "housegan":
+        message = f'adjacency = "door" requires HouseGAN++ files; {name} has no doors'
+        raise Refused(f"{path}: {message}", code="misfit")
+    return name, files, {**spec.options(), "source": _describe(path, files)}
+
+
+def _entries(name: str, files: Sequence[Path], source: PlanSource) -> Iterator[Entry]:
+    read = FORMATS[name][1]
+    return chain.from_iterable(read(file, source.options) for file in files)
+
+
+def _store(
+    spec: PrepareSpec,
+    source: PlanSource,
+    made: dict[str, Any],
+    rows: PlanRows,
+    rejected: RejectedRows,
+) -> str:
+    """Divide plans and write them; return a report."""
+    done = divide_rows(rows, rejected, valid=source.valid, test=source.test)
+    with write_folder(spec.folder(), spec.stored, made) as writer:
         for key, array in done.plans.arrays().items():
             writer.add(key, array)
         writer.add("split", done.split)
         writer.info["names"] = done.names
         writer.reject(rejected)
-    counted = "1 file" if len(files) == 1 else f"{len(files):,} files"
-    stored = f"prepared in {folder}; rejected plans in {REJECTED}"
-    return f"{counted} of {source} ({name})\n{done.report()}\n{stored}"
+    lines = [*done.lines(), *rejected.lines("rejected", _SORTS)]
+    lines.append(f"prepared in {spec.folder()}; rejected plans in {REJECTED}")
+    return "\n".join(lines)
+
+
+def _counted(files: Sequence[Path]) -> str:
+    return "1 file" if len(files) == 1 else f"{len(files):,} files"
 
 
 def _describe(source: Path, files: Sequence[Path]) -> Any:
@@ -180,88 +255,85 @@ def _by_number(file: Path) -> list[tuple[int, str]]:
 
 
 @dataclass(frozen=True)
+class PlanRows:
+    """Valid plans in the order of their files, with their names and places."""
+
+    plans: Plans
+    names: list[str]
+    places: list[str]
+
+
+@dataclass(frozen=True)
 class PreparedPlans:
-    """Accepted plans by split (see `divide`), their names, and rejected plans and files."""
+    """Distinct plans by split (see `divide`), and their names."""
 
     plans: Plans
     names: list[str]
     split: Numbers
-    rejected: list[Entry]
 
-    def report(self) -> str:
-        """Return the number of plans, and rejected ones with examples."""
+    def lines(self) -> Iterator[str]:
+        """Yield the number of plans, and a warning if few are held out."""
         train, valid, test = np.bincount(self.split, minlength=3).tolist()
         counts = (
             f"{train:,} for training, {valid:,} for validation, {test:,} for testing"
         )
-        lines = [f"{len(self.plans):,} plans: {counts}"]
+        yield f"{len(self.plans):,} plans: {counts}"
         if min(valid, test) < FEW:
-            lines.append(
+            yield (
                 f"warning: samples are compared with {valid:,} plans, and their noise floor with "
                 f"{test:,}; below {FEW:,} these metrics are unreliable"
             )
-        with _rows_of(self.rejected) as rejected:
-            return "\n".join([*lines, *rejected.lines("rejected", _SORTS)])
 
 
-def _rows_of(entries: Iterable[Entry]) -> RejectedRows:
-    rows = RejectedRows()
+def read_entries(
+    entries: Iterable[Entry], most: int, rejected: RejectedRows
+) -> PlanRows:
+    """Return the valid plans; the others are added to `rejected`."""
+    diagrams: list[Diagram] = []
+    places: list[str] = []
     for entry in entries:
-        messages = "; ".join(fault.message for fault in entry.faults)
-        rows.add(Rejected(entry.place, entry.faults[0].sort, messages))
-    return rows
+        faults = entry.faults or tuple(_equal_boxes(entry.diagram))
+        if faults or entry.diagram is None:
+            messages = "; ".join(fault.message for fault in faults)
+            rejected.add(Rejected(entry.place, faults[0].sort, messages))
+        else:
+            diagrams.append(entry.diagram)
+            places.append(entry.place)
+    names = [diagram.name for diagram in diagrams]
+    return PlanRows(Plans.from_diagrams(diagrams, most), names, places)
 
 
-def prepare_plans(
-    entries: Iterable[Entry],
+def divide_rows(
+    rows: PlanRows,
+    rejected: RejectedRows,
     *,
-    most: int,
     valid: float,
     test: float,
 ) -> PreparedPlans:
-    """Reject invalid plans and duplicates, and divide the others by shares for `valid` and `test`.
+    """Divide distinct plans by shares for `valid` and `test`; duplicates are added to `rejected`.
 
     Raises:
         Refused: There is less than one plan for each split (`no-samples`).
     """
-    accepted: list[Entry] = []
-    diagrams: list[Diagram] = []
-    rejected: list[Entry] = []
-    for entry in entries:
-        faults = entry.faults or tuple(_equal_boxes(entry.diagram))
-        if faults or entry.diagram is None:
-            rejected.append(entry.rejected(*faults))
-        else:
-            accepted.append(entry)
-            diagrams.append(entry.diagram)
-
-    plans = Plans.from_diagrams(diagrams, most)
     first: dict[bytes, int] = {}
-    for row, (entry, group) in enumerate(
-        zip(accepted, plan_groups(plans), strict=True)
-    ):
+    for row, group in enumerate(plan_groups(rows.plans)):
         if first.setdefault(group, row) != row:
-            message = f"same plan as {accepted[first[group]].place}"
-            rejected.append(entry.rejected(Fault("duplicate", message)))
+            message = f"same plan as {rows.places[first[group]]}"
+            rejected.add(Rejected(rows.places[row], "duplicate", message))
     try:
         split = divide(list(first), valid=valid, test=test)
     except Refused as refused:
         # Why plans were rejected is why there are too few.
-        with _rows_of(rejected) as rows:
-            message = "\n".join(
-                [refused.problems[0].message, *rows.lines("rejected", _SORTS)]
-            )
-        raise Refused(message, code="no-samples") from None
+        lines = [refused.problems[0].message, *rejected.lines("rejected", _SORTS)]
+        raise Refused("\n".join(lines), code="no-samples") from None
 
     # Sorted, so that a split is a slice of mapped arrays.
     order = np.argsort(split, kind="stable")
     distinct = np.array(list(first.values()))[order]
-    names = [diagrams[row].name for row in distinct]
     return PreparedPlans(
-        plans=plans[distinct],
-        names=names,
+        plans=rows.plans[distinct],
+        names=[rows.names[row] for row in distinct],
         split=split[order],
-        rejected=rejected,
     )
 
 

@@ -6,7 +6,7 @@ Letters: R rooms.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -84,10 +84,6 @@ class Entry:
     @property
     def place(self) -> str:
         return f"{self.file}, {self.plan}" if self.plan else str(self.file)
-
-    def rejected(self, *faults: Fault) -> Entry:
-        """Return the entry without its diagram and with faults."""
-        return replace(self, diagram=None, faults=faults)
 
 
 def entry_of(

@@ -5,7 +5,7 @@ Letters: P regions, M motifs, C cell types, N chromosomes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = [
     "ColumnStats",
     "RegionMatrix",
+    "RowsOf",
+    "all_rows",
     "assemble",
     "column_divisors",
     "row_blocks",
@@ -35,6 +37,8 @@ _Motifs = Float32[ndarray, "... M"]
 
 BLOCK = 8192
 """Rows per block when all are read."""
+RowsOf = Callable[[int], slice]
+"""Returns the rows whose features are read, given the number of regions."""
 OPTIONAL = ("atpm", "expression", "tss", "gene", "gene_region")
 
 
@@ -156,10 +160,16 @@ class RegionMatrix:
         return self.cells.index(cell)
 
 
-def row_blocks(rows: int) -> Iterator[slice]:
-    """Yield slices of `BLOCK` rows that cover all rows."""
-    for start in range(0, rows, BLOCK):
-        yield slice(start, min(start + BLOCK, rows))
+def all_rows(count: int) -> slice:
+    """Return the slice of all rows of `count`."""
+    return slice(0, count)
+
+
+def row_blocks(count: int, rows_of: RowsOf = all_rows) -> Iterator[slice]:
+    """Yield slices of `BLOCK` rows that cover rows of `count`, by default all."""
+    rows = rows_of(count)
+    for start in range(rows.start, rows.stop, BLOCK):
+        yield slice(start, min(start + BLOCK, rows.stop))
 
 
 @dataclass(frozen=True)

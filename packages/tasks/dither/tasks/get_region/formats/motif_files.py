@@ -23,6 +23,7 @@ from dither.registry.files.cache import fetch_wheel
 from ...prepared.progress import Progress
 from ..data.human_dhs import MOTIF_WHEEL, read_counts
 from ..data.motif_scan import BASES, EVEN, Motif, encode, scan
+from ..data.region_matrix import RowsOf, all_rows
 from .matrices import from_bed, locate_in, read_bed
 from .region_checks import RawArrays, check_arrays, other_style
 from .tables import open_table
@@ -232,12 +233,13 @@ def scan_regions(
     *,
     p_value: float = 1e-4,
     overlaps: bool = False,
+    rows: RowsOf = all_rows,
 ) -> RawArrays:
     """Return regions with the summed scores of the hits of each motif, in bits, as `features`.
 
     `peaks` is a sorted BED file; if it is called CELL.atac.bed, its fourth column is the
     accessibility of a cell type. `genome`, a FASTA file, plain or gzipped, is read one chromosome
-    at a time. For the others see `read_motifs`.
+    at a time. Other regions than `rows` are not scanned. For the others see `read_motifs`.
     """
     scanned = read_motifs(motifs, p_value)
     bed = read_bed(peaks)
@@ -262,26 +264,30 @@ def scan_regions(
     wanted = set(chromosome.tolist())
     found = set[str]()
     sequences = set[str]()
+    scanned_rows = rows(len(features))
     done = 0
     problems = []
     with Progress("regions scanned") as progress:
         for name, sequence in _chromosomes(genome, wanted, sequences):
             found.add(name)
-            rows = np.flatnonzero(chromosome == name)
-            for row in rows[end[rows] > len(sequence)].tolist():
+            of_name = np.flatnonzero(chromosome == name)
+            for row in of_name[end[of_name] > len(sequence)].tolist():
                 where = f"{peaks}: line {bed.lines[row]}"
                 message = (
                     f"{where}: ends at {end[row]}, but {name} has {len(sequence)} bases"
                 )
                 problems.append(Problem(message, code="out-of-range"))
-            if not problems:
+            chosen = of_name[
+                (of_name >= scanned_rows.start) & (of_name < scanned_rows.stop)
+            ]
+            if len(chosen) and not problems:
                 # Shorter regions end in unknown bases, which have no hits.
-                longest = int((end - start)[rows].max())
+                longest = int((end - start)[of_name].max())
                 texts = []
-                for row in rows.tolist():
+                for row in chosen.tolist():
                     texts.append(sequence[start[row] : end[row]].ljust(longest, "N"))
-                features[rows] = scan(encode(texts), scanned)
-            done += len(rows)
+                features[chosen] = scan(encode(texts), scanned)
+            done += len(of_name)
             progress.update(done, len(features))
 
     for name in sorted(wanted - found):

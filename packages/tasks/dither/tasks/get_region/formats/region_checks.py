@@ -20,7 +20,7 @@ from numpy import ndarray
 
 from dither.registry.config.errors import Problem, Refused
 
-from ..data.region_matrix import row_blocks
+from ..data.region_matrix import RowsOf, all_rows, row_blocks
 
 __all__ = [
     "KINDS",
@@ -169,10 +169,12 @@ def invalid_rows(
     return line_problems(map(describe, rows), len(rows), code)
 
 
-def check_arrays(path: Path, raw: RawArrays, *, overlaps: bool = True) -> None:
+def check_arrays(
+    path: Path, raw: RawArrays, *, overlaps: bool = True, rows: RowsOf = all_rows
+) -> None:
     """Check the arrays of a table of regions; raise Refused with all problems.
 
-    Those of cell types may be missing.
+    Those of cell types may be missing. Values of features are read in `rows` only.
     """
     arrays = dict(raw.arrays)
     name_of = raw.display_name
@@ -187,7 +189,7 @@ def check_arrays(path: Path, raw: RawArrays, *, overlaps: bool = True) -> None:
         problems.append(Problem(message, code="wrong-shape"))
         arrays.pop(name, None)
     problems += _names(arrays)
-    problems += _values(raw.locate, arrays)
+    problems += _values(raw.locate, arrays, rows)
     if arrays.keys() >= {*PLACES} and arrays["start"].size:
         problems += check_order(raw.locate, arrays, overlaps=overlaps)
 
@@ -292,12 +294,15 @@ def _names(arrays: Mapping[str, Any]) -> Iterator[Problem]:
         yield from line_problems(lines, len(lines), "duplicate")
 
 
-def _values(locate: Locator, arrays: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield numbers that are not allowed."""
+def _values(
+    locate: Locator, arrays: Mapping[str, Any], rows_of: RowsOf
+) -> Iterator[Problem]:
+    """Yield numbers that are not allowed; of features those in `rows_of`."""
     if "features" in arrays:
-        motifs = arrays.get("motifs", np.arange(arrays["features"].shape[1]))
+        features = arrays["features"]
+        motifs = arrays.get("motifs", np.arange(features.shape[1]))
         yield from _numbers(
-            "features", arrays["features"], lambda column: str(motifs[column]), locate
+            "features", features, lambda column: str(motifs[column]), locate, rows_of
         )
     for name in OF_CELLS:
         if name in arrays and "cells" in arrays:
@@ -348,13 +353,14 @@ def _numbers(
     values: Any,
     column_name: Callable[..., str],
     locate: Locator,
+    rows_of: RowsOf = all_rows,
 ) -> Iterator[Problem]:
     """Yield numbers that are not allowed, and blocks that cannot be read."""
     lines: dict[str, list[str]] = {}
     counts: dict[str, int] = {}
     unreadable: list[Problem] = []
     # By blocks, as the values may be larger than the memory.
-    for rows in row_blocks(len(values)):
+    for rows in row_blocks(len(values), rows_of):
         block: Any = np.zeros(0)
         with collect_problems(unreadable):
             block = np.asarray(values[rows])

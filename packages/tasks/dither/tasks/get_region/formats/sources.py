@@ -16,7 +16,7 @@ from dither.registry.files.limits import open_file, unreadable
 from ...prepared.manifest import MANIFEST, read_manifest
 from ...prepared.store import open_arrays, verify
 from ..data.column_groups import REGIONS, RegionInfo, Splits
-from ..data.region_matrix import RegionMatrix, assemble
+from ..data.region_matrix import RegionMatrix, RowsOf, all_rows, assemble
 from .get_model_folder import LIST, read_folder
 from .get_model_zarr import read_store
 from .matrices import BED, MATRICES, read_matrix
@@ -119,9 +119,11 @@ def find_regions(
     *,
     whole: bool = False,
     headers: bool = False,
+    rows: RowsOf = all_rows,
 ) -> RawArrays:
     """Read a source and check it; the features of a store stay on disk unless it is read whole.
 
+    Features are read and checked in `rows` only.
     With `headers`, those of a store or an .npz file are zeros that take no memory: only type and
     shape are checked.
     """
@@ -153,7 +155,7 @@ def find_regions(
             with collect_problems(problems):
                 raw.arrays["features"] = features[:]
             raw = replace(raw, problems=tuple(problems))
-    check_arrays(source.path, raw, overlaps=options.overlaps)
+    check_arrays(source.path, raw, overlaps=options.overlaps, rows=rows)
     return raw
 
 

@@ -19,7 +19,7 @@ SHARDS = Kind(
     version=3,
     command="dither prepare text",
     option="to",
-    files=("tokenizer.json", "alphabet.json"),
+    files=("tokenizer.json", "alphabet.json", "places.jsonl"),
 )
 """Prepared token ids."""
 

@@ -204,7 +204,7 @@ def encode_pairs(
     """
     import numpy as np
 
-    from .token_store import Part, SplitWriter, TokenStore
+    from .token_store import EncodedPart, SplitWriter, TokenStore
 
     index = {name: number for number, name in enumerate(labels)}
     ending = () if tokenizer.end is None else (tokenizer.end,)
@@ -232,8 +232,9 @@ def encode_pairs(
                 if long == "skip" or len(prompt) >= length:
                     continue
             # A cut answer does not end where it is cut.
-            part = Part(0, pair.load(), begins=True, ends=size <= length)
-            writer.add(part, ids[:length])
+            ends = size <= length
+            characters = len(pair.load())
+            writer.add(EncodedPart(0, ids[:length], characters, begins=True, ends=ends))
             prompts.append(len(prompt))
             numbers.append(index.get(pair.label or "", -1))
         streams[split] = writer.stream()

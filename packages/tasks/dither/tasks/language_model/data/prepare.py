@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from time import perf_counter
@@ -25,6 +26,7 @@ from dither.registry.config.errors import Refused
 from dither.registry.contracts.protocols import Split
 
 from ...prepared.rejected import Rejected, RejectedRows
+from ...prepared.shards import folder_of_shards
 from ...prepared.store import check_owned, find_existing, write_folder
 from .corpus import SPLITS, TextSource, divide
 from .documents import (
@@ -35,10 +37,25 @@ from .documents import (
 from .manifest import SHARDS
 from .published_splits import splits_of_sources
 from .text_files import NotText, check_encodable
-from .token_store import Part, write_store
+from .token_store import EncodedPart, Part, encode_parts, write_store
+from .tokenizers.base import Tokenizer
 from .tokenizers.factory import load_tokenizer
 
-__all__ = ["convert"]
+__all__ = [
+    "CUT",
+    "DUPLICATE",
+    "REJECTED",
+    "SplitText",
+    "Survey",
+    "convert",
+    "cut_document",
+    "duplicate",
+    "read_again",
+    "refuse_sources",
+    "store_text",
+    "survey_documents",
+    "text_sources",
+]
 
 # Codes of documents that go to no single split (0, 1, 2).
 REJECTED = 3
@@ -77,140 +94,177 @@ def convert(spec: Any) -> str:
     began = perf_counter()
     check_owned(folder, SHARDS)
     with RejectedRows() as rejected:
-        text = SplitText(spec, _sources(spec.paths, folder), rejected)
+        sources = text_sources(spec.paths, folder)
+        survey = survey_documents(spec, sources, rejected)
+        text = SplitText(spec, sources, survey, rejected)
         tokenizer = load_tokenizer(
             spec.tokenizer, lambda: text, end_of_text=spec.end_of_text
         )
-        made = {
-            **spec.options(),
-            "source": text.digest(),
-            "hash": tokenizer.fingerprint,
-        }
-        if find_existing(folder, SHARDS, made, force=spec.force) is not None:
-            return (
-                f"{folder} is up to date, nothing was done\n{spec.record().summary()}"
-            )
-
-        with write_folder(folder, SHARDS, made) as writer:
-            parts = text.parts(rejected)
-            info = write_store(writer, parts, tokenizer, sources=len(text.sources))
-            for split in ("train", "valid"):
-                if not info.splits[split].ids:
-                    message = f'no text is left for the split "{split}"'
-                    fix = "give more documents, or a larger share"
-                    raise Refused(message, help=fix, code="no-samples")
-            writer.reject(rejected)
-
-        characters = sum(split.characters for split in info.splits.values())
-        head = f"{characters:,} characters of {len(text.sources):,} sources"
-        head += f" in {perf_counter() - began:.1f} s"
-        if text.stopped:
-            head += "; stopped at the limit"
-        names = [SPLITS[code] for code in np.unique(text.published) if code >= 0]
-        if names:
-            head += f"; published splits are kept: {', '.join(names)}"
-        lines = [
-            head,
-            info.summary(),
-            *rejected.lines(sorts=SORTS),
-            f"all of it in {folder}",
-        ]
-        return "\n".join(lines)
+        parts = encode_parts(text.parts(rejected), tokenizer)
+        return store_text(text, parts, tokenizer, rejected, began)
 
 
-def _sources(paths: Sequence[str], folder: Path) -> list[str | Path]:
-    """Return the sources of paths, without files of the store, which may be in a folder of them."""
+def store_text(
+    text: SplitText,
+    parts: Iterable[EncodedPart],
+    tokenizer: Tokenizer,
+    rejected: RejectedRows,
+    began: float,
+) -> str:
+    """Write the encoded parts of a text, unless the folder holds them, and return a report."""
+    spec = text.spec
+    folder = spec.folder()
+    made = {
+        **spec.options(),
+        "source": text.digest(),
+        "hash": tokenizer.fingerprint,
+    }
+    if find_existing(folder, SHARDS, made, force=spec.force) is not None:
+        return f"{folder} is up to date, nothing was done\n{spec.record().summary()}"
+
+    with write_folder(folder, SHARDS, made) as writer:
+        info = write_store(writer, parts, tokenizer, sources=len(text.sources))
+        for split in ("train", "valid"):
+            if not info.splits[split].ids:
+                message = f'no text is left for the split "{split}"'
+                fix = "give more documents, or a larger share"
+                raise Refused(message, help=fix, code="no-samples")
+        writer.reject(rejected)
+
+    characters = sum(split.characters for split in info.splits.values())
+    head = f"{characters:,} characters of {len(text.sources):,} sources"
+    head += f" in {perf_counter() - began:.1f} s"
+    if text.survey.stopped:
+        head += "; stopped at the limit"
+    names = [SPLITS[code] for code in np.unique(text.survey.published) if code >= 0]
+    if names:
+        head += f"; published splits are kept: {', '.join(names)}"
+    lines = [
+        head,
+        info.summary(),
+        *rejected.lines(sorts=SORTS),
+        f"all of it in {folder}",
+    ]
+    return "\n".join(lines)
+
+
+def text_sources(paths: Sequence[str], folder: Path) -> list[str | Path]:
+    """Return the sources of paths, without files of the store, which may be in a folder of them.
+
+    Training text is last, so that a limit on it leaves the other splits whole.
+    """
+    stores = {folder.resolve(), folder_of_shards(folder).resolve()}
     sources: list[str | Path] = []
     for source in find_sources(paths):
-        if isinstance(source, str) or not source.resolve().is_relative_to(
-            folder.resolve()
-        ):
+        if isinstance(source, str) or stores.isdisjoint(source.resolve().parents):
             sources.append(source)
-    return sources
+    held_out = [split not in ("train", None) for split in splits_of_sources(sources)]
+    order = sorted(range(len(sources)), key=lambda n: not held_out[n])
+    return [sources[n] for n in order]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Digest, length (-1 if it was rejected) and published split (-1 if none) of each document.
+
+    `stopped` at a limit; `reasons` are sources of which nearly everything was rejected.
+    """
+
+    keys: UInt64[ndarray, " E"]
+    sizes: Int64[ndarray, " E"]
+    published: Int8[ndarray, " E"]
+    stopped: bool = False
+    reasons: tuple[str, ...] = ()
+
+
+def survey_documents(
+    spec: Any,
+    sources: Sequence[str | Path],
+    rejected: RejectedRows,
+    published_splits: Sequence[Split | None] | None = None,
+    note_place: Callable[[str], object] = str,
+) -> Survey:
+    """Read all documents, as far as the limits; `rejected` collects those that are not taken.
+
+    Takes 17 bytes a document. `note_place` is called with the place of each that is taken.
+    """
+    entries_of: Counter[str | Path] = Counter()
+    rejected_of: Counter[str | Path] = Counter()
+    keys = array("Q")
+    sizes = array("q")
+    published = array("b")
+    stopped = False
+    # Of the training split, which the limits are for.
+    documents = 0
+    characters = 0
+    splits = published_splits or splits_of_sources(sources)
+    for source, split, entry in _split_entries(sources, splits, spec.column):
+        key = 0
+        size = -1
+        entries_of[source] += 1
+        row = entry
+        if isinstance(entry, SourceDocument):
+            try:
+                key, size = _digest_text(entry.pieces)
+                note_place(entry.place)
+            except NotText as error:
+                row = Rejected(entry.place, error.sort, error.message)
+        if isinstance(row, Rejected):
+            rejected_of[source] += 1
+            rejected.add(row)
+        elif split in ("train", None):
+            documents += 1
+            characters += size
+        keys.append(key)
+        sizes.append(size)
+        published.append(-1 if split is None else SPLITS.index(split))
+        enough = spec.characters is not None and characters >= spec.characters
+        if documents == spec.documents or enough:
+            stopped = True
+            break
+    return Survey(
+        keys=np.frombuffer(keys, np.uint64),
+        sizes=np.frombuffer(sizes, np.int64),
+        published=np.frombuffer(published, np.int8),
+        stopped=stopped,
+        reasons=tuple(_mostly_rejected(entries_of, rejected_of)),
+    )
 
 
 class SplitText(TextSource):
-    """The text of a `ConvertedText`, read once to find duplicates and shares, then by split.
-
-    Takes 18 bytes a document; `rejected` collects the documents that are not taken.
+    """Surveyed text of a `ConvertedText`, divided into splits; `rejected` are for messages.
 
     Raises:
-        Refused: No text was found.
+        Refused: No text was found, or nearly all was rejected.
     """
 
     def __init__(
-        self, spec: Any, sources: list[str | Path], rejected: RejectedRows
+        self,
+        spec: Any,
+        sources: Sequence[str | Path],
+        survey: Survey,
+        rejected: RejectedRows,
     ) -> None:
         self.spec = spec
-        # Training text is last, so that a limit on it leaves the other splits whole.
-        splits = splits_of_sources(sources)
-        held_out = [split not in ("train", None) for split in splits]
-        order = sorted(range(len(sources)), key=lambda n: not held_out[n])
-        sources = [sources[n] for n in order]
         self.sources = sources
-        self.stopped = False
-        entries_of: Counter[str | Path] = Counter()
-        rejected_of: Counter[str | Path] = Counter()
-        keys = array("Q")
-        sizes = array("q")
-        published = array("b")
-        read = 0
-        # Of the training split, which the limits are for.
-        documents = 0
-        characters = 0
-        for source, split, entry in _split_entries(sources, spec.column):
-            key = 0
-            size = -1
-            entries_of[source] += 1
-            if isinstance(entry, Rejected):
-                rejected_of[source] += 1
-                rejected.add(entry)
-            else:
-                try:
-                    key, size = _digest_text(entry.pieces)
-                    read += 1
-                    if split in ("train", None):
-                        documents += 1
-                        characters += size
-                except NotText as error:
-                    rejected.add(Rejected(entry.place, error.sort, error.message))
-                    rejected_of[source] += 1
-            keys.append(key)
-            sizes.append(size)
-            published.append(-1 if split is None else SPLITS.index(split))
-            enough = spec.characters is not None and characters >= spec.characters
-            if documents == spec.documents or enough:
-                self.stopped = True
-                break
-        if read == 0:
-            lines = ["no text found", *rejected.lines(sorts=SORTS)]
-            raise Refused("\n".join(lines), code="no-samples")
-        _refuse_mostly_rejected(entries_of, rejected_of, rejected)
-        self.keys = np.frombuffer(keys, np.uint64)
-        self.sizes = np.frombuffer(sizes, np.int64)
-        self.published = np.frombuffer(published, np.int8)
+        self.survey = survey
+        check_survey(survey, rejected)
         # Shares are held out for the splits that no source has.
-        self.valid = 0.0 if 1 in self.published else spec.valid
-        self.test = 0.0 if 2 in self.published else spec.test
-        self.codes = _split_codes(
-            self.keys,
-            self.sizes,
-            self.published,
-            valid=self.valid,
-            test=self.test,
-        )
+        self.valid = 0.0 if 1 in survey.published else spec.valid
+        self.test = 0.0 if 2 in survey.published else spec.test
+        self.codes = _split_codes(survey, valid=self.valid, test=self.test)
 
     def digest(self) -> str:
         """Return a digest of all documents, in order, and of their splits."""
         taken = self.codes != REJECTED
         return hashlib.sha256(
-            self.keys[taken].tobytes() + self.codes[taken].tobytes()
+            self.survey.keys[taken].tobytes() + self.codes[taken].tobytes()
         ).hexdigest()
 
     def content(self) -> str:
         """Return a digest of the training split; the shares matter if documents are cut."""
-        digest = hashlib.sha256(self.keys[self.codes == 0].tobytes())
-        cut = self.keys[self.codes == CUT]
+        digest = hashlib.sha256(self.survey.keys[self.codes == 0].tobytes())
+        cut = self.survey.keys[self.codes == CUT]
         digest.update(cut.tobytes())
         if len(cut):
             digest.update(repr((self.valid, self.test)).encode())
@@ -227,50 +281,81 @@ class SplitText(TextSource):
             Refused: A file has changed since the first pass.
         """
         shares = (1 - self.valid - self.test, 1 - self.test, 1.0)
-        entries = chain.from_iterable(
-            read_documents(source, self.spec.column) for source in self.sources
-        )
-        columns = (map(int, column) for column in (self.keys, self.sizes, self.codes))
-        # The first pass may have stopped at a limit.
-        for entry, key, size, code in zip(entries, *columns, strict=False):
-            if code == REJECTED:
-                continue
-            if isinstance(entry, Rejected):
-                raise _changed(entry.place)
+        for entry, key, size, code in read_again(
+            self.sources, self.spec.column, self.survey, self.codes
+        ):
             if code == DUPLICATE:
                 if rejected is not None:
-                    message = "same text as an earlier document"
-                    rejected.add(Rejected(entry.place, "duplicate", message))
+                    rejected.add(duplicate(entry.place))
                 continue
             edges = [(code, size)]
             if code == CUT:
                 edges = [
                     (split, round(share * size)) for split, share in enumerate(shares)
                 ]
-            yield from _cut(entry, edges, key)
+            yield from cut_document(entry, edges, key)
+
+
+def read_again(
+    sources: Sequence[str | Path],
+    column: str,
+    survey: Survey,
+    codes: UInt8[ndarray, " E"],
+) -> Iterator[tuple[SourceDocument, int, int, int]]:
+    """Yield the surveyed documents that were not rejected, with digest, length and code.
+
+    Raises:
+        Refused: A file has changed since the survey.
+    """
+    entries = chain.from_iterable(read_documents(source, column) for source in sources)
+    columns = (map(int, values) for values in (survey.keys, survey.sizes, codes))
+    # The survey may have stopped at a limit.
+    for entry, key, size, code in zip(entries, *columns, strict=False):
+        if code == REJECTED:
+            continue
+        if isinstance(entry, Rejected):
+            raise _changed(entry.place)
+        yield entry, key, size, code
+
+
+def duplicate(place: str) -> Rejected:
+    """Return the row of a document with the text of another."""
+    return Rejected(place, "duplicate", "same text as an earlier document")
 
 
 def _split_entries(
-    sources: Sequence[str | Path], column: str
+    sources: Sequence[str | Path], splits: Sequence[Split | None], column: str
 ) -> Iterator[tuple[str | Path, Split | None, SourceDocument | Rejected]]:
     """Yield each document or rejected place with its source, and its published split."""
-    for source, split in zip(sources, splits_of_sources(sources), strict=True):
+    for source, split in zip(sources, splits, strict=True):
         for entry in read_documents(source, column):
             yield source, split, entry
 
 
-def _refuse_mostly_rejected(
-    entries: Counter[str | Path],
-    refused: Counter[str | Path],
-    rejected: RejectedRows,
-) -> None:
-    """Raise Refused if nearly all of a source, or of all sources, was rejected."""
-    reasons = []
-    if refused.total() > MOST * entries.total():
-        reasons.append(f"{refused.total():,} of {entries.total():,} documents")
+def _mostly_rejected(
+    entries: Counter[str | Path], refused: Counter[str | Path]
+) -> Iterator[str]:
+    """Yield the sources of which nearly everything was rejected."""
     for source, count in entries.items():
         if count >= MANY_ROWS and refused[source] > MOST * count:
-            reasons.append(f"{source}: {refused[source]:,} of {count:,} documents")
+            yield f"{source}: {refused[source]:,} of {count:,} documents"
+
+
+def check_survey(survey: Survey, rejected: RejectedRows) -> None:
+    """Raise Refused if there is no text, or if nearly all of a source, or of all, was rejected."""
+    documents = len(survey.sizes)
+    refused = int((survey.sizes < 0).sum())
+    if refused == documents:
+        lines = ["no text found", *rejected.lines(sorts=SORTS)]
+        raise Refused("\n".join(lines), code="no-samples")
+    reasons = [*survey.reasons]
+    if refused > MOST * documents:
+        reasons.insert(0, f"{refused:,} of {documents:,} documents")
+    refuse_sources(reasons, rejected)
+
+
+def refuse_sources(reasons: Sequence[str], rejected: RejectedRows) -> None:
+    """Raise Refused if there are sources of which nearly everything was rejected."""
     if reasons:
         lines = [f"rejected: {'; '.join(reasons)}", *rejected.lines(sorts=SORTS)]
         fix = "correct the files, set --column, or give only paths of text"
@@ -296,19 +381,15 @@ def _digest_text(pieces: Iterable[str]) -> tuple[int, int]:
     return int.from_bytes(digest.digest(), "big"), size
 
 
-def _split_codes(
-    keys: UInt64[ndarray, " E"],
-    sizes: Int64[ndarray, " E"],
-    published: Int8[ndarray, " E"],
-    *,
-    valid: float,
-    test: float,
-) -> UInt8[ndarray, " E"]:
+def _split_codes(survey: Survey, *, valid: float, test: float) -> UInt8[ndarray, " E"]:
     """Keep published splits, and divide the rest by content alone, as `hold_out` does.
 
     Of equal documents the first is taken, or one of a published test or validation split, so that
     none of these is in training.
     """
+    keys = survey.keys
+    sizes = survey.sizes
+    published = survey.published
     codes = np.full(len(keys), REJECTED, np.uint8)
     taken = np.flatnonzero(sizes >= 0)
     codes[taken] = DUPLICATE
@@ -329,7 +410,7 @@ def _split_codes(
     return codes
 
 
-def _cut(
+def cut_document(
     entry: SourceDocument, edges: list[tuple[int, int]], key: int
 ) -> Iterator[Part]:
     """Cut the pieces of a document where one split ends and the next begins."""

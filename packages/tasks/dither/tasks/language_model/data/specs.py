@@ -344,6 +344,21 @@ class ConvertedText(HoldOut, PrepareSpec):
 
         return convert(self)
 
+    def prepare_shard(self, number: int, count: int) -> str:
+        """Convert a part of the files; duplicates and splits are found when shards are merged."""
+        require_extra("language", self.name)
+        from ...prepared.shards import Shard
+        from .prepare_shards import convert_shard
+
+        return convert_shard(self, Shard(number, count))
+
+    def merge_shards(self) -> str:
+        """Join shards, and report what was taken, and what was rejected and why."""
+        require_extra("language", self.name)
+        from .prepare_shards import merge_shards
+
+        return merge_shards(self)
+
 
 def _folder_misfits(folder: Path, key: str, command: str = "") -> Iterator[Misfit]:
     try:

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int64
@@ -33,12 +33,14 @@ if TYPE_CHECKING:
 __all__ = [
     "RESIDENT",
     "Documents",
+    "EncodedPart",
     "Part",
     "SplitWriter",
     "TokenStore",
     "TokenStream",
     "Windows",
     "encode_corpus",
+    "encode_parts",
     "open_store",
     "write_store",
 ]
@@ -207,7 +209,8 @@ def encode_corpus(
 
     if sum(document.size for _, document in documents) <= RESIDENT:
         writers = [SplitWriter(tokenizer) for _ in SPLITS]
-        _encode_into(writers, _parts(documents), tokenizer)
+        for part in encode_parts(_parts(documents), tokenizer):
+            writers[part.split].add(part)
         splits = {
             split: writer.stream()
             for split, writer in zip(SPLITS, writers, strict=True)
@@ -230,7 +233,8 @@ def encode_corpus(
         # Missing or damaged. Several processes may write it at the same time: the folder is
         # replaced in one step, by equal content.
         with write_folder(path, SHARDS, {"documents": name}) as writer:
-            write_store(writer, _parts(documents), tokenizer, sources=len(documents))
+            encoded = encode_parts(_parts(documents), tokenizer)
+            write_store(writer, encoded, tokenizer, sources=len(documents))
         store = open_store(path, tokenizer=tokenizer)
     return TokenStore(
         name=corpus.name,
@@ -293,6 +297,16 @@ class Part:
     ends: bool
 
 
+class EncodedPart(NamedTuple):
+    """The ids of a part, and its number of characters."""
+
+    split: int
+    ids: Ids
+    characters: int
+    begins: bool
+    ends: bool
+
+
 class SplitWriter:
     """Collects the ids of one split, in memory or in a file, and the offsets of its documents."""
 
@@ -311,13 +325,13 @@ class SplitWriter:
         else:
             self._end = np.array([tokenizer.end], self.dtype)
 
-    def add(self, part: Part, ids: Ids) -> None:
+    def add(self, part: EncodedPart) -> None:
         if part.begins:
             if self._starts:
                 self._write(self._separator)
             self._starts.append(self.length)
-        self.characters += len(part.text)
-        self._write(ids.astype(self.dtype, copy=False))
+        self.characters += part.characters
+        self._write(part.ids.astype(self.dtype, copy=False))
         if part.ends:
             self._write(self._end)
 
@@ -347,18 +361,20 @@ def stored_dtype(tokenizer: Tokenizer) -> np.dtype[np.unsignedinteger]:
 
 def write_store(
     writer: Writer,
-    parts: Iterable[Part],
+    parts: Iterable[EncodedPart],
     tokenizer: Tokenizer,
     *,
     sources: int,
 ) -> StoreInfo:
-    """Encode documents; write their ids and their tokenizer. `sources` is for reports."""
+    """Write the ids of documents and their tokenizer. `sources` is for reports."""
     splits: dict[Split, SplitWriter] = {}
     for split in SPLITS:
         splits[split] = SplitWriter(
             tokenizer, writer.stream(split, stored_dtype(tokenizer))
         )
-    _encode_into(list(splits.values()), parts, tokenizer)
+    writers = list(splits.values())
+    for part in parts:
+        writers[part.split].add(part)
 
     infos: dict[Split, SplitInfo] = {}
     for split, written in splits.items():
@@ -379,14 +395,12 @@ def write_store(
     return info
 
 
-def _encode_into(
-    writers: Sequence[SplitWriter], parts: Iterable[Part], tokenizer: Tokenizer
-) -> None:
-    """Encode parts in batches, each into the writer of its split."""
+def encode_parts(parts: Iterable[Part], tokenizer: Tokenizer) -> Iterator[EncodedPart]:
+    """Encode parts in batches."""
     for batch in _batches(parts):
         encoded = tokenizer.encode_each([part.text for part in batch])
         for part, ids in zip(batch, encoded, strict=True):
-            writers[part.split].add(part, ids)
+            yield EncodedPart(part.split, ids, len(part.text), part.begins, part.ends)
 
 
 def _batches(parts: Iterable[Part]) -> Iterator[list[Part]]:
