@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ def write_text(folder):
             for row in range(9)
         ]
         rows += [{"text": "the same text in every file"}, {"body": "no text"}]
-        name = f"{number}-{'test' if number == 5 else 'train'}.jsonl"
+        name = f"{number}-{'test' if number in (1, 3, 5) else 'train'}.jsonl"
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (folder / name).write_text(lines)
     (folder / "blank-train.jsonl").write_text('{"text": " "}\n')
@@ -30,8 +31,9 @@ def write_text(folder):
 
 
 def text(tmp_path, _):
-    folder = write_text(tmp_path / "text")
-    return ["text", str(folder), "--tokenizer", "bytes", "--to"]
+    """The shards and the result are in a folder of the source."""
+    write_text(tmp_path / "text")
+    return ["text", str(tmp_path), "--tokenizer", "bytes", "--to"]
 
 
 def text_with_ends(tmp_path, _):
@@ -48,9 +50,9 @@ def plans(tmp_path, request):
     folder = tmp_path / "plans"
     folder.mkdir()
     diagrams = request.getfixturevalue("make_diagrams")(30)
-    lines = [plan_line(diagram) for diagram in diagrams]
+    lines = [plan_line(replace(diagram, doors=None)) for diagram in diagrams]
     lines += [lines[0], '{"types": ["Kitchen", "Bathrom"]}']
-    lines[12] = json.dumps({**json.loads(lines[12]), "doors": [[0, 1]]})
+    lines[12] = plan_line(diagrams[12])
     for number in range(4):
         part = lines[number * 8 : number * 8 + 8]
         (folder / f"{number}.jsonl").write_text("\n".join(part) + "\n")
@@ -154,6 +156,14 @@ def test_shards_that_cannot_be_merged(tmp_path, refused):
     assert "--shard 2/3" in message
     assert "[not-prepared]" in message
 
+    damaged = shards / "1-of-3" / "train.npy"
+    ids = damaged.read_bytes()
+    damaged.write_bytes(ids[:-1] + b"x")
+    (shards / "away").rename(shards / "2-of-3")
+    assert "[damaged-file]" in refused(words, out, "--merge")
+    damaged.write_bytes(ids)
+    (shards / "2-of-3").rename(shards / "away")
+
     # One shard was copied to the place of another.
     shutil.copytree(shards / "1-of-3", shards / "2-of-3")
     assert "[duplicate]" in refused(words, out, "--merge")
@@ -190,6 +200,15 @@ def test_what_needs_all_data_at_once(tmp_path, refused):
     assert "8 sources" in refused(words, out, "--shard", "1/9")
     assert "exclude" in refused(words, out, "--shard", "1/2", "--merge")
     assert "[usage]" in refused(["procedural-plans"], "--shard", "1/2")
+
+
+def test_sources_in_another_order(tmp_path, refused):
+    folder = write_text(tmp_path / "text")
+    paths = sorted(map(str, folder.iterdir()))
+    options = ["--tokenizer", "bytes", "--to"]
+    assert prepare(["text", *paths, *options], tmp_path / "out", "--shard", "1/1") == 0
+    words = ["text", *paths[::-1], *options]
+    assert "source changed" in refused(words, tmp_path / "out", "--merge")
 
 
 def test_two_documents_would_be_cut(tmp_path, refused):
