@@ -27,7 +27,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import dither
 from dither.engine import load_experiment
+from dither.engine.sampling.samples import make_samples
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = ROOT / "docs" / "quick_runs.jsonl"
@@ -41,6 +43,9 @@ ARITHMETIC = {
 }
 """Environment and threads of each kind: rounding differs between them."""
 
+ORDERED = 'sampler={ use = "ordered", by = "entropy", temperature = 0.8 }'
+DRAWN = 256
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -52,6 +57,7 @@ class Metric:
         label: Words for it in a table.
         baselines: Their keys in summary.json, after `name/`.
         percent: Whether the value is a share.
+        sampler: A sampler other than that of the file, with which `DRAWN` samples are drawn.
     """
 
     split: str
@@ -59,12 +65,26 @@ class Metric:
     label: str
     baselines: tuple[str, ...]
     percent: bool = False
+    sampler: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Its key in a row of the file of results."""
+        return self.name if self.sampler is None else f"{self.name} {self.sampler}"
 
 
 QUICK = {
     "bubble_diagram/quick": (
         Metric("valid", "nats_per_graph", "nats per graph", ("unigram", "uniform")),
         Metric("sample", "level_5", "samples at level 5", ("shuffled",), percent=True),
+        Metric(
+            "sample",
+            "level_5",
+            f"the same with `{ORDERED}`",
+            ("shuffled",),
+            percent=True,
+            sampler=ORDERED,
+        ),
     ),
     "get_region/quick": (
         Metric(
@@ -79,7 +99,12 @@ QUICK = {
         Metric("valid", "accessibility_r2", "R2", ("boosting", "ridge")),
     ),
     "language_model/quick": (
-        Metric("valid", "bits_per_char", "bits per character", ("unigram", "uniform")),
+        Metric(
+            "valid",
+            "bits_per_char",
+            "bits per character",
+            ("unigram", "2-gram", "3-gram", "4-gram", "5-gram"),
+        ),
     ),
     "language_model/autoregressive": (
         Metric("valid", "bits_per_char", "bits per character", ("unigram", "uniform")),
@@ -161,16 +186,22 @@ def _measure(file: str, kind: str, seed: int) -> None:
         cpu_seconds = cpu_seconds_of_children() - before
         (summary,) = Path(folder).glob("*-*/summary.json")
         results = json.loads(summary.read_text(encoding="utf-8"))
+        others = {
+            metric.key: _drawn(summary.parent, metric)
+            for metric in QUICK[file]
+            if metric.sampler is not None
+        }
 
     row: dict[str, Any] = key | {
         "cpu": processor(),
         "seconds": round(time.monotonic() - started, 1),
         "cpu_seconds": round(cpu_seconds, 1),
-        "values": {},
+        "values": others,
         "baselines": {},
     }
     for metric in QUICK[file]:
-        row["values"][metric.name] = results["figures"][metric.split][metric.name]
+        if metric.sampler is None:
+            row["values"][metric.key] = results["figures"][metric.split][metric.name]
         for baseline in metric.baselines:
             name = f"{metric.name}/{baseline}"
             # Noise floors of samples are stored with their kind.
@@ -180,6 +211,15 @@ def _measure(file: str, kind: str, seed: int) -> None:
         lines.write(json.dumps(row) + "\n")
     sys.stdout.write(f"{file}, {kind}, seed {seed}: {row['values']}\n")
     sys.stdout.flush()
+
+
+def _drawn(run: Path, metric: Metric) -> float:
+    """Return a metric of samples that are drawn from a finished run with another sampler."""
+    assert metric.sampler is not None
+    system = dither.load(run, overrides=[metric.sampler])
+    samples = make_samples(system, DRAWN, seed=0, pictures=False)
+    assert samples is not None
+    return samples.metrics[metric.name]
 
 
 def _rows() -> list[dict[str, Any]]:
@@ -248,7 +288,7 @@ def _with_head(text: str, file: str, rows: list[dict[str, Any]]) -> str:
 
 
 def _spread(metric: Metric, rows: list[dict[str, Any]]) -> str:
-    values = [row["values"][metric.name] for row in rows]
+    values = [row["values"][metric.key] for row in rows]
     low = _number(min(values), metric)
     high = _number(max(values), metric)
     return f"{_number(mean(values), metric)} ({low} to {high})"

@@ -121,6 +121,12 @@ MODELS = {
         samples=0,
         checkpoint="best",
     ),
+    "shakespeare": Model(
+        "language_model/shakespeare",
+        "Characters of Shakespeare, block diffusion in blocks of two.",
+        "38 plays of Shakespeare (public domain).",
+        ("bits_per_char", "repetition", "unique"),
+    ),
     "digits": Model(
         "images/digits",
         "Digits of 8 x 8 pixels by class, flow matching.",
