@@ -35,10 +35,11 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from dither.engine.cli.benchmark import bench, peak_flops, synchronize
+from dither.engine.cli.benchmark import bench, peak_flops
 from dither.engine.config.load_experiment import Loaded, load_experiment
 from dither.engine.runs.loading import build
 from dither.engine.training.device import peak_memory
+from dither.engine.training.step_cost import synchronize
 from dither.engine.training.trainer import Trainer
 
 ROOT = Path(__file__).parent.parent

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,11 +19,21 @@ from dither.engine.cli import main
 from dither.engine.config.load_experiment import load_experiment, open_experiment
 from dither.engine.files.per_sample import per_sample_file, read_per_sample
 from dither.engine.reports.svg import forest
+from dither.engine.runs.evaluate_run import evaluate_run
+from dither.engine.runs.exports import export_run
 from dither.engine.runs.measure_run import measure_run
 from dither.engine.sweeps import compare as comparing
-from dither.engine.sweeps.arms import arm_layers, compare_of, read_arms, training_key
+from dither.engine.sweeps.arms import (
+    arm_layers,
+    check_comparison,
+    compare_of,
+    read_arms,
+    training_key,
+)
+from dither.engine.sweeps.compare import Request
 from dither.engine.sweeps.comparison import ArmRuns, compare_arms
 from dither.engine.sweeps.directory import PointFolder
+from dither.engine.sweeps.equal_training import equal_training
 from dither.engine.sweeps.finished_runs import FinishedRun
 from dither.engine.sweeps.known_metrics import require_measured
 from dither.registry.config.errors import Refused
@@ -482,3 +493,181 @@ def test_a_comparison_is_stopped_resumed_and_complete(experiment_file, tmp_path,
     assert main(["compare", str(path), "--metric", "valid/loss", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)[1]["difference"] == 0
     assert main(["compare", "--resume", str(path)]) == 0, "nothing is left to do"
+
+
+# equal training
+
+
+def equalised(experiment_file, currency, over, changes=()):
+    """Return the steps of each arm, and what a step costs."""
+    document, plugins = open_experiment(experiment_file, changes, select=["engine"])
+    for layer in arm_layers(over, ()):
+        document.merge(layer)
+    arms, _ = read_arms(document, plugins, compare_of(document))
+    equal, costs = equal_training(arms, currency)
+    steps = {arm.name: loaded.experiment.train.steps for arm, loaded in equal}
+    return steps, costs
+
+
+def test_arms_of_equal_flops_spend_those_of_the_first_arm(experiment_file):
+    steps, costs = equalised(experiment_file, "flops", ["model.width=8,24"])
+
+    def flops(width, batch=8, positions=6, letters=5):
+        rows = batch * positions
+        of_linears = 6 * rows * (2 * width * width + width * letters)
+        # The input of the embedding of time needs no gradient.
+        return of_linears + 4 * batch * width
+
+    assert costs == {"width=8": flops(8), "width=24": flops(24)}
+    assert steps == {"width=8": 20, "width=24": round(20 * flops(8) / flops(24))}
+
+
+def test_arms_of_equal_samples_or_seconds(experiment_file, monkeypatch):
+    over = ["train.batch_size=8,4"]
+    assert list(equalised(experiment_file, "steps", over)[0].values()) == [20, 20]
+    assert list(equalised(experiment_file, "samples", over)[0].values()) == [20, 40]
+
+    def seconds(step, device):
+        trainer = step.__self__
+        step()
+        # The first steps are slower, and so is everything now and then.
+        first = 100.0 if trainer.step <= 3 else 0.0
+        other_work = 50.0 if trainer.step % 7 == 0 else 0.0
+        return trainer.train.batch_size + first + other_work
+
+    monkeypatch.setattr("dither.engine.training.step_cost.timed", seconds)
+    assert list(equalised(experiment_file, "seconds", over)[0].values()) == [20, 40]
+
+
+@pytest.mark.parametrize(
+    ("text", "over", "code"),
+    [
+        ('equal = "flop"', "model.width=8,16", "unknown-value"),
+        ('equal = "flops"', "train.steps=1,2", "misfit"),
+        ('equal = "flops"', "train.epochs=1.0,2.0", "misfit"),
+        ('split = "train"', "model.width=8,16", "unknown-value"),
+        ('split = "test"\nmetric = "valid/loss"', "model.width=8,16", "invalid-value"),
+        ('metric = "test/loss"', "model.width=8,16", "invalid-value"),
+    ],
+)
+def test_options_that_contradict_each_other(experiment_file, text, over, code):
+    content = experiment_file.read_text().replace("steps = 20\n", "")
+    experiment_file.write_text(f"{content}\n[compare]\n{text}\n")
+    document, plugins = open_experiment(experiment_file, select=["engine"])
+    for layer in arm_layers([over], ()):
+        document.merge(layer)
+    assert codes(lambda: check_comparison(document, plugins)) == {code}
+
+
+def test_an_override_of_all_arms_is_one_of_their_components(experiment_file):
+    plugins = ["engine", "processes"]
+    document, found = open_experiment(
+        experiment_file, ["sampler.steps=3"], select=plugins
+    )
+    named = ["few: sampler=ancestral sampler.steps=2"]
+    for layer in arm_layers(["sampler=toy-walk,ancestral"], named):
+        document.merge(layer)
+    arms, _ = read_arms(document, found, compare_of(document))
+    assert [loaded.experiment.sampler.steps for _, loaded in arms] == [3, 3, 2]
+
+
+# the test split and trained models
+
+
+def test_runs_are_evaluated_on_the_test_split_once(runs, monkeypatch, capsys):
+    table = dither.compare(list(runs.values()), split="test")
+    assert table.metric == "test/loss"
+    stored = read_per_sample(runs[0.02, 3], "test")
+    assert (stored.step, stored.samples) == (4, 5)
+    loss = dither.evaluate(runs[0.02, 3], "test", samples=13, seed=3)["loss"]
+    system = dither.load(runs[0.02, 3])
+    assert system.task.size("test") == 5
+    assert stored.metrics()["loss"] == pytest.approx(loss)
+
+    monkeypatch.setattr("dither.engine.runs.evaluate_run.evaluate", None)
+    words = ["compare", *map(str, runs.values()), "--split", "test", "--json"]
+    assert main(words) == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert first["mean"] == pytest.approx(table.rows[0].scores.mean)
+    assert second["low"] < second["difference"] < second["high"]
+    assert codes(
+        lambda: dither.compare(list(runs.values()), metric="valid/loss", split="test")
+    ) == {"unknown-metric"}
+
+
+def test_options_of_an_evaluation_leave_the_values_of_the_test_split(runs):
+    run = runs[0.02, 3]
+    assert main(["evaluate", str(run), "--split", "test", "evaluate.samples=2"]) == 0
+    assert read_per_sample(run, "test") is None
+    assert main(["evaluate", str(run), "--split", "test"]) == 0
+    assert read_per_sample(run, "test").samples == 5
+
+
+def test_exports_are_measured_once_and_compared_as_their_runs(
+    runs, tmp_path, monkeypatch
+):
+    paths = [runs[0.02, 3], runs[0.1, 3]]
+    exports = []
+    for number, path in enumerate(paths):
+        exports.append(tmp_path / f"export-{number}")
+        export_run(path, exports[-1])
+    folder = tmp_path / "measured"
+    table = dither.compare(exports, runs=folder)
+    expected = dither.compare(paths)
+    assert [row.name for row in table.rows] == ["lr=0.02", "lr=0.1"]
+    effects = [each.rows[1].effect for each in (table, expected)]
+    assert effects[0].difference == pytest.approx(effects[1].difference)
+    assert effects[0].low == pytest.approx(effects[1].low)
+
+    monkeypatch.setattr("dither.engine.runs.measure_run.evaluate", None)
+    mixed = dither.compare([exports[0], paths[1]], runs=folder)
+    assert mixed.rows[1].effect.difference == pytest.approx(effects[0].difference)
+    # The measurement has the weights of the export.
+    of_test = dither.compare(exports, split="test", runs=folder)
+    assert of_test.rows[0].scores.mean == pytest.approx(
+        dither.compare(paths, split="test").rows[0].scores.mean
+    )
+    with (exports[0] / "weights.safetensors").open("r+b") as file:
+        file.write(b"damage")
+    assert codes(lambda: dither.compare(exports, runs=folder)) == {"damaged-checkpoint"}
+
+
+@pytest.mark.parametrize("kind", ["export", "run"])
+def test_arms_of_a_trained_model_differ_in_sampling_only(start, tmp_path, kind):
+    target = start("train.steps=1")[1]
+    if kind == "export":
+        export_run(target, tmp_path / "export")
+        target = tmp_path / "export"
+    request = Request(target, ["evaluate.samples=5"], options={"seeds": 2})
+    over = list(arm_layers(["sampler.steps=2,3"], ()))
+    document, plugins = replace(request, layers=over).open(["engine"])
+    _, arms, _ = check_comparison(document, plugins)
+    train = arms[1][1].experiment.train
+    assert (train.steps, train.start_from) == (0, str(target))
+    assert arms[1][1].experiment.evaluate.samples == 5
+    learning_rates = list(arm_layers([f"{LR}=0.1,0.2"], ()))
+    assert codes(lambda: replace(request, layers=learning_rates).open([])) == {"misfit"}
+    wrong = replace(request, changes=["train.steps=3"])
+    assert codes(lambda: wrong.open([])) == {"invalid-value"}
+    assert codes(lambda: replace(request, removals=["task"]).open([])) == {"usage"}
+
+
+@pytest.mark.slow
+def test_a_trained_model_is_sampled_without_training(start, tmp_path, capfd):
+    trained = start("train.steps=4")[1]
+    export_run(trained, tmp_path / "export")
+    words = ["--over", "sampler.steps=1,3", "--seeds", "1", "--split", "test"]
+    words += ["--metric", "test/loss", "--runs", str(tmp_path / "compared")]
+    assert main(["compare", str(tmp_path / "export"), *words]) == 0
+    (path,) = (tmp_path / "compared").glob("compare-*")
+    capfd.readouterr()
+    assert main(["compare", str(path), "--split", "valid", "--json"]) == 0
+    records = json.loads(capfd.readouterr().out)
+    assert [record["calls"] for record in records] == [2, 4]
+    assert [record["steps"] for record in records] == [0, 0]
+    # Every point has the weights of the export, those that measure another one, too.
+    for split in ("valid", "test"):
+        expected = evaluate_run(trained, split=split)[0]["loss"]
+        for run in path.glob("*/*/summary.json"):
+            stored = read_per_sample(run.parent, split)
+            assert stored.metrics()["loss"] == pytest.approx(expected)

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from torch.utils.flop_counter import FlopCounterMode
 
 from ..config.component_errors import annotate_build_errors
 from ..config.load_experiment import Loaded
@@ -22,6 +21,7 @@ from ..runs.loading import build
 from ..runs.progress import table
 from ..training.data_order import DEFAULT_WORKERS
 from ..training.device import HALF, environment, peak_memory
+from ..training.step_cost import step_flops, synchronize, timed
 from ..training.trainer import Trainer
 
 __all__ = ["PHASES", "bench", "show_bench", "timed_phases"]
@@ -47,7 +47,7 @@ def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
     system, device = build(loaded, training=True)
     with annotate_build_errors(loaded.plugins.catalog):
         trainer = Trainer(system, train, loaded.experiment.seed)
-    first = _timed(trainer.advance, device)
+    first = timed(trainer.advance, device)
     for _ in range(WARMUP):
         trainer.advance()
     if device.type == "cuda":
@@ -58,7 +58,7 @@ def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
             trainer.advance()
 
     # Phases are timed apart: waiting for the device after each one slows a step down.
-    whole = [_timed(several_steps, device) / steps for _ in range(repeats)]
+    whole = [timed(several_steps, device) / steps for _ in range(repeats)]
     with timed_phases(trainer) as step:
         parts = [step() for _ in range(steps)]
     median = statistics.median(whole)
@@ -66,9 +66,7 @@ def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
         phase: statistics.median(part[phase] for part in parts) for phase in PHASES
     }
     rows = trainer.batches.rows(trainer.step)
-    with FlopCounterMode(display=False) as counter, system.eager():
-        trainer.advance()
-    flops = counter.get_total_flops()
+    flops = step_flops(trainer)
     peak = peak_flops(device, system.precision)
     return {
         "name": loaded.experiment.name,
@@ -98,7 +96,7 @@ def peak_flops(device: torch.device, precision: str) -> float:
     size = 8192 if device.type == "cuda" else 1024
     dtype = HALF.get(precision, torch.float32)
     a = torch.randn(size, size, device=device, dtype=dtype)
-    return 2 * size**3 / min(_timed(lambda: a @ a, device) for _ in range(5))
+    return 2 * size**3 / min(timed(lambda: a @ a, device) for _ in range(5))
 
 
 def advice(result: dict[str, Any]) -> Iterator[str]:
@@ -112,14 +110,6 @@ def advice(result: dict[str, Any]) -> Iterator[str]:
         yield f"{result['mfu']:.0%} of the peak: {few}"
     if share["optimizer"] > MAX_OPTIMIZER:
         yield f"the optimizer takes {share['optimizer']:.0%} of a step: a larger train.batch_size"
-
-
-def _timed(work: Callable[[], object], device: torch.device) -> float:
-    synchronize(device)
-    began = time.perf_counter()
-    work()
-    synchronize(device)
-    return time.perf_counter() - began
 
 
 def _memory(trainer: Trainer) -> dict[str, int]:
@@ -238,9 +228,3 @@ def timed_phases(trainer: Trainer) -> Iterator[Callable[[], dict[str, float]]]:
         del system.prepare, parallel.gradients
         for handle in handles:
             handle.remove()
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait for the device."""
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -26,6 +26,10 @@ from .app import (
 )
 from .output import echo, echo_json
 
+if TYPE_CHECKING:
+    from ..sweeps.compare import Request
+    from ..sweeps.launch import Settings
+
 __all__: list[str] = []
 
 
@@ -35,7 +39,8 @@ def compare(
         list[Path] | None,
         typer.Argument(
             metavar="FILE or RUN...",
-            help="An experiment file; or finished runs, or the directory of a comparison.",
+            help="An experiment file, or with --over a trained model; or finished runs and "
+            "models; or the directory of a comparison.",
             show_default=False,
         ),
     ] = None,
@@ -70,6 +75,14 @@ def compare(
             help="By default the first headline of the task.",
         ),
     ] = None,
+    split: Annotated[
+        Literal["valid", "test"] | None,
+        typer.Option("--split", help="Split of the evaluation; by default valid."),
+    ] = None,
+    equal: Annotated[
+        Literal["steps", "samples", "flops", "seconds"] | None,
+        typer.Option("--equal", help="Train all arms as much as the first one."),
+    ] = None,
     overrides: Overrides = None,
     removals: Removals = None,
     plugins: PluginNames = None,
@@ -94,19 +107,11 @@ def compare(
     The difference of an arm to the reference is better or worse if its p-value over seeds and
     samples, after Holm's correction, is at most 5 %.
     """
-    from dither.registry.config.document import find_experiment
     from dither.registry.config.errors import Refused
-    from dither.registry.files.lookup import is_folder
 
     from ..reports.comparison_page import write_comparison_page
-    from ..runs.progress import Screen
     from ..sweeps.arms import arm_layers
-    from ..sweeps.compare import (
-        Request,
-        open_comparison,
-        prepare_comparison,
-        start_comparison,
-    )
+    from ..sweeps.compare import Request
     from ..sweeps.launch import Settings
 
     if (resume is None) == (not targets):
@@ -115,39 +120,59 @@ def compare(
         jobs=jobs,
         ranks=ranks,
         executor=executor,
-        options=tuple(job_options or ()),
-        select=tuple(plugins or ()),
+        options=tuple(_listed(job_options)),
+        select=tuple(_listed(plugins)),
         dry_run=dry_run,
         write_page=write_comparison_page,
     )
+    of_arms = {
+        "--over": over,
+        "--arm": arms,
+        "--seeds": seeds,
+        "--equal": equal,
+        "--set": overrides,
+        "--unset": removals,
+    }
+    of_table = {"metric": metric, "against": against, "split": split}
     output = {"--json": as_json, "--out": out}
-
-    if targets and len(targets) == 1 and not is_folder(targets[0]):
+    if targets and _is_experiment(targets, bool(over or arms)):
         _refuse_flags(output, "only with finished runs or a comparison")
-        given = {"seeds": seeds, "against": against, "metric": metric}
+        options = {"seeds": seeds, "equal": equal, **of_table}
         request = Request(
-            path=find_experiment(targets[0]),
-            changes=overrides or (),
-            removals=removals or (),
-            layers=arm_layers(over or (), arms or ()),
-            options={key: value for key, value in given.items() if value is not None},
+            target=targets[0],
+            changes=_listed(overrides),
+            removals=_listed(removals),
+            layers=arm_layers(_listed(over), _listed(arms)),
+            options={key: value for key, value in options.items() if value is not None},
             runs=runs,
             argv=["dither", *sys.argv[1:]],
         )
-        sweep = prepare_comparison(request, settings, Screen())
-        return 0 if sweep is None else start_comparison(sweep, settings)
+        return _start(request, settings)
 
-    of_arms = {"--over": over, "--arm": arms, "--seeds": seeds}
-    changes = {"--set": overrides, "--unset": removals}
-    _refuse_flags({**of_arms, **changes}, "only with an experiment file")
+    _refuse_flags(of_arms, "only with an experiment file, or one trained model")
     if resume is not None:
-        of_table = {"--metric": metric, "--against": against, **output}
+        flags = {f"--{name}": value for name, value in of_table.items()}
         reason = f"not with --resume: dither compare {quote(str(resume))} --metric NAME"
-        _refuse_flags(of_table, reason)
-        return start_comparison(open_comparison(resume), settings)
+        _refuse_flags({**flags, **output}, reason)
+        return _resume(resume, settings)
     assert targets
-    _show(targets, metric, against, out, as_json)
+    _show(targets, of_table, runs, out, as_json)
     return 0
+
+
+def _listed(words: Words) -> list[str]:
+    return words or []
+
+
+def _is_experiment(targets: list[Path], has_arms: bool) -> bool:
+    """Return whether the targets are one experiment, or one trained model with arms of sampling."""
+    from dither.registry.files.lookup import is_folder
+
+    from ..sweeps.compare import is_trained
+
+    if len(targets) > 1:
+        return False
+    return has_arms if is_trained(targets[0]) else not is_folder(targets[0])
 
 
 def _refuse_flags(flags: Mapping[str, object], reason: str) -> None:
@@ -159,10 +184,24 @@ def _refuse_flags(flags: Mapping[str, object], reason: str) -> None:
         raise Refused(f"{', '.join(given)}: {reason}", code="usage")
 
 
+def _start(request: Request, settings: Settings) -> int:
+    from ..runs.progress import Screen
+    from ..sweeps.compare import prepare_comparison, start_comparison
+
+    sweep = prepare_comparison(request, settings, Screen())
+    return 0 if sweep is None else start_comparison(sweep, settings)
+
+
+def _resume(path: Path, settings: Settings) -> int:
+    from ..sweeps.compare import open_comparison, start_comparison
+
+    return start_comparison(open_comparison(path), settings)
+
+
 def _show(
     targets: list[Path],
-    metric: str | None,
-    against: str | None,
+    of_table: Mapping[str, Any],
+    runs: Path,
     out: Path | None,
     as_json: bool,
 ) -> None:
@@ -178,9 +217,9 @@ def _show(
     from ..sweeps.comparison import show_comparison
 
     if len(targets) == 1 and is_comparison(targets[0]):
-        comparison = read_comparison(open_comparison(targets[0]), metric, against)
+        comparison = read_comparison(open_comparison(targets[0]), **of_table)
     else:
-        comparison = compare_runs(targets, metric, against)
+        comparison = compare_runs(targets, **of_table, folder=runs)
     if not echo_json(as_json, comparison.records()):
         show_comparison(Screen(), comparison)
     if out is not None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dither.registry.spec.base import Options
 
-__all__ = ["Compare"]
+__all__ = ["Compare", "Currency"]
+
+Currency = Literal["steps", "samples", "flops", "seconds"]
 
 
 class Compare(Options):
@@ -24,6 +26,23 @@ class Compare(Options):
     """Runs of each arm, with consecutive seeds from that of the experiment."""
     against: str | None = None
     """Name of the arm that the others are compared with; the default is the first."""
-    metric: str | None = Field(None, pattern=r"^(valid|sample)/.+")
+    metric: str | None = Field(None, pattern=r"^(valid|test|sample)/.+")
     """The metric to compare, as kind/name; by default the first headline of the task, or else a
     likelihood."""
+    split: Literal["valid", "test"] = "valid"
+    """The split of the evaluation that is compared."""
+    equal: Currency | None = None
+    """Give all arms the training of the first one: as many steps or samples, the FLOPs of its steps,
+    or their seconds as measured before the start; sets train.steps."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        kind = (self.metric or self.split).partition("/")[0]
+        if kind == "test" and self.split == "valid":
+            raise ValueError(f'metric = "{self.metric}" requires split = "test"')
+        if kind != "test" and self.split == "test":
+            message = (
+                f'metric = "{self.metric}" is not one of the test split: test/NAME'
+            )
+            raise ValueError(message)
+        return self

@@ -61,6 +61,13 @@ class PerSample:
         sums: npt.NDArray[np.float64] = self.sums[self.names.index(name)]
         return sums
 
+    def metrics(self) -> dict[str, float]:
+        """Return every metric over all samples; NaN if none of them counts."""
+        sums = self.sums.sum(2)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            values = sums[:, 0] / sums[:, 1]
+        return dict(zip(self.names, values.tolist(), strict=True))
+
 
 def per_sample_file(run: Path, split: Split) -> Path:
     """Return the path of the values of a split."""

@@ -13,7 +13,7 @@ import numpy as np
 from dither.registry.config.errors import Refused
 
 from ..sweeps.compare import read_comparison
-from ..sweeps.comparison import Comparison, Row, row_texts
+from ..sweeps.comparison import COSTS, Comparison, Row, row_texts
 from ..sweeps.directory import SweepDirectory
 from .pages import Page, Section, Table, format_metric, write_page
 from .run_record import RunRecord, read_run
@@ -31,13 +31,6 @@ HEAD = (
     "p (Holm)",
     "verdict",
 )
-COSTS = {
-    "parameters": "parameters",
-    "steps": "steps",
-    "seconds": "seconds of training",
-    "calls": "model calls per sample",
-}
-"""Costs of an arm, and their heads."""
 CURVES = ("train/loss", "valid/loss")
 """Curves besides that of the metric."""
 
@@ -97,10 +90,11 @@ def comparison_page(comparison: Comparison, command: str = "") -> Page:
     # A section without content, such as curves of a single evaluation, is left out.
     sections = [section for section in sections if _has_content(section)]
     better = f"; {comparison.better} is better" if comparison.better else ""
+    equal = f"; equal {comparison.equal} of training" if comparison.equal else ""
     return Page(
         f"{len(rows)} arms",
         sections,
-        subtitle=f"{comparison.metric}{better}",
+        subtitle=f"{comparison.metric}{better}{equal}",
         command=command,
     )
 

@@ -23,6 +23,7 @@ from dither.registry.files.safe_path import safe_name
 from dither.registry.kinds import TaskSpec
 
 from ..config.load_experiment import SAMPLING_TABLES, load_for_sampling
+from ..files.per_sample import write_per_sample
 from ..files.run_folders import require_folder
 from ..sampling.samples import (
     SampleSet,
@@ -33,7 +34,12 @@ from ..sampling.samples import (
     write_samples,
 )
 from ..training.diffusion import Diffusion
-from ..training.evaluation import evaluate, mean_half_width, without_likelihoods
+from ..training.evaluation import (
+    SampleSums,
+    evaluate,
+    mean_half_width,
+    without_likelihoods,
+)
 from ..training.likelihood import log_likelihood_of, tight_log_likelihood
 from .exports import experiment_file, is_export, load_trained
 from .loading import Which
@@ -87,9 +93,10 @@ def evaluate_run(
     With `tight`, also bounds per sample of that many draws: the plain one, and one with less slack.
 
     With `task`, the whole split of the task that it makes from that of the run is evaluated.
-    Refused if the split is empty.
+    Without any options, values per sample of the test split are stored in the run. Refused if the
+    split is empty.
     """
-    loaded, system, _ = load_trained(
+    loaded, system, step = load_trained(
         run,
         checkpoint=parse_checkpoint(options.checkpoint),
         changes=options.changes,
@@ -107,19 +114,35 @@ def evaluate_run(
         raise Refused(
             f'the split "{split}" of task "{name}" is empty', code="no-samples"
         )
+    seed = loaded.experiment.seed
+    batch_size = settings.batch_size or loaded.experiment.train.batch_size
+    per_sample: SampleSums = {}
     metrics = evaluate(
         system,
         samples=samples,
-        batch_size=settings.batch_size or loaded.experiment.train.batch_size,
+        batch_size=batch_size,
         repeats=settings.repeats,
-        seed=loaded.experiment.seed,
+        seed=seed,
         split=split,
+        per_sample=per_sample.update,
     )
+    # Those of the validation split are written by the run itself.
+    unchanged = task is None and options.checkpoint == "newest" and not options.changes
+    if split == "test" and unchanged and not is_export(run):
+        write_per_sample(
+            run,
+            split,
+            per_sample,
+            step=step,
+            seed=seed,
+            batch_size=batch_size,
+            repeats=settings.repeats,
+        )
     measured = metrics or {}
     if tight is not None:
         count = min(samples, system.task.size(split))
         clean = system.task.batch(split, range(count))
-        measured |= _tightened(system, clean, tight, loaded.experiment.seed)
+        measured |= _tightened(system, clean, tight, seed)
 
     # Baselines of metrics of samples are not shown next to those of an evaluation.
     baselines = {

@@ -59,6 +59,7 @@ from .run_directory import ASSETS, resolved_file
 from .system import System
 
 __all__ = [
+    "anchor",
     "download",
     "experiment_file",
     "export_run",
@@ -69,6 +70,7 @@ __all__ = [
     "load",
     "load_trained",
     "read_export_manifest",
+    "trained_folder",
 ]
 
 MISSING_DATA = frozenset({"file-not-found", "download-failed"})
@@ -133,10 +135,7 @@ def load(
         Refused: The path is neither a run nor an export. Damaged: Files do not match their
             checksums.
     """
-    path = model_folder(path)
-    if is_hub_name(path):
-        path = download(str(path))
-        _require_named(path, plugins or ())
+    path = trained_folder(path, plugins)
     # Initial weights are drawn before those of the file replace them.
     with preserved_generators(choose_device(device)):
         _, system, _ = load_trained(
@@ -147,6 +146,15 @@ def load(
             select=plugins,
         )
     return system
+
+
+def trained_folder(path: str | Path, plugins: Sequence[str] | None = None) -> Path:
+    """Return the folder of a run, an export, an installed model or a repository of the hub."""
+    path = model_folder(path)
+    if is_hub_name(path):
+        path = download(str(path))
+        _require_named(path, plugins or ())
+    return path
 
 
 def load_trained(
@@ -202,7 +210,7 @@ def _load_export(
     document, found = open_for_sampling(
         folder / EXPERIMENT, constraints, changes, plugins, (*tables, "task")
     )
-    _anchor(document, folder, found.catalog)
+    anchor(document, folder, found.catalog)
 
     def placed(loaded: Loaded) -> Loaded:
         return loaded if device is None else on_device(loaded, device)
@@ -265,7 +273,7 @@ def _require_named(folder: Path, plugins: Sequence[str]) -> None:
             raise Refused(Problem(message, help=hint, code="untrusted-plugin"))
 
 
-def _anchor(document: Document, folder: Path, catalog: Catalog) -> None:
+def anchor(document: Document, folder: Path, catalog: Catalog) -> None:
     """Make the paths that an export gives to its own files absolute, but not those of overrides."""
     for (*place, key), _ in list(path_options(Experiment, document.tree, catalog)):
         option = (*place, key) if isinstance(key, str) else tuple(place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -44,6 +45,7 @@ __all__ = [
     "Which",
     "build",
     "find_checkpoint",
+    "find_weights",
     "load_run",
     "on_device",
     "start_from",
@@ -129,10 +131,29 @@ def load_run(
                 for change in changed
             ]
         )
-    found = find_checkpoint(run_directory, checkpoint, console)
+    weights, step = find_weights(run_directory, checkpoint, console)
     system, _ = build(loaded if device is None else on_device(loaded, device))
-    load_merged(weights_of(found), system.model)
-    return loaded, system.eval(), int(found.name.removeprefix("step-"))
+    load_merged(weights, system.model)
+    return loaded, system.eval(), step
+
+
+def find_weights(
+    source: Path, which: Which = "newest", console: Console | None = None
+) -> tuple[Path, int]:
+    """Return the file or folder of weights of a run or export, and their step.
+
+    A run that measures the weights of another one has those.
+    """
+    if is_file(source / WEIGHTS):
+        if reason := verify(source, {WEIGHTS}):
+            raise Damaged(f"{source} is damaged: {reason}")
+        return source / WEIGHTS, int(json.loads(read_text(source / MANIFEST))["step"])
+    if not is_folder(source / "checkpoints") and is_file(source / "manifest.json"):
+        measured = read_manifest(source).get("weights_of")
+        if measured is not None:
+            return find_weights(Path(measured), which, console)
+    found = find_checkpoint(source, which, console)
+    return weights_of(found), int(found.name.removeprefix("step-"))
 
 
 def find_checkpoint(

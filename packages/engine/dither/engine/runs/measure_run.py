@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from dither.registry.files.limits import read_text
 
-from ..checkpoints.checkpoint import weights_of
 from ..config.load_experiment import Loaded
 from ..config.provenance import provenance
+from ..files.checksums import MANIFEST
 from ..files.metrics_file import MetricsFile
 from ..files.per_sample import write_per_sample
 from ..sampling.samples import make_samples, write_samples
 from ..training.evaluation import SampleSums, evaluate
 from ..training.lora import load_merged
-from .loading import build, find_checkpoint
-from .run_directory import RunDirectory, read_manifest
+from .exports import load_trained
+from .loading import build, find_weights
+from .run_directory import RunDirectory, read_manifest, resolved
 from .summary import reading_aids
+from .system import System
 
-__all__ = ["measure_run"]
+__all__ = ["measure_export", "measure_run"]
 
 
 def measure_run(
@@ -37,14 +40,73 @@ def measure_run(
 
     It is a run directory inside `runs` without checkpoints; the weights must fit the model.
     """
+    weights, step = find_weights(run)
+    system, _ = build(loaded)
+    load_merged(weights, system.model)
+    # The sampler of that run may have failed.
+    summary: dict[str, Any] = {}
+    with suppress(FileNotFoundError):
+        summary = json.loads(read_text(run / "summary.json"))
+    of_training = {
+        "parameters": read_manifest(run).get("parameters"),
+        "baselines": summary.get("baselines", {}),
+        "steps_per_second": summary.get("steps_per_second"),
+    }
+    return _measure(
+        loaded,
+        system.eval(),
+        step=step,
+        source=run,
+        runs=runs,
+        argv=argv,
+        warn=warn,
+        of_training=of_training,
+    )
+
+
+def measure_export(export: Path, runs: Path, warn: Callable[[str], object]) -> Path:
+    """Evaluate and sample the weights of an export with its own experiment, unless that was done before.
+
+    Returns:
+        A run directory without checkpoints, below `runs`.
+
+    Raises:
+        Refused: Its data are missing. Damaged: Files do not match their checksums.
+    """
+    loaded, system, step = load_trained(export)
+    # The same weights are measured once for each experiment.
+    key = sha256(json.dumps(resolved(loaded), sort_keys=True, default=str).encode())
+    key.update((export / MANIFEST).read_bytes())
+    folder = runs / export.name / f"measured-{key.hexdigest()[:12]}"
+    # resolved.toml is written last.
+    for file in sorted(folder.glob("*/resolved.toml")):
+        return file.parent
+    return _measure(
+        loaded,
+        system,
+        step=step,
+        source=export,
+        runs=folder,
+        argv=["dither", "compare", str(export)],
+        warn=warn,
+        of_training={"parameters": {"total": sum(system.parameter_counts().values())}},
+    )
+
+
+def _measure(
+    loaded: Loaded,
+    system: System,
+    *,
+    step: int,
+    source: Path,
+    runs: Path,
+    argv: Sequence[str],
+    warn: Callable[[str], object],
+    of_training: Mapping[str, Any],
+) -> Path:
+    """Evaluate and sample a system; write a run directory with the facts `of_training`."""
     experiment = loaded.experiment
     settings = experiment.evaluate
-    checkpoint = find_checkpoint(run)
-    step = int(checkpoint.name.removeprefix("step-"))
-    system, _ = build(loaded)
-    load_merged(weights_of(checkpoint), system.model)
-    system.eval()
-
     batch_size = settings.batch_size or experiment.train.batch_size
     per_sample: SampleSums = {}
     metrics = evaluate(
@@ -70,20 +132,15 @@ def measure_run(
         figures["sample"] = samples.metrics
 
     # An attempt that was stopped leaves no directory, so that the next one starts again.
-    trained = read_manifest(run)
-    summary: dict[str, Any] = {}
-    # The sampler of that run may have failed.
-    with suppress(FileNotFoundError):
-        summary = json.loads(read_text(run / "summary.json"))
     with RunDirectory.create(runs, experiment.name) as directory:
         manifest = {
             "format": 1,
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "argv": list(argv),
             "seed": experiment.seed,
-            "weights_of": str(run),
+            "weights_of": str(source.resolve()),
             **provenance(loaded),
-            "parameters": trained.get("parameters"),
+            "parameters": of_training.get("parameters"),
         }
         folder = directory.path
         log = MetricsFile(folder / "metrics.jsonl")
@@ -111,8 +168,8 @@ def measure_run(
                 "legend": experiment.task.legend,
                 **reading_aids(experiment.task),
                 "figures": figures,
-                "baselines": summary.get("baselines", {}),
-                "steps_per_second": summary.get("steps_per_second"),
+                "baselines": of_training.get("baselines", {}),
+                "steps_per_second": of_training.get("steps_per_second"),
             },
         )
         directory.record(loaded, manifest)

@@ -189,13 +189,25 @@ def check_comparison(
     """Return the `[compare]` table, the valid arms with their experiments, and those left out.
 
     Raises:
-        Refused: As in `compare_of` and `read_arms`; or the reference is no valid arm.
+        Refused: As in `compare_of` and `read_arms`; or the reference is no valid arm; or steps that
+            `compare.equal` sets are given.
     """
     compare = compare_of(document)
     valid, rejected = read_arms(document, plugins, compare)
     if compare.against is not None:
         require_arm(compare.against, [arm.name for arm, _ in valid], "--against")
+    if compare.equal is not None:
+        _require_free_steps(valid)
     return compare, valid, rejected
+
+
+def _require_free_steps(arms: Sequence[tuple[Arm, Loaded]]) -> None:
+    """Refuse arms with steps of their own, which equal training sets."""
+    for arm, loaded in arms:
+        if "train.steps" in arm.by_key or loaded.experiment.train.epochs is not None:
+            message = f'compare.equal sets train.steps of arm "{arm.name}"'
+            hint = "remove train.steps and train.epochs from the arms, or compare.equal"
+            raise Refused(Problem(message, help=hint, code="misfit"))
 
 
 def read_arms(
@@ -210,6 +222,7 @@ def read_arms(
         *_products(document, plugins.catalog, compare),
         *_named_arms(document, compare),
     ]
+    arms = [_with_overrides(arm, document) for arm in arms]
     names = [arm.name for arm in arms]
     repeated = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if repeated:
@@ -243,6 +256,27 @@ def read_arms(
         raise Refused(Problem(message, help=hint, code="misfit"))
     _require_different(valid)
     return _with_equal_batches(valid), rejected
+
+
+def _with_overrides(arm: Arm, document: Document) -> Arm:
+    """Return an arm with the overrides of all arms in the tables of its components.
+
+    Another component has none of the options of the file, but `--set sampler.steps=8` is for all arms.
+    """
+    own = {path for path, _, _ in arm.values}
+    values = list(arm.values)
+    for path in own:
+        table_path = path[:-1] if path[-1] == "use" else path
+        table = document.at(table_path)
+        if not isinstance(table, dict):
+            continue
+        for key, (place, value) in iter_keys(table, table_path, table_path):
+            layers = document.given.get(place)
+            is_override = layers and layers[-1].file is None
+            if is_override and key not in own and key[-1] != "use":
+                values.append((key, value, place))
+    values.sort(key=lambda value: len(value[0]))
+    return replace(arm, values=tuple(values))
 
 
 def _require_different(arms: Sequence[tuple[Arm, Loaded]]) -> None:

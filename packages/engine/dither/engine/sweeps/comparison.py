@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -18,7 +18,7 @@ from dither.registry.plugins.install_command import optional_import
 
 from ..runs.progress import cell, say, table
 from .finished_runs import (
-    LOSS,
+    LOSSES,
     FinishedRun,
     choose_metric,
     direction_of,
@@ -29,15 +29,25 @@ from .finished_runs import (
 from .paired_statistics import Effect, Scores, compare_scores, judge
 
 __all__ = [
+    "COSTS",
     "ArmRuns",
     "Comparison",
     "Row",
     "compare_arms",
     "row_texts",
     "show_comparison",
+    "shown_costs",
 ]
 
 HEAD = ("arm", "mean ± sd", "difference [95 %]", "p", "verdict")
+COSTS = {
+    "parameters": "parameters",
+    "steps": "steps",
+    "seconds": "seconds of training",
+    "flops": "FLOPs of training",
+    "calls": "model calls per sample",
+}
+"""Costs of an arm, and their heads on the page."""
 UNKNOWN_SEEDS = (
     "one seed: the variance of seeds is unknown, so there is no verdict; use --seeds 5"
 )
@@ -45,12 +55,13 @@ UNKNOWN_SEEDS = (
 
 @dataclass(frozen=True)
 class ArmRuns:
-    """An arm, the number of its runs, and those that are finished, by seed."""
+    """An arm, the number of its runs, those that are finished, by seed, and FLOPs of a step if known."""
 
     name: str
     values: Mapping[str, Any]
     planned: int
     runs: Mapping[int, FinishedRun]
+    step_flops: float | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +86,7 @@ class Comparison:
         better: "lower" or "higher"; None if that is unknown, and verdicts are "lower" or "higher".
         notes: What the reader of the table must know.
         rejected: Reasons by name of the arms that were left out.
+        equal: What training all arms spent as much of: steps, samples, flops, seconds or None.
     """
 
     metric: str
@@ -82,6 +94,7 @@ class Comparison:
     rows: list[Row]
     notes: list[str] = field(default_factory=list)
     rejected: dict[str, list[str]] = field(default_factory=dict)
+    equal: str | None = None
 
     def records(self) -> list[dict[str, Any]]:
         """Return a dictionary of plain values for each arm, with None for unknown ones."""
@@ -163,7 +176,7 @@ def compare_arms(
             values=arm.values,
             planned=arm.planned,
             scores=scores_of(arm, _finite_seeds(arm, metric), metric, not differ),
-            costs=_mean_costs(arm.runs.values()),
+            costs=_mean_costs(arm),
             runs=tuple(run.path for run in arm.runs.values()),
             effect=judged.get(arm.name),
         )
@@ -231,12 +244,14 @@ def scores_of(arm: ArmRuns, seeds: Sequence[int], metric: str, paired: bool) -> 
     return Scores(np.array([run.metrics[metric] for run in runs], dtype=np.float64))
 
 
-def _mean_costs(runs: Iterable[FinishedRun]) -> dict[str, float]:
-    costs = [run.cost() for run in runs]
+def _mean_costs(arm: ArmRuns) -> dict[str, float]:
+    costs = [run.cost() for run in arm.runs.values()]
     means = {}
     for name in dict.fromkeys(chain.from_iterable(costs)):
         values = [cost[name] for cost in costs if name in cost]
         means[name] = sum(values) / len(values)
+    if arm.step_flops is not None and "steps" in means:
+        means["flops"] = arm.step_flops * means["steps"]
     return means
 
 
@@ -284,13 +299,14 @@ def _notes_of_metric(arms: Sequence[ArmRuns], metric: str) -> Iterator[str]:
             "the interval does not count the randomness of sampling"
         )
     runs = list(chain.from_iterable(arm.runs.values() for arm in arms))
-    if metric == LOSS and not same_objective(runs):
+    if metric in LOSSES and not same_objective(runs):
         yield "the losses are different functions: they do not measure which is better"
 
 
 def show_comparison(console: Console, comparison: Comparison) -> None:
     """Print the table, its notes, and the arms that were left out."""
-    page = table(*HEAD, right=HEAD[1:4])
+    costs = shown_costs(comparison.rows)
+    page = table(*HEAD, *costs, right=(*HEAD[1:4], *costs))
     for column in page.columns[1:4]:
         column.no_wrap = True
     for row in comparison.rows:
@@ -299,14 +315,26 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
             mean += f" ± {sd}"
         if interval:
             difference += f" [{interval}]"
-        page.add_row(*map(cell, (name, mean, difference, p, verdict)))
+        spent = [_number(row.costs.get(cost, math.nan), ",.5g") for cost in costs]
+        page.add_row(*map(cell, (name, mean, difference, p, verdict, *spent)))
     better = f", {comparison.better} is better" if comparison.better else ""
-    say(console, f"{comparison.metric}{better}")
+    equal = f"; equal {comparison.equal} of training" if comparison.equal else ""
+    say(console, f"{comparison.metric}{better}{equal}")
     console.print(page)
     for note in comparison.notes:
         say(console, note, "yellow")
     for name, reasons in comparison.rejected.items():
         say(console, f"left out: {name}: {'; '.join(reasons)}", "yellow")
+
+
+def shown_costs(rows: Sequence[Row]) -> list[str]:
+    """Return the costs beside quality: seconds, and those in which arms differ."""
+    shown = []
+    for name in COSTS:
+        values = {row.costs[name] for row in rows if name in row.costs}
+        if len(values) > 1 or (values and name == "seconds"):
+            shown.append(name)
+    return shown
 
 
 def row_texts(row: Row) -> list[str]:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from dither.registry.config.document import Document
 from dither.registry.config.errors import Refused
+from dither.registry.contracts.protocols import Split
 from dither.registry.contracts.units import is_likelihood
 from dither.registry.files.limits import read_text
 
@@ -23,7 +24,7 @@ from ..runs.run_directory import flat, read_manifest, resolved_file
 from .directory import require_metric
 
 __all__ = [
-    "LOSS",
+    "LOSSES",
     "FinishedRun",
     "choose_metric",
     "direction_of",
@@ -32,7 +33,7 @@ __all__ = [
     "same_objective",
 ]
 
-LOSS = "valid/loss"
+LOSSES = frozenset({"valid/loss", "test/loss"})
 COUNTS = frozenset({"model_calls_per_sample", "drawings_per_sample", "undelivered"})
 """Metrics of samples that are costs."""
 
@@ -42,12 +43,14 @@ class FinishedRun:
     """The results of a run that a comparison reads.
 
     Attributes:
+        split: That of the evaluation which is read.
         objective: Options of loss and process, of which `valid/loss` is a function.
         data: Checksums of the data by option.
-        metrics: The last ones by kind/name.
+        metrics: The last ones by kind/name; of the test split those with values per sample.
     """
 
     path: Path
+    split: Split
     seed: int
     sample_seed: int
     summary: dict[str, Any]
@@ -59,7 +62,7 @@ class FinishedRun:
     per_sample: PerSample | None
 
     @classmethod
-    def read(cls, path: Path) -> FinishedRun:
+    def read(cls, path: Path, split: Split = "valid") -> FinishedRun:
         """Read a run directory; Refused if it is damaged, unfinished, or something else."""
         tree = Document.read(resolved_file(path)).tree
         manifest = read_manifest(path)
@@ -69,17 +72,22 @@ class FinishedRun:
                 raise ValueError("it does not match its checksum")
             data = recorded(manifest, "data")
             parameters = (manifest.get("parameters") or {}).get("total")
+            stored = read_per_sample(path, split)
+            # An evaluation after the run, or of other steps, is not that of the summary.
+            if stored is not None and stored.step != summary.get("step"):
+                stored = None
             return cls(
                 path=path,
+                split=split,
                 seed=int(tree.get("seed", 0)),
                 sample_seed=int(tree.get("sample", {}).get("seed", 0)),
                 summary=summary,
                 task=flat(tree["task"]),
                 objective=flat({"loss": tree["loss"], "process": tree["process"]}),
                 data={key: str(record["sha256"]) for key, record in data.items()},
-                metrics=_metrics_of(summary),
+                metrics=_metrics_of(summary, stored, split),
                 parameters=parameters if isinstance(parameters, int) else None,
-                per_sample=read_per_sample(path, "valid"),
+                per_sample=stored,
             )
         except FileNotFoundError:
             message = f"{path} is not finished: there is no summary.json"
@@ -92,10 +100,9 @@ class FinishedRun:
         """Return numerator and denominator of each sample, 2 x n, or None."""
         kind, _, name = metric.partition("/")
         stored = self.per_sample
-        if kind != "valid" or stored is None or name not in stored.names:
+        if kind != self.split or stored is None or name not in stored.names:
             return None
-        # An evaluation after the run, or of other steps, is not that of the summary.
-        return stored.of(name) if stored.step == self.summary.get("step") else None
+        return stored.of(name)
 
     def cost(self) -> dict[str, float]:
         """Return parameters, training steps and seconds, and model calls of a sample."""
@@ -112,7 +119,13 @@ class FinishedRun:
         return {name: value for name, value in numbers.items() if value is not None}
 
 
-def _metrics_of(summary: Mapping[str, Any]) -> dict[str, float]:
+def _metrics_of(
+    summary: Mapping[str, Any], stored: PerSample | None, split: Split
+) -> dict[str, float]:
+    # Samples are measured against validation data.
+    if split != "valid":
+        values = {} if stored is None else stored.metrics()
+        return {f"{split}/{name}": value for name, value in values.items()}
     metrics = {}
     for kind, values in summary["figures"].items():
         for name, value in values.items():
@@ -137,14 +150,15 @@ def choose_metric(
         # Evaluations of the same weights are equal.
         common = [name for name in common if name.startswith("sample/")] or common
     if not same_objective(runs):
-        common = [name for name in common if name != LOSS] or common
+        common = [name for name in common if name not in LOSSES] or common
     if not common:
         raise Refused("the arms have no metric in common", code="unknown-metric")
 
     summary = runs[0].summary
-    for name in summary.get("headline", ()):
+    for headline in summary.get("headline", ()):
+        name = str(headline).replace("valid/", f"{runs[0].split}/", 1)
         if name in common:
-            return str(name)
+            return name
 
     def rank(name: str) -> tuple[bool, bool]:
         likelihood = is_likelihood(name.partition("/")[2])
