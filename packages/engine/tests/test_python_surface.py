@@ -1,5 +1,6 @@
 """The Python surface: names of `import dither`, verbs of a system, checked changes, untouched generators."""
 
+import math
 import pydoc
 
 import pytest
@@ -8,6 +9,7 @@ from pydantic import ValidationError
 
 import dither
 from dither.engine.config.load_experiment import load_experiment
+from dither.engine.runs.evaluate_run import evaluate_run
 from dither.registry.contracts.protocols import Picture
 
 PLANS = {
@@ -275,12 +277,59 @@ def test_log_likelihood_takes_padding_from_the_task(system, refusal):
         assert refusal(system.log_likelihood, ids, **options).codes == [code]
 
 
-def test_the_likelihood_of_features_is_refused(refusal):
-    experiment = load_experiment("get_region/quick", REGIONS).experiment
+def test_the_likelihood_of_values_that_are_not_denoised_is_refused(system, refusal):
+    ids = system.task.batch("valid", range(2))
+    assert refusal(system.log_likelihood, ids, method="ode").codes == ["misfit"]
+    task = load_experiment("get_region/quick", REGIONS).experiment.task.build()
+    batch = task.batch("valid", range(2))
+    for changes in ({}, {"loss": "huber", "process": "gaussian"}):
+        experiment = load_experiment("get_region/quick", REGIONS | changes).experiment
+        regions = dither.Diffusion.build(experiment, task=task).eval()
+        for method in ("bound", "ode"):
+            found = refusal(regions.log_likelihood, batch, method=method)
+            assert found.codes == ["misfit"]
+    assert refusal(regions.log_likelihood, batch.x0[0]).codes == ["misfit"]
+
+    # Accessibility and motifs of 0 and 1 have probabilities, others are continuous.
+    widths = task.bin_widths
+    binary = widths > 0
+    assert binary[-1]
+    assert not binary[0]
+    low, high = batch.x0[..., -1].unique().tolist()
+    assert widths[-1].item() == pytest.approx(high - low, rel=1e-4)
+
+
+def test_likelihoods_of_images_are_those_of_their_pixels(tmp_path):
+    """A model without velocity leaves the normal distribution as it is: the flow gives its probability of a bin."""
+    changes = {"model.width": 16, "model.depth": 1, "evaluate.samples": 3}
+    experiment = load_experiment("images/digits", changes).experiment
     system = dither.Diffusion.build(experiment).eval()
-    batch = system.task.batch("valid", range(2))
-    refusal(system.log_likelihood, batch)
-    refusal(system.log_likelihood, batch.x0)
+    batch = system.task.batch("valid", range(3))
+    found = system.log_likelihood(batch, samples=2, method="ode", steps=2)
+    assert found.of_values is None
+    assert (found.half_widths == 0).all(), "every probe sees the same divergence"
+
+    bound = system.log_likelihood(batch, samples=6)
+    assert bound.of_values.shape == batch.x0.shape
+    assert torch.allclose(bound.of_values.sum((1, 2)), bound.values)
+    alone = system.log_likelihood(batch[:1], samples=6)
+    assert torch.isfinite(alone.values).all()
+    # The bound holds for this model, too.
+    assert (bound.values < found.values).all()
+    known = torch.ones_like(batch.x0, dtype=torch.bool)
+    known[:, 5] = False
+    labels = {"label": 3}
+    of_pixel = system.log_likelihood(batch.x0, known, samples=2, labels=labels)
+    assert (of_pixel.of_values != 0).equal(~known)
+
+    folder = system.save(tmp_path / "digits")
+    metrics, baselines = evaluate_run(folder, likelihood="bound", draws=2)
+    assert metrics["nats_per_sample"] == pytest.approx(
+        64 * math.log(2) * metrics["bits_per_dim"]
+    )
+    bits = -found.values.mean().item() / 64 / math.log(2)
+    assert bits == pytest.approx(baselines["bits_per_dim/normal"], abs=0.1)
+    assert bits > math.log2(17), "that of 17 brightnesses with equal probabilities"
 
 
 def test_one_name_for_overrides(system, tmp_path):

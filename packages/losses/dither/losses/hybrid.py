@@ -38,6 +38,7 @@ class Hybrid(LossSpec):
 
     name = "hybrid"
     serves = FEATURES
+    denoises = True
     weight: float = Field(1e-3, gt=0, le=1)
     """Weight of the bound over all steps."""
     bins: int = Field(256, ge=2, le=65_536)

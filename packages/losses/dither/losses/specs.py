@@ -180,6 +180,7 @@ class MSE(_ErrorLoss):
     """
 
     name = "mse"
+    denoises = True
     min_snr: float | None = Field(None, gt=0)
     """Bound on the weight of low Gaussian noise, about 5 (Min-SNR); by default all times have the
     same weight."""

@@ -446,6 +446,9 @@ class LossSpec(OverSpace):
     bound: ClassVar[bool] = False
     """Whether the mean over t is the diffusion part of a bound on -log p(x_0), in nats; evaluation
     adds the rest."""
+    denoises: ClassVar[bool] = False
+    """Whether it is least at the mean of x_0 given x_t, so that under Gaussian noise the prediction
+    defines a density of continuous data."""
 
     def check(self, process: ProcessFacts) -> Iterable[Misfit]:
         """Yield reasons why the loss is wrong for the process."""

@@ -47,8 +47,9 @@ class RunEngine:
         task: Callable[[Any], Task] | None = None,
         as_json: bool = False,
         split: Split = "valid",
-        tight: int | None = None,
+        **likelihood: Any,
     ) -> None:
+        """Show metrics next to baselines; `likelihood` has options of `evaluate_run`."""
         from ..files.metrics_file import (
             is_companion_metric,
             shown_baselines,
@@ -61,7 +62,7 @@ class RunEngine:
         # The status goes to stderr, so that the metrics can be piped.
         with Screen(stderr=True).status(f"evaluating on the {split} split"):
             local = _local(run)
-            metrics, baselines = evaluate_run(local, options, split, task, tight)
+            metrics, baselines = evaluate_run(local, options, split, task, **likelihood)
         if echo_json(as_json, metrics | baselines):
             return
         for name in metrics:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -278,12 +278,31 @@ def evaluate(
             show_default=False,
         ),
     ] = None,
+    likelihood: Annotated[
+        Literal["bound", "ode"] | None,
+        typer.Option(
+            "--likelihood",
+            help="Also bits per dimension: the variational bound, or the probability flow's density.",
+            show_default=False,
+        ),
+    ] = None,
+    draws: Annotated[
+        int, typer.Option("--draws", metavar="K", min=1, help="Draws of --likelihood.")
+    ] = 16,
 ) -> None:
     """Evaluate a checkpoint of a run, next to baselines; overrides are of evaluate.*."""
     from dither.registry.contracts.commands import RunOptions
 
     options = RunOptions(checkpoint, [*(overrides or ()), *(words or ())], plugins)
-    RunEngine().evaluate(run, options, as_json=as_json, split=split, tight=tight)
+    RunEngine().evaluate(
+        run,
+        options,
+        as_json=as_json,
+        split=split,
+        tight=tight,
+        likelihood=likelihood,
+        draws=draws,
+    )
 
 
 @app.command()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import torch
+from jaxtyping import Bool, Float64
 from rich.console import Console
+from torch import Tensor
 
 from dither.registry.config.errors import Refused
 from dither.registry.contracts.commands import (
@@ -18,6 +22,7 @@ from dither.registry.contracts.commands import (
 )
 from dither.registry.contracts.protocols import Picture, Split, Task
 from dither.registry.contracts.records import Clean
+from dither.registry.contracts.spaces import FeatureSpace
 from dither.registry.files.lookup import exists, is_folder
 from dither.registry.files.safe_path import safe_name
 from dither.registry.kinds import TaskSpec
@@ -40,7 +45,14 @@ from ..training.evaluation import (
     mean_half_width,
     without_likelihoods,
 )
-from ..training.likelihood import log_likelihood_of, tight_log_likelihood
+from ..training.likelihood import (
+    LogLikelihood,
+    Method,
+    free_values,
+    log_likelihood,
+    log_likelihood_of,
+    tight_log_likelihood,
+)
 from .exports import experiment_file, is_export, load_trained
 from .loading import Which
 from .progress import Screen, say, show_metrics
@@ -63,6 +75,8 @@ MAX_TEXTS = 4
 """Samples whose text is printed."""
 MAX_CHARACTERS = 2000
 """Characters printed of a text."""
+DRAWS = 16
+"""Draws of noise for the likelihood of each sample."""
 DEFAULTS = RunOptions()
 RUNS = Path("runs")
 """Folder of the results of exports, which are not written into."""
@@ -87,10 +101,13 @@ def evaluate_run(
     split: Split = "valid",
     task: Callable[[Any], Task] | None = None,
     tight: int | None = None,
+    likelihood: Method | None = None,
+    draws: int = DRAWS,
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return the metrics of a checkpoint, as during the run, and baselines by `metric/baseline`.
 
     With `tight`, also bounds per sample of that many draws: the plain one, and one with less slack.
+    With `likelihood`, also that of each sample by this method; see `System.log_likelihood`.
 
     With `task`, the whole split of the task that it makes from that of the run is evaluated.
     Without any options, values per sample of the test split are stored in the run. Refused if the
@@ -143,6 +160,19 @@ def evaluate_run(
         count = min(samples, system.task.size(split))
         clean = system.task.batch(split, range(count))
         measured |= _tightened(system, clean, tight, seed)
+    of_normal: dict[str, float] = {}
+    if likelihood is not None:
+        count = min(samples, system.task.size(split))
+        clean = system.task.batch(split, range(count))
+        found = log_likelihood(
+            system,
+            clean,
+            samples=draws,
+            seed=seed,
+            method=likelihood,
+        )
+        measured |= _in_bits(system, clean, found)
+        of_normal = _bits_of_normal(system, clean)
 
     # Baselines of metrics of samples are not shown next to those of an evaluation.
     baselines = {
@@ -150,7 +180,50 @@ def evaluate_run(
         for name, value in system.task.baselines(split, samples).items()
         if name.partition("/")[0] in measured
     }
-    return measured, baselines
+    return measured, baselines | of_normal
+
+
+def _in_bits(system: Diffusion, clean: Clean, found: LogLikelihood) -> dict[str, float]:
+    """Return nats per sample and bits per dimension, of groups of columns, too, with intervals over samples."""
+    free = free_values(system, clean)
+    bits = -found.values / math.log(2)
+    table = {
+        "nats_per_sample": -found.values,
+        "bits_per_position": bits / _per_sample(free.flatten(2).any(2)),
+        "bits_per_dim": bits / _per_sample(free),
+    }
+    space = system.process.space
+    if found.of_values is not None and isinstance(space, FeatureSpace):
+        for group in space.groups:
+            columns = slice(group.start, group.stop)
+            of_group = free[..., columns]
+            if of_group.any():
+                nats = -found.of_values[..., columns].flatten(1).sum(1)
+                name = f"bits_per_dim_{group.name}"
+                table[name] = nats / math.log(2) / _per_sample(of_group)
+    metrics = {}
+    for name, values in table.items():
+        # A sample may have no free values.
+        finite = values[values.isfinite()]
+        metrics[name] = float(finite.mean())
+        metrics[f"{name}_ci95"] = mean_half_width(finite)
+    return metrics
+
+
+def _per_sample(free: Bool[Tensor, "B ..."]) -> Float64[Tensor, " B"]:
+    return free.flatten(1).sum(1).double()
+
+
+def _bits_of_normal(system: Diffusion, clean: Clean) -> dict[str, float]:
+    """Return the bits per dimension of the standard normal distribution, from which sampling starts."""
+    if not isinstance(system.process.space, FeatureSpace):
+        return {}
+    nats = (clean.x0.double().square() + math.log(2 * math.pi)) / 2
+    bins = system.task.bin_widths
+    if bins is not None:
+        nats = nats - torch.where(bins > 0, bins, 1.0).log()
+    mean = nats[free_values(system, clean)].mean()
+    return {"bits_per_dim/normal": float(mean) / math.log(2)}
 
 
 def _tightened(

@@ -31,7 +31,7 @@ from ..config.options import condition_labels
 from ..sampling.session import draw
 from ..training.diffusion import Diffusion
 from ..training.evaluation import evaluate
-from ..training.likelihood import LogLikelihood, log_likelihood
+from ..training.likelihood import LogLikelihood, Method, log_likelihood
 from ..training.randomness import (
     Stream,
     mix_seed,
@@ -217,22 +217,47 @@ class System(Diffusion):
         samples: int = 64,
         seed: int = 0,
         labels: Labels | None = None,
+        *,
+        method: Method = "bound",
+        steps: int = 100,
+        bins: Float[Tensor, " M"] | None = None,
     ) -> LogLikelihood:
         """Return lower bounds on the log-likelihood of ids given the `known` ones, in nats, with 95 % intervals.
 
+        Of features, under process "gaussian" or "flow-matching" and loss "mse", it is a probability
+        of columns that the task knows to be quantised, such as pixels, and a density of others as
+        the model receives them. Where the task standardises these, their log p is larger by
+        log(standard deviation) than in the units of the data.
+
         Args:
-            ids: Samples `B L` or one sample `L`, of integers; or a batch of the task.
-            known: Mask of given ids.
-            samples: Number of draws of noise for each row.
+            ids: Samples `B L` or one sample `L`, of integers; features `B L M`; or a batch of the
+                task.
+            known: Mask of given values.
+            samples: Number of draws of noise for each row; under "ode" of probes, as many as values
+                for an exact divergence.
             seed: Seed of these draws.
             labels: Conditions, as of `sample`.
+            method: "bound", or "ode" for the density under the probability flow, no bound.
+            steps: Of the solver of "ode".
+            bins: Distance of the values of each column, 0 where it is continuous; by default those
+                of the task.
         """
         ids = ids if isinstance(ids, Clean) else torch.as_tensor(ids)
         cond = None
         if labels:
             x0 = ids.x0 if isinstance(ids, Clean) else ids
             cond = self.label_ids(labels, 1 if x0.ndim == 1 else len(x0))
-        return log_likelihood(self, ids, known, samples, seed, cond=cond)
+        return log_likelihood(
+            self,
+            ids,
+            known,
+            samples,
+            seed,
+            cond=cond,
+            method=method,
+            steps=steps,
+            bins=bins,
+        )
 
     def save(self, folder: str | Path) -> Path:
         """Write weights and experiment into a new folder, which `dither.load` reads; return its path.

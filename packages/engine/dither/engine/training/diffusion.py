@@ -54,6 +54,7 @@ class Diffusion(nn.Module):
         loss: Reported by evaluation.
         precision: bfloat16 and float16 run the model, and only the model, under autocast.
         bound: Whether `loss` is the diffusion part of a bound on -log p(x_0).
+        denoises: Whether `loss` is least at the mean of x_0 given x_t.
         labels: Condition labels of all samples, by condition.
         metrics: Computed besides those of the task.
         known: Share of training samples with random known tokens.
@@ -71,6 +72,7 @@ class Diffusion(nn.Module):
         *,
         precision: Precision = "float32",
         bound: bool = False,
+        denoises: bool = False,
         blocks: BlockDiffusion | None = None,
         guidance: Guidance | None = None,
         labels: Mapping[str, int] | None = None,
@@ -87,6 +89,7 @@ class Diffusion(nn.Module):
         self.sampler = sampler
         self.precision: Precision = precision
         self.bound = bound
+        self.denoises = denoises
         self.blocks = blocks
         self.guidance = guidance
         self.labels = labels or {}
@@ -138,6 +141,7 @@ class Diffusion(nn.Module):
             sampler=sampler,
             precision=choose_precision(train.precision, model, train.device),
             bound=experiment.loss.bound,
+            denoises=experiment.loss.denoises,
             blocks=BlockDiffusion.of(facts.space, experiment.model.facts()),
             guidance=experiment.sample.guidance,
             labels=condition_labels(experiment.sample, facts.space),
@@ -157,6 +161,7 @@ class Diffusion(nn.Module):
             sampler=self.sampler,
             precision=self.precision,
             bound=self.bound,
+            denoises=self.denoises,
             blocks=self.blocks,
             guidance=self.guidance,
             labels=self.labels,
@@ -348,21 +353,21 @@ class Diffusion(nn.Module):
         """Complete a loss that is the diffusion part of a bound on -log p(x_0); return any other unchanged."""
         if not self.bound:
             return measured
-        denoise = self._denoiser(clean)
+        denoise = self.denoiser(clean)
         if self.blocks is None:
             return self.process.bound(clean, measured, denoise)
         return self.blocks.bound(self.process, clean, measured, denoise)
 
     def draw_bound(self, clean: Clean, t: Times) -> Measured:
         """Draw the bound on -log p(x_0) per position at times `t`, with the least variance that the process offers."""
-        denoise = self._denoiser(clean)
+        denoise = self.denoiser(clean)
         if self.blocks is None:
             return self.process.draw_bound(clean, t, self.loss, denoise)
         return self.blocks.draw_bound(self.process, clean, t, self.loss, denoise)
 
     def draw_log_weight(self, clean: Clean) -> Float64[Tensor, "B N"] | None:
         """Return log w of a trajectory to each block of samples, or to each sample; None if the process has none."""
-        denoise = self._denoiser(clean)
+        denoise = self.denoiser(clean)
         if self.blocks is None:
             weights = self.process.draw_log_weight(clean, denoise)
             return None if weights is None else weights[:, None]
@@ -370,7 +375,7 @@ class Diffusion(nn.Module):
         weights = self.process.draw_log_weight(rows, denoise)
         return None if weights is None else weights.view(-1, self.blocks.count)
 
-    def _denoiser(self, clean: Clean) -> Callable[[State, Float[Tensor, " B"]], Any]:
+    def denoiser(self, clean: Clean) -> Callable[[State, Float[Tensor, " B"]], Any]:
         """Return the model as a function of state and time: of samples, or of their blocks."""
         blocks = self.blocks
         if blocks is None:

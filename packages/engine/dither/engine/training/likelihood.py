@@ -1,6 +1,7 @@
 """Bounds on the log-likelihood of given samples, with Monte Carlo intervals.
 
-Letters: B samples, K draws, L length.
+Of ids and of quantised features they are probabilities, of continuous features densities in the
+units of the samples. Letters: B samples, K draws, L length, M features.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -26,10 +27,16 @@ from .randomness import Stream, preserved_generators, seed_generators
 
 __all__ = [
     "LogLikelihood",
+    "Method",
+    "flow_log_likelihood",
+    "free_values",
     "log_likelihood",
     "log_likelihood_of",
     "tight_log_likelihood",
 ]
+
+
+Method = Literal["bound", "ode"]
 
 
 @dataclass(frozen=True)
@@ -37,11 +44,18 @@ class LogLikelihood:
     """Lower bounds on log p(x_0), in nats per sample, with half-widths of 95 % intervals.
 
     The interval is that of the estimate of the bound; the gap between bound and log-likelihood is
-    not part of it.
+    not part of it. Method "ode" estimates log p(x_0) itself, up to the error of its solver.
+
+    Attributes:
+        values: Nats of each sample.
+        half_widths: Of the 95 % interval of each.
+        of_values: The bound of each value of features, of which `values` are the sums; None for ids
+            and under method "ode".
     """
 
     values: Float64[Tensor, " B"]
     half_widths: Float64[Tensor, " B"]
+    of_values: Float64[Tensor, "B L M"] | None = None
 
 
 def log_likelihood(
@@ -52,22 +66,33 @@ def log_likelihood(
     seed: int = 0,
     batch_size: int = 64,
     cond: Mapping[str, Tensor] | None = None,
+    method: Method = "bound",
+    steps: int = 100,
+    bins: Float[Tensor, " M"] | None = None,
 ) -> LogLikelihood:
     """Return bounds on log p(x_0 at the other positions | known ones) of samples.
 
     Args:
         system: A trained system.
         x0: Ids `B L`, or `L` for one sample, with the padding that samples have; a row of a single
-            field may be shorter than a sample. Or a batch of the task, with its conditions.
-        known: Mask of the given ids, in the shape of `x0`.
-        samples: Draws of noise for each row.
+            field may be shorter than a sample. Features `B L M`, as the model receives them. Or a
+            batch of the task, with its conditions.
+        known: Mask of the given values, in the shape of `x0`.
+        samples: Draws of noise for each row; under "ode" probes of the divergence, which is exact
+            from the number of values of a sample on.
         seed: Seed of these draws.
         batch_size: Rows of a model call.
         cond: Conditions of the rows, by name.
+        method: The variational bound, or the density under the probability flow of Gaussian noise
+            and flow matching.
+        steps: Of the solver of "ode".
+        bins: Distance of the values of each column, 0 where it is continuous, such as 2 / 255 of
+            pixels in [-1, 1]; by default `bin_widths` of the task. Of quantised columns p is a
+            probability, of others a density.
 
     Raises:
-        Refused: The loss is not part of a bound, the ids are not those of a sample, or a block
-            model has known ids behind a gap, which its blocks do not see.
+        Refused: The loss is not part of a bound and trains no denoiser, the ids are not those of a
+            sample, or a block model has known ids behind a gap, which its blocks do not see.
     """
     if not isinstance(x0, Clean):
         x0 = _clean_of(system, torch.as_tensor(x0), known)
@@ -75,15 +100,29 @@ def log_likelihood(
         x0 = replace(x0, known=_mask(known, x0.x0))
     if cond:
         x0 = replace(x0, cond={**x0.cond, **cond})
-    return log_likelihood_of(system, x0, samples, seed, batch_size)
+    if bins is None and system.denoises and system.task is not None:
+        bins = system.task.bin_widths
+    if method == "ode":
+        return flow_log_likelihood(
+            system,
+            x0,
+            probes=samples,
+            seed=seed,
+            batch_size=batch_size,
+            steps=steps,
+            bins=bins,
+        )
+    return log_likelihood_of(system, x0, samples, seed, batch_size, bins)
 
 
 def _clean_of(system: Diffusion, ids: Tensor, known: Any) -> Clean:
     """Return ids as a batch, with padding as the task defines it; Refused if no sample has them."""
     space = system.process.space
     if not isinstance(space, TokenSpace):
-        message = f"the likelihood of ids is bounded, but a sample is {space}"
-        raise Refused(Problem(message, code="misfit"))
+        if not ids.is_floating_point() or ids.shape[1:] != (space.length, space.width):
+            message = f"values of shape {tuple(ids.shape)}, but a sample is {space}"
+            raise Refused(Problem(message, code="misfit"))
+        return Clean.of(ids, known=_mask(known, ids))
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         message = f"ids are integers, got {str(ids.dtype).removeprefix('torch.')}"
         raise Refused(Problem(message, code="wrong-type"))
@@ -138,6 +177,7 @@ def log_likelihood_of(
     samples: int = 64,
     seed: int = 0,
     batch_size: int = 64,
+    bins: Float[Tensor, " M"] | None = None,
 ) -> LogLikelihood:
     """Return bounds on log p of clean samples given their known values and conditions.
 
@@ -146,24 +186,103 @@ def log_likelihood_of(
     the arguments and the weights.
     """
     if not system.bound:
-        message = "the loss of this experiment is not part of a bound on the likelihood"
-        hint = 'use loss "masked-ce" or "score-entropy"'
-        raise Refused(Problem(message, ("loss",), help=hint, code="misfit"))
+        _require_density(system)
     _require_known_seen(system, clean)
     if samples < 1:
         raise Refused(f"expected at least 1 sample of noise, got {samples}")
     # Pairs in the same stratum; a single draw says nothing about the spread.
     pairs = 1 if samples == 1 else 2
     strata = -(-samples // pairs)
+    nats = [torch.zeros(0, dtype=torch.float64)]
+    of_values = None
+    if not system.bound:
+        of_values = torch.zeros(clean.x0.shape, dtype=torch.float64)
     with preserved_generators(system.device):
-        nats = list(_nats(system, clean, strata, pairs, seed, batch_size))
+        batches = _draws(system, clean, strata, pairs, seed, batch_size, bins)
+        for rows, draws in batches:
+            nats.append(draws.flatten(1).sum(1))
+            if of_values is not None:
+                of_values.index_add_(0, rows, -draws / (strata * pairs))
 
-    table = torch.cat([torch.zeros(0, dtype=torch.float64), *nats])
+    table = torch.cat(nats)
     table = table.view(len(clean.valid), strata, pairs)
     half_widths = torch.full((len(table),), math.nan, dtype=torch.float64)
     if pairs == 2:
         half_widths = paired_half_widths(table)
-    return LogLikelihood(-table.mean((1, 2)), half_widths)
+    return LogLikelihood(-table.mean((1, 2)), half_widths, of_values)
+
+
+@torch.no_grad()
+def flow_log_likelihood(
+    system: Diffusion,
+    clean: Clean,
+    probes: int = 64,
+    seed: int = 0,
+    batch_size: int = 64,
+    steps: int = 100,
+    bins: Float[Tensor, " M"] | None = None,
+) -> LogLikelihood:
+    """Return log p of clean samples under the probability flow; arguments as of `log_likelihood`.
+
+    The interval is that of the probes; an exact divergence has none.
+    """
+    _require_density(system)
+    if probes < 1:
+        message = f"expected at least 1 probe, got {probes}"
+        raise Refused(Problem(message, code="out-of-range"))
+    device = system.device
+    was_training = system.training
+    clean = replace(clean, goal=None)
+    system = system.eval()
+    parts = [torch.zeros(0, 1, dtype=torch.float64)]
+    try:
+        with preserved_generators(device):
+            seed_generators(device, Stream.EVALUATION, seed, 0)
+            for start in range(0, len(clean.valid), batch_size):
+                batch = clean[start : start + batch_size].to(device)
+                log_p = system.process.flow_log_density(
+                    batch,
+                    system.denoiser(batch),
+                    steps=steps,
+                    probes=probes,
+                    bins=bins,
+                )
+                parts.append(_known_density(log_p).cpu())
+    finally:
+        system.train(was_training)
+    table = torch.cat(parts if len(parts) == 1 else parts[1:])
+    half_widths = torch.full((len(table),), math.nan, dtype=torch.float64)
+    if table.shape[1] > 1:
+        draws = torch.tensor(table.shape[1], dtype=torch.float64)
+        half_widths = student_quantiles(draws - 1) * table.std(1) / draws.sqrt()
+    return LogLikelihood(table.mean(1), half_widths)
+
+
+def free_values(system: Diffusion, clean: Clean) -> Bool[Tensor, "B L *M"]:
+    """True at the values of which `log_likelihood` gives the probability."""
+    noisy = system.process.prior(clean).noisy
+    return ~clean.fixed if noisy is None else noisy
+
+
+def _require_density(system: Diffusion) -> None:
+    """Refuse a loss that is not least at the mean of x_0, of which no density follows."""
+    if isinstance(system.process.space, TokenSpace):
+        message = "the loss of this experiment is not part of a bound on the likelihood"
+        hint = 'use loss "masked-ce" or "score-entropy"'
+    elif not system.denoises:
+        message = "the loss of this experiment does not train the mean of clean samples"
+        hint = 'use loss "mse" and process "gaussian" or "flow-matching"'
+    else:
+        return
+    raise Refused(Problem(message, ("loss",), help=hint, code="misfit"))
+
+
+def _known_density(nats: Float64[Tensor, "..."] | None) -> Float64[Tensor, "..."]:
+    if nats is None:
+        message = "this process defines no density of its samples"
+        hint = 'use process "gaussian" or "flow-matching"'
+        raise Refused(Problem(message, ("process",), help=hint, code="misfit"))
+    return nats
 
 
 @torch.no_grad()
@@ -259,15 +378,16 @@ def paired_half_widths(
     return student_quantiles(freedom) * variance.sqrt() / strata
 
 
-def _nats(
+def _draws(
     system: Diffusion,
     clean: Clean,
     strata: int,
     pairs: int,
     seed: int,
     batch_size: int,
-) -> Iterator[Float64[Tensor, " B"]]:
-    """Yield the bounds of all draws, batch by batch; those of one sample are adjacent, by stratum."""
+    bins: Float[Tensor, " M"] | None,
+) -> Iterator[tuple[Int[Tensor, " b"], Float64[Tensor, "b ..."]]]:
+    """Yield rows and draws of their bounds, per position or value; those of one row are adjacent, by stratum."""
     device = system.device
     was_training = system.training
     seed_generators(device, Stream.EVALUATION, seed, 0)
@@ -286,7 +406,14 @@ def _nats(
             select = partial(torch.index_select, dim=0, index=part)
             batch = clean.apply(select).to(device)
             t = times[start : start + len(part)].to(device)
-            bound = system.draw_bound(batch, t)
-            yield (bound.values.double() * bound.weights.double()).sum(1).cpu()
+            if system.bound:
+                bound = system.draw_bound(batch, t)
+                nats = bound.values.double() * bound.weights.double()
+            else:
+                denoise = system.denoiser(batch)
+                nats = _known_density(
+                    system.process.draw_value_bounds(batch, t, denoise, bins)
+                )
+            yield part, nats.cpu()
     finally:
         system.train(was_training)

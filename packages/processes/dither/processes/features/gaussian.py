@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from dither.registry.contracts import protocols
@@ -27,7 +27,9 @@ from dither.registry.contracts.times import as_times
 
 from ..precision import at_least_float32, one_minus_exp, wide
 from ..timestep_sampling import TimestepSampling
+from .likelihood import START, Bins, Denoise, draw_value_bounds, flow_log_density
 from .masks import Masks
+from .signal import scales
 
 if TYPE_CHECKING:
     from ..options import FeaturePredictionType, Mask
@@ -148,9 +150,7 @@ class GaussianProcess(protocols.GaussianProcess):
 
     def prior(self, like: Clean) -> State:
         """Return the state at t = 1: Gaussian noise where the mask may pick, all other values unchanged."""
-        free = ~like.fixed
-        if self.masks is not None:
-            free = self.masks.maskable(like)
+        free = self._free(like)
         eps = torch.randn_like(like.x0)
         return self._state(torch.where(free, eps, like.x0), free)
 
@@ -200,6 +200,50 @@ class GaussianProcess(protocols.GaussianProcess):
     def finish(self, state: State, pred: Any, like: Clean) -> Float[Tensor, "B L M"]:
         return self.replace(state, pred.x0, like).x
 
+    def draw_value_bounds(
+        self,
+        clean: Clean,
+        t: Float[Tensor, " B"],
+        denoise: Denoise,
+        bins: Bins = None,
+    ) -> Float64[Tensor, "B L M"]:
+        """Draw the variational bound of values that sampling starts from noise; see `likelihood`."""
+        t_min = self.timesteps.t_min
+        return draw_value_bounds(
+            self,
+            clean,
+            self._free(clean),
+            (t - t_min) / (1 - t_min),
+            denoise,
+            t_min=t_min or START,
+            bins=bins,
+        )
+
+    def flow_log_density(
+        self,
+        clean: Clean,
+        denoise: Denoise,
+        *,
+        steps: int,
+        probes: int,
+        bins: Bins = None,
+    ) -> Float64[Tensor, "B K"]:
+        """Return log p of values that sampling starts from noise; see `likelihood`."""
+        return flow_log_density(
+            self,
+            clean,
+            self._free(clean),
+            denoise,
+            t_min=self.timesteps.t_min or START,
+            steps=steps,
+            probes=probes,
+            bins=bins,
+        )
+
+    def _free(self, clean: Clean) -> Bool[Tensor, "B L M"]:
+        """True at values that sampling starts from noise."""
+        return ~clean.fixed if self.masks is None else self.masks.maskable(clean)
+
     def _state(self, x: Float[Tensor, "B L M"], noisy: Bool[Tensor, "B L M"]) -> State:
         return State.of(x) if self.masks is None else replace(State.of(x), noisy=noisy)
 
@@ -214,13 +258,3 @@ class GaussianProcess(protocols.GaussianProcess):
         if self.ratio is None:
             share = torch.rand_like(share)
         return self.masks.pick(self.masks.maskable(clean), over(wide(share), clean.x0))
-
-
-def scales(
-    noise: Noise, like: Float[Tensor, "B L M"]
-) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
-    """Return sqrt(alpha) and sqrt(1 - alpha), exact at both ends, to broadcast over `like`."""
-    sigma = wide(over(noise.sigma, like))
-    a = (-sigma / 2).exp()
-    b = one_minus_exp(sigma).sqrt()
-    return a.to(like.dtype), b.to(like.dtype)

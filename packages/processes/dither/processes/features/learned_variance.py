@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from dither.registry.contracts.records import Clean, Noise, NoisedStep, State, over
@@ -19,6 +19,7 @@ from dither.registry.contracts.times import as_times
 from ..options import FeaturePredictionType
 from ..precision import at_least_float32, one_minus_exp, wide
 from .gaussian import GaussianPrediction, GaussianProcess
+from .likelihood import Bins, Denoise
 
 __all__ = ["LearnedVariancePrediction", "LearnedVarianceProcess"]
 
@@ -81,6 +82,18 @@ class LearnedVarianceProcess(GaussianProcess):
             log_variances=torch.stack([smallest, largest], -1),
             steps=self.steps,
         )
+
+    def draw_value_bounds(
+        self,
+        clean: Clean,
+        t: Float[Tensor, " B"],
+        denoise: Denoise,
+        bins: Bins = None,
+    ) -> Float64[Tensor, "B L M"]:
+        """Draw the bound of the predicted mean in continuous time; predicted variances do not count."""
+        # Any time of the step that ends at t
+        t = t - torch.rand_like(t) / self.steps
+        return super().draw_value_bounds(clean, t, denoise, bins)
 
     def read(self, raw: Float[Tensor, "B L 2M"], state: State, noise: Noise) -> Any:
         raw = at_least_float32(raw)

@@ -23,9 +23,10 @@ from dither.registry.contracts.records import (
 )
 
 from ..features.gaussian import GaussianProcess
+from ..features.signal import path_norm
 from ..precision import at_least_float32, one_minus_exp, wide
 
-__all__ = ["FlowMatchingProcess", "FlowPrediction", "path_norm"]
+__all__ = ["FlowMatchingProcess", "FlowPrediction"]
 
 
 class FlowPrediction(FeaturePrediction):
@@ -106,9 +107,3 @@ class FlowMatchingProcess(GaussianProcess):
         # The parent steps in the coordinates of diffusion, from x_0 and eps alone.
         new = super().step(state, pred, now, then, like, eta=eta, eps=eps).x
         return self.replace(state, new / path_norm(then, new).to(new.dtype), like)
-
-
-def path_norm(noise: Noise, like: Float[Tensor, "B L M"]) -> Float[Tensor, "..."]:
-    """Return sqrt(alpha) + sqrt(1 - alpha), the ratio of x_t under diffusion to x_t on the straight line."""
-    sigma = wide(over(noise.sigma, like))
-    return (-sigma / 2).exp() + one_minus_exp(sigma).sqrt()

@@ -39,7 +39,7 @@ class DPMSolver(GaussianSampler):
     ) -> Iterator[Float[Tensor, "B L M"]]:
         import torch
 
-        from ..flow_matching.process import path_norm
+        from ..features.signal import path_norm
 
         state = process.prior(like)
         schedule = process.schedule

@@ -37,7 +37,7 @@ class DPMSolverSDE(GaussianSampler):
     ) -> Iterator[Float[Tensor, "B L M"]]:
         import torch
 
-        from ..flow_matching.process import path_norm
+        from ..features.signal import path_norm
 
         state = process.prior(like)
         times = self.times(process, like)

@@ -156,6 +156,36 @@ class Process(Protocol):
         """Return log w of a random trajectory to each sample, with E w = p(x_0); None if that is unknown."""
         return None
 
+    def draw_value_bounds(
+        self,
+        clean: Clean,
+        t: Float[Tensor, " B"],
+        denoise: Callable[[State, Float[Tensor, " B"]], Any],
+        bins: Float[Tensor, " M"] | None = None,
+    ) -> Float64[Tensor, "B L M"] | None:
+        """Return an unbiased draw of a bound on -log p of each value, in nats; None without densities.
+
+        `t` are as `times` draws them. `bins` are those of `Task.bin_widths`: of quantised columns p
+        is a probability, of others a density. Known values and padding have 0.
+        """
+        return None
+
+    def flow_log_density(
+        self,
+        clean: Clean,
+        denoise: Callable[[State, Float[Tensor, " B"]], Any],
+        *,
+        steps: int,
+        probes: int,
+        bins: Float[Tensor, " M"] | None = None,
+    ) -> Float64[Tensor, "B K"] | None:
+        """Return unbiased draws of log p of samples under the probability flow; None without a flow.
+
+        `steps` are those of the solver; K = `probes` draws estimate the divergence, or one column
+        has it exactly if `probes` is at least the number of values of a sample.
+        """
+        return None
+
 
 @runtime_checkable
 class TokenProcess(Process, Protocol):

@@ -139,6 +139,14 @@ class Task(Protocol):
     space: Space
     """The space of one sample."""
 
+    @property
+    def bin_widths(self) -> Float[Tensor, " M"] | None:
+        """Distance of the values of each column in samples, 0 where it is continuous; None if all are.
+
+        Likelihoods are probabilities of quantised columns, and densities of others.
+        """
+        return None
+
     @abstractmethod
     def size(self, split: Split) -> int:
         """Return the number of samples of a split."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,15 @@ class RegionWindows(Task):
             self.given[group.start : group.stop] = group.name in self.space.given
         self._latest: RegionMetrics | None = None
         self._sampled: list[MaskedBatch] = []
+
+    @cached_property
+    def bin_widths(self) -> Float[Tensor, " M"] | None:
+        """Of columns of 0 and 1 in the training regions, such as accessibility."""
+        train, _ = self.samples.training(cell=None)
+        binary = ((train == 0) | (train == 1)).all(0) & (np.ptp(train, axis=0) == 1)
+        if not binary.any():
+            return None
+        return torch.from_numpy(np.where(binary, 1 / self.standard.std, 0.0))
 
     def size(self, split: Split) -> int:
         return self.samples.size(split)

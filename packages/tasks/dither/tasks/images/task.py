@@ -59,6 +59,13 @@ class ImageTask(Task):
         self.features: Literal["classifier", "pixels"] = features
         self.shift, self.factor = _scaling(images.images["train"], scale)
 
+    @property
+    def bin_widths(self) -> Float[Tensor, " C"] | None:
+        """Of brightnesses, which are whole numbers; latents are continuous."""
+        if self.images.pixels is None:
+            return None
+        return torch.from_numpy(1 / self.factor)
+
     def size(self, split: Split) -> int:
         count = len(self.images.images[split])
         return 2 * count if self._flipped(split) else count

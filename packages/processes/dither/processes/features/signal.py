@@ -1,0 +1,28 @@
+"""Signal and noise in a state. Letters: B batch, L length, M features."""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor
+
+from dither.registry.contracts.records import Noise, over
+
+from ..precision import one_minus_exp, wide
+
+__all__ = ["path_norm", "scales"]
+
+
+def scales(
+    noise: Noise, like: Float[Tensor, "B L M"]
+) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
+    """Return sqrt(alpha) and sqrt(1 - alpha), exact at both ends, to broadcast over `like`."""
+    sigma = wide(over(noise.sigma, like))
+    a = (-sigma / 2).exp()
+    b = one_minus_exp(sigma).sqrt()
+    return a.to(like.dtype), b.to(like.dtype)
+
+
+def path_norm(noise: Noise, like: Float[Tensor, "B L M"]) -> Float[Tensor, "..."]:
+    """Return sqrt(alpha) + sqrt(1 - alpha), the ratio of x_t under diffusion to x_t on the straight line."""
+    sigma = wide(over(noise.sigma, like))
+    return (-sigma / 2).exp() + one_minus_exp(sigma).sqrt()
