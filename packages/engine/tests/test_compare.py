@@ -1,5 +1,6 @@
 """`dither compare`: arms, runs with shared weights, the table, finished runs, resumption."""
 
+import io
 import json
 import math
 import os
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import dither
 from dither.engine.cli import main
@@ -31,7 +33,7 @@ from dither.engine.sweeps.arms import (
     training_key,
 )
 from dither.engine.sweeps.compare import Request
-from dither.engine.sweeps.comparison import ArmRuns, compare_arms
+from dither.engine.sweeps.comparison import ArmRuns, compare_arms, show_comparison
 from dither.engine.sweeps.directory import PointFolder
 from dither.engine.sweeps.equal_training import equal_training
 from dither.engine.sweeps.finished_runs import FinishedRun
@@ -269,7 +271,14 @@ def test_finished_runs_are_grouped_by_options_and_paired_by_seed(runs):
     assert second["low"] < second["difference"] < second["high"]
     assert second["verdict"] in ("better", "worse", "not distinguishable")
     assert (second["seeds"], second["steps"]) == (2, 4)
-    assert "lr=0.1" in str(table)
+    assert second["cpu_seconds"] > 0
+    # Costs are beside quality, or in a table of their own where the screen is narrow.
+    for width, heads in ((160, 1), (80, 2)):
+        console = Console(file=io.StringIO(), width=width)
+        show_comparison(console, table)
+        lines = console.file.getvalue().splitlines()
+        assert len([line for line in lines if line.startswith("arm ")]) == heads
+        assert any("cpu_seconds" in line for line in lines)
 
     turned = dither.compare(list(runs.values()), against="lr=0.1")
     assert turned.rows[0].name == "lr=0.1"

@@ -51,6 +51,7 @@ def measure_run(
         "parameters": read_manifest(run).get("parameters"),
         "baselines": summary.get("baselines", {}),
         "steps_per_second": summary.get("steps_per_second"),
+        "cpu_seconds_per_step": summary.get("cpu_seconds_per_step"),
     }
     return _measure(
         loaded,
@@ -170,6 +171,7 @@ def _measure(
                 "figures": figures,
                 "baselines": of_training.get("baselines", {}),
                 "steps_per_second": of_training.get("steps_per_second"),
+                "cpu_seconds_per_step": of_training.get("cpu_seconds_per_step"),
             },
         )
         directory.record(loaded, manifest)

@@ -161,7 +161,7 @@ class Run:
     """A run on one rank, which hooks receive. `begin` or `resume` sets what `fit` needs.
 
     Attributes:
-        seconds: Time spent in training steps after the first.
+        seconds: Time spent in training steps after the first, and `cpu_seconds` of all threads.
         first: The step at which this process started.
     """
 
@@ -193,6 +193,7 @@ class Run:
         self.mirror: Mirror | None = None
         self._metrics: dict[str, dict[str, float]] = {}
         self.seconds = 0.0
+        self.cpu_seconds = 0.0
         self.first = 0
         # The end of metrics.jsonl before the evaluation of the current step, which a resumed run
         # repeats.
@@ -529,6 +530,7 @@ class Run:
         """Make a step, and log metrics if they are due."""
         self.saver.wait(block=False)
         began = time.perf_counter()
+        cpu_began = time.process_time()
         metrics = self.trainer.advance()
         step = self.trainer.step
         self.call("after_step", step=step, metrics=metrics)
@@ -537,6 +539,7 @@ class Run:
         # The first step compiles and loads kernels.
         if step > self.first + 1:
             self.seconds += time.perf_counter() - began
+            self.cpu_seconds += time.process_time() - cpu_began
         if due:
             self.log.log(step, "train", popped, self._rate(step))
         self.log.display.step(step)
@@ -747,6 +750,10 @@ class Run:
         rate = timed / self.seconds if self.seconds else None
         self.directory.require()
         summary = summarise(self.experiment, trainer, self._metrics, rate)
+        # Other work of the machine has no effect on it.
+        summary["cpu_seconds_per_step"] = (
+            self.cpu_seconds / timed if timed > 0 else None
+        )
         self.directory.write_json("summary.json", summary)
         show_result(self.console, summary, self.directory.path)
         self.call("after_run", summary=summary)

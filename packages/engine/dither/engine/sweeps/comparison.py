@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.table import Table
 
 from dither.registry.config.errors import Refused
 from dither.registry.plugins.install_command import optional_import
@@ -36,7 +37,6 @@ __all__ = [
     "compare_arms",
     "row_texts",
     "show_comparison",
-    "shown_costs",
 ]
 
 HEAD = ("arm", "mean ± sd", "difference [95 %]", "p", "verdict")
@@ -44,6 +44,7 @@ COSTS = {
     "parameters": "parameters",
     "steps": "steps",
     "seconds": "seconds of training",
+    "cpu_seconds": "CPU seconds of training",
     "flops": "FLOPs of training",
     "calls": "model calls per sample",
 }
@@ -304,22 +305,16 @@ def _notes_of_metric(arms: Sequence[ArmRuns], metric: str) -> Iterator[str]:
 
 
 def show_comparison(console: Console, comparison: Comparison) -> None:
-    """Print the table, its notes, and the arms that were left out."""
-    costs = shown_costs(comparison.rows)
-    page = table(*HEAD, *costs, right=(*HEAD[1:4], *costs))
-    for column in page.columns[1:4]:
-        column.no_wrap = True
-    for row in comparison.rows:
-        name, _, mean, sd, difference, interval, p, verdict = row_texts(row)
-        if sd:
-            mean += f" ± {sd}"
-        if interval:
-            difference += f" [{interval}]"
-        spent = [_number(row.costs.get(cost, math.nan), ",.5g") for cost in costs]
-        page.add_row(*map(cell, (name, mean, difference, p, verdict, *spent)))
+    """Print the table with the cost of each arm, its notes, and the arms that were left out."""
     better = f", {comparison.better} is better" if comparison.better else ""
     equal = f"; equal {comparison.equal} of training" if comparison.equal else ""
     say(console, f"{comparison.metric}{better}{equal}")
+    costs = _shown_costs(comparison.rows)
+    page = _table_of(comparison.rows, [*HEAD, *costs])
+    wide = console.options.update(width=10_000)
+    if console.measure(page, options=wide).maximum > console.width:
+        console.print(_table_of(comparison.rows, HEAD))
+        page = _table_of(comparison.rows, [HEAD[0], *costs])
     console.print(page)
     for note in comparison.notes:
         say(console, note, "yellow")
@@ -327,14 +322,36 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
         say(console, f"left out: {name}: {'; '.join(reasons)}", "yellow")
 
 
-def shown_costs(rows: Sequence[Row]) -> list[str]:
-    """Return the costs beside quality: seconds, and those in which arms differ."""
+def _table_of(rows: Sequence[Row], head: Sequence[str]) -> Table:
+    """Return the columns of `head`, which are those of quality and names of costs."""
+    page = table(*head, right={*HEAD[1:4], *COSTS})
+    for column, name in zip(page.columns, head, strict=True):
+        column.no_wrap = name in HEAD[1:]
+    for row in rows:
+        name, _, mean, sd, difference, interval, p, verdict = row_texts(row)
+        if sd:
+            mean += f" ± {sd}"
+        if interval:
+            difference += f" [{interval}]"
+        quality = dict(zip(HEAD, (name, mean, difference, p, verdict), strict=True))
+        costs = {cost: _cost_text(value) for cost, value in row.costs.items()}
+        page.add_row(*(cell((quality | costs).get(column, "")) for column in head))
+    return page
+
+
+def _shown_costs(rows: Sequence[Row]) -> list[str]:
+    """Return the costs beside quality: seconds, and those in which arms differ by a hundredth."""
     shown = []
+    of_time = ("seconds", "cpu_seconds")
     for name in COSTS:
-        values = {row.costs[name] for row in rows if name in row.costs}
-        if len(values) > 1 or (values and name == "seconds"):
+        values = [row.costs[name] for row in rows if name in row.costs]
+        if values and (name in of_time or max(values) > 1.01 * min(values)):
             shown.append(name)
     return shown
+
+
+def _cost_text(value: float) -> str:
+    return f"{value:,.0f}" if 1000 <= value < 1e8 else f"{value:.3g}"
 
 
 def row_texts(row: Row) -> list[str]:

@@ -105,7 +105,7 @@ class FinishedRun:
         return stored.of(name)
 
     def cost(self) -> dict[str, float]:
-        """Return parameters, training steps and seconds, and model calls of a sample."""
+        """Return parameters, training steps, seconds and CPU seconds, and model calls of a sample."""
         costs: dict[str, Any] = {
             "parameters": self.parameters,
             "steps": self.summary.get("step"),
@@ -115,6 +115,9 @@ class FinishedRun:
         step = as_number(self.summary.get("step"))
         if rate and step:
             costs["seconds"] = step / rate
+        cpu_seconds = as_number(self.summary.get("cpu_seconds_per_step"))
+        if cpu_seconds and step:
+            costs["cpu_seconds"] = step * cpu_seconds
         numbers = {name: as_number(value) for name, value in costs.items()}
         return {name: value for name, value in numbers.items() if value is not None}
 
