@@ -20,6 +20,7 @@ from dither.engine.training.trainer import Trainer
 CHANGES = {
     "adamw": (),
     "muon": ("train.optimizer=muon",),
+    "adamw-8bit": ("train.optimizer=adamw-8bit",),
     "no EMA": ("train.ema=0",),
     "freeze": ("train.freeze=['table.*']",),
     "lora": ("train.lora={rank=2, on=['body'], whole=['head.*']}",),

@@ -7,9 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+from dither.engine.optimizers import adamw_8bit
 from dither.engine.optimizers.components import (
     WSD,
     AdamW,
+    AdamW8bit,
     Constant,
     Cosine,
     Linear,
@@ -17,6 +19,8 @@ from dither.engine.optimizers.components import (
 )
 from dither.engine.optimizers.ema import MovingAverage
 from dither.engine.optimizers.muon import orthogonal, parameter_groups
+from dither.engine.optimizers.optimizer_state import flatten, restore
+from dither.registry.config.errors import Refused
 
 
 class Net(nn.Module):
@@ -62,6 +66,90 @@ def test_adamw_is_torch_fused_adamw():
     assert {key: decayed[key] for key in ("lr", "betas", "eps", "weight_decay", "fused")} == {
         "lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.5, "fused": True,
     }  # fmt: skip
+
+
+def train(model, optimizer, steps, first=0):
+    """Fit a fixed function of random inputs; return the last loss."""
+    for step in range(first, first + steps):
+        x = torch.randn(32, 64, generator=torch.Generator().manual_seed(step))
+        loss = (model(x) - x.cumsum(1).sin()).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+
+
+def wide_net():
+    """Two matrices whose averages have 8 bits, and biases whose averages have 32."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64))
+
+
+def test_adamw_8bit_trains_like_adamw_with_two_bytes_a_weight():
+    spec = AdamW8bit(lr=3e-3)
+    first, plain = wide_net(), wide_net()
+    optimizer = spec.build(first)
+    loss = train(first, optimizer, 60)
+    assert loss == pytest.approx(
+        train(plain, AdamW(lr=3e-3).build(plain), 60), rel=0.02
+    )
+    tensors, _ = flatten(optimizer)
+    matrices = 2 * 64 * 128
+    assert sum(x.nbytes for x in tensors.values()) < 2.1 * matrices + 8 * (64 + 128)
+
+    # Resumed from what a checkpoint stores, it makes the same steps.
+    second = copy.deepcopy(first)
+    resumed = spec.build(second)
+    restore(resumed, *copy.deepcopy(flatten(optimizer)))
+    train(first, optimizer, 2, 60)
+    train(second, resumed, 2, 60)
+    for a, b in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_cancelled_step_of_adamw_8bit_changes_nothing():
+    net = wide_net()
+    optimizer = AdamW8bit().build(net)
+    train(net, optimizer, 2)
+    before = copy.deepcopy((net.state_dict(), flatten(optimizer)[0]))
+    optimizer.found_inf = torch.tensor(1.0)
+    for parameter in net.parameters():
+        parameter.grad.fill_(math.nan)
+    optimizer.step()
+    after = net.state_dict(), flatten(optimizer)[0]
+    for old, new in zip(before, after, strict=True):
+        assert all(torch.equal(old[name], new[name]) for name in old)
+
+    # Gradients are divided by their scale.
+    other = copy.deepcopy(net)
+    scaled = AdamW8bit().build(other)
+    fresh = AdamW8bit().build(net)
+    for a, b in zip(net.parameters(), other.parameters(), strict=True):
+        a.grad = torch.ones_like(a)
+        b.grad = torch.full_like(b, 8.0)
+    scaled.grad_scale = torch.tensor(8.0)
+    fresh.step()
+    scaled.step()
+    assert torch.equal(net[0].weight, other[0].weight)
+
+
+def test_adamw_8bit_equals_torchao():
+    torchao = pytest.importorskip("torchao.optim")
+    net, reference = wide_net(), wide_net()
+    options = {"lr": 3e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.1}
+    theirs = torchao.AdamW8bit(reference.parameters(), **options)
+    with torch.compiler.set_stance("force_eager"):
+        train(reference, theirs, 5)
+    train(net, AdamW8bit(lr=3e-3, weight_decay=0.1, decay="all").build(net), 5)
+    for a, b in zip(net.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+
+
+def test_adamw_8bit_refuses_sharded_weights(monkeypatch):
+    monkeypatch.setattr(adamw_8bit, "ShardedTensor", nn.Parameter)
+    with pytest.raises(Refused) as refused:
+        AdamW8bit().build(wide_net())
+    assert refused.value.codes == ["misfit"]
 
 
 def test_moving_average_formula():

@@ -115,7 +115,7 @@ ROW = SampleOrder(40, 3).rows(8 * BAD + 5, 1)[0]
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw-8bit", "muon"])
 def test_nan_stops_before_the_update_and_names_the_sample(
     make_trainer, accumulate, optimizer
 ):

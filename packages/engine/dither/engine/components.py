@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dither.registry import Spec, hookimpl
 
-from .optimizers.components import WSD, AdamW, Constant, Cosine, Linear, Muon
+from .optimizers.components import WSD, AdamW, AdamW8bit, Constant, Cosine, Linear, Muon
 from .sweeps.executors import Local, Processes, Slurm
 from .tracking.trackers import CSV, MLflow, TensorBoard, Trackio, WandB
 
@@ -16,6 +16,7 @@ def register_components() -> list[type[Spec]]:
     """Register the optimizers, learning-rate schedules, trackers and executors."""
     return [
         AdamW,
+        AdamW8bit,
         CSV,
         Constant,
         Cosine,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-__all__ = ["WSD", "AdamW", "Constant", "Cosine", "Linear", "Muon"]
+__all__ = ["WSD", "AdamW", "AdamW8bit", "Constant", "Cosine", "Linear", "Muon"]
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -40,6 +40,23 @@ class AdamW(OptimizerSpec):
 
         groups = parameter_groups(module, self.weight_decay, self.decay)
         return adamw(groups, self.lr, (self.betas[0], self.betas[1]), self.eps)
+
+
+class AdamW8bit(AdamW):
+    """AdamW with 8-bit averages (Dettmers et al. 2022): a quarter of the memory, the same numbers as torchao's.
+
+    Slower than the fused kernel of `adamw`; not for `strategy = "fsdp"`.
+    """
+
+    name = "adamw-8bit"
+
+    def build(self, module: nn.Module) -> Optimizer:
+        """Return the optimizer for a module on its device; ValueError if it has nothing to train."""
+        from .adamw_8bit import AdamW8bit
+        from .muon import parameter_groups
+
+        groups = parameter_groups(module, self.weight_decay, self.decay)
+        return AdamW8bit(groups, self.lr, (self.betas[0], self.betas[1]), self.eps)
 
 
 class Muon(OptimizerSpec):
