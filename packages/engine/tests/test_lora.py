@@ -10,10 +10,11 @@ from torch import nn
 from dither.engine.checkpoints.checkpoint import Damaged
 from dither.engine.config.options import LoRA
 from dither.engine.optimizers.components import AdamW
-from dither.engine.runs.exports import export_run, load
+from dither.engine.runs.exports import export_adapter, export_run, load
 from dither.engine.runs.loading import start_from
 from dither.engine.runs.run import DAMAGED, run
 from dither.engine.training.lora import LowRank, add_lora, merged
+from dither.engine.training.peft_adapter import read_adapter, write_adapter
 from dither.registry.config.errors import Refused
 
 
@@ -344,3 +345,115 @@ def test_a_file_without_weights_is_refused(tmp_path, content, refused):
     save_file({"other": torch.ones(1)}, path)
     with pytest.raises(Refused, match="other"):
         start_from(nn.Linear(1, 1), path, partial=True)
+
+
+OPTIONS = LoRA(rank=3, alpha=5.0, on=["table", "body"], whole=["head.*"])
+
+
+class Net(nn.Module):
+    """The modules of `net` with a forward pass, as peft wants it."""
+
+    def __init__(self, seed=0):
+        super().__init__()
+        self.modules_by_name = net()
+        for name, module in self.modules_by_name.items():
+            self.add_module(name, module)
+        del self.modules_by_name
+        torch.manual_seed(seed)
+        nn.init.normal_(self.head.bias)
+
+    def forward(self, ids):
+        return self.head(self.norm(self.body(self.table(ids))))
+
+
+def adapted(seed=1):
+    model = Net()
+    add_lora(model, OPTIONS)
+    nn.init.normal_(randomize_b(model, seed).head.weight)
+    return model
+
+
+@pytest.mark.slow
+def test_adapters_of_peft_have_equal_logits(tmp_path):
+    peft = pytest.importorskip("peft")
+    ids = torch.arange(7)
+    ours = adapted()
+    write_adapter(ours, OPTIONS, tmp_path / "ours")
+    theirs = peft.PeftModel.from_pretrained(Net(seed=2), tmp_path / "ours")
+    torch.testing.assert_close(theirs(ids), ours(ids))
+
+    config = peft.LoraConfig(
+        r=3,
+        lora_alpha=5,
+        target_modules=["table", "body.0", "body.2"],
+        modules_to_save=["head"],
+        init_lora_weights=False,
+        lora_dropout=0.1,
+    )
+    theirs = peft.get_peft_model(Net(), config).eval()
+    theirs.save_pretrained(tmp_path / "theirs")
+    model = Net()
+    add_lora(model, OPTIONS)
+    assert not torch.allclose(model(ids), theirs(ids))
+    read_adapter(tmp_path / "theirs", model, OPTIONS)
+    torch.testing.assert_close(model(ids), theirs(ids))
+
+
+def test_an_adapter_comes_back_and_mistakes_are_listed(tmp_path, refusal):
+    first = adapted()
+    write_adapter(first, OPTIONS, tmp_path / "a")
+    second = adapted(seed=2)
+    read_adapter(tmp_path / "a", second, OPTIONS)
+    assert torch.equal(first(torch.arange(7)), second(torch.arange(7)))
+
+    other = LoRA(rank=2, alpha=4.0, on=["table"])
+    assert refusal(read_adapter, tmp_path / "a", second, other).codes == ["misfit"] * 2
+    fewer = Net()
+    add_lora(fewer, OPTIONS.model_copy(update={"on": ["body"], "whole": []}))
+    refused = refusal(read_adapter, tmp_path / "a", fewer, OPTIONS)
+    # Both updates of the table, and weight and bias of the head.
+    assert refused.codes == ["shape-mismatch"] * 4
+    config = tmp_path / "a" / "adapter_config.json"
+    config.write_text(
+        config.read_text().replace('"use_dora": false', '"use_dora": true')
+    )
+    assert "use_dora" in str(refusal(read_adapter, tmp_path / "a", second, OPTIONS))
+    config.write_text("[]")
+    assert refusal(read_adapter, tmp_path / "a", second, OPTIONS).codes == [
+        "damaged-file"
+    ]
+    config.unlink()
+    assert refusal(read_adapter, tmp_path / "a", second, OPTIONS).codes == [
+        "file-not-found"
+    ]
+
+    part = Net()
+    options = OPTIONS.model_copy(update={"whole": ["head.bias"]})
+    add_lora(part, options)
+    assert refusal(write_adapter, part, options, tmp_path / "b").codes == ["misfit"]
+
+
+@pytest.mark.slow
+def test_an_exported_adapter_starts_another_run(start, tmp_path, refusal):
+    base = start()
+    tuned = start(f"train.start_from={base}", *LORA)
+    files = export_adapter(tuned, tmp_path / "adapter")
+    assert [file.name for file in files] == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    ]
+    again = start(
+        f"train.start_from={base}",
+        *LORA,
+        f"train.lora.start_from={tmp_path / 'adapter'}",
+        "train.steps=0",
+    )
+    expected, found = merged(weights(tuned)), merged(weights(again, "model", 0))
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name])
+    # The export of the run does not need the folder of the adapter.
+    shutil.rmtree(tmp_path / "adapter")
+    export_run(again, tmp_path / "exported")
+    assert "adapter" not in (tmp_path / "exported" / "experiment.toml").read_text()
+    assert load(tmp_path / "exported")
+    assert refusal(export_adapter, base, tmp_path / "x").codes == ["misfit"]

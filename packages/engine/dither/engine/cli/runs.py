@@ -344,6 +344,12 @@ def export(
         bool,
         typer.Option("--program", help="Also write the denoiser with torch.export."),
     ] = False,
+    adapter: Annotated[
+        bool,
+        typer.Option(
+            "--adapter", help="Write the LoRA updates only, in the format of peft."
+        ),
+    ] = False,
     checkpoint: Checkpoint = "newest",
     overrides: Overrides = None,
     plugins: PluginNames = None,
@@ -355,7 +361,8 @@ def export(
     sampler.* and sample.*. HF_TOKEN is the access token of the hub.
     """
     from ..files.mirror import local_run
-    from ..runs.exports import export_run, load, read_export_manifest
+    from ..runs.evaluate_run import parse_checkpoint
+    from ..runs.exports import export_adapter, export_run, load, read_export_manifest
     from ..runs.hub import PROGRAM, export_program, export_to_hub_folder
     from ..runs.hub import push as push_folder
 
@@ -365,9 +372,11 @@ def export(
         )
     source = local_run(source)
     folder = out or source
+    if adapter and out is not None:
+        for path in export_adapter(source, out, parse_checkpoint(checkpoint), plugins):
+            echo(path)
+        return
     if out is not None:
-        from ..runs.evaluate_run import parse_checkpoint
-
         which = parse_checkpoint(checkpoint)
         changes = [*(overrides or ()), *(words or ())]
         # A model repository needs a card and a configuration, any other export does not.

@@ -201,7 +201,13 @@ def _missing_service(experiment: Experiment) -> Iterator[Misfit]:
 
 
 def _missing_weights(experiment: Experiment) -> Iterator[Misfit]:
-    """Yield initial weights that do not exist, or a folder without weights."""
+    """Yield initial weights that do not exist, or a folder without weights or an adapter."""
+    lora = experiment.train.lora
+    if lora is not None and lora.start_from is not None:
+        config = Path(lora.start_from) / "adapter_config.json"
+        if not is_file(config):
+            path = ("train", "lora", "start_from")
+            yield Misfit(f"{config} does not exist", path, code="file-not-found")
     given = experiment.train.start_from
     if given is None:
         return

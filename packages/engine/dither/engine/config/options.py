@@ -161,6 +161,8 @@ class LoRA(Options):
     "attention"."""
     whole: list[str] = []
     """Weights that are trained in full, with * and ?, such as "head.*"; all others are frozen."""
+    start_from: PathStr | None = None
+    """Folder of an adapter in peft's format, of the same matrices, to begin with."""
 
 
 class Train(Options):

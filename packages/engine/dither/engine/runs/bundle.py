@@ -65,6 +65,8 @@ def pack(tree: Mapping[str, Any], catalog: Catalog) -> Bundle:
         key: value for key, value in tree["train"].items() if key not in MACHINE_OPTIONS
     }
     packed = copy.deepcopy({**tree, "train": train})
+    if packed["train"].get("lora"):
+        packed["train"]["lora"].pop("start_from", None)
     # Where the run was mirrored is nobody else's business.
     packed.pop("run", None)
     files: dict[str, Path] = {}

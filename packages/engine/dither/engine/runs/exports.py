@@ -41,7 +41,8 @@ from ..config.plugins import names_in
 from ..files.checksums import MANIFEST, verify
 from ..files.installed_models import model_folder
 from ..training.device import choose_device
-from ..training.lora import write_merged
+from ..training.lora import add_lora, write_merged
+from ..training.peft_adapter import write_adapter
 from ..training.randomness import preserved_generators
 from .bundle import (
     EXPERIMENT,
@@ -62,6 +63,7 @@ __all__ = [
     "anchor",
     "download",
     "experiment_file",
+    "export_adapter",
     "export_run",
     "first_line",
     "import_hub",
@@ -395,6 +397,34 @@ def export_run(
         step=int(found.name.removeprefix("step-")),
         space=space,
     )
+
+
+def export_adapter(
+    run_directory: Path,
+    to: Path,
+    checkpoint: Which = "newest",
+    select: Sequence[str] | None = None,
+) -> list[Path]:
+    """Write the LoRA updates of a run into a new folder, in peft's format; return its files.
+
+    Raises:
+        Refused: The run has no `train.lora`, or the folder exists. Damaged: There is no intact
+            checkpoint.
+    """
+    found = find_checkpoint(run_directory, checkpoint)
+    loaded = load_for_sampling(resolved_file(run_directory), select=select)
+    options = loaded.experiment.train.lora
+    if options is None:
+        message = f"{run_directory} has no train.lora"
+        raise Refused(message, ("train", "lora"), code="misfit")
+    system, _ = build(on_device(loaded, "cpu"))
+    # The weights follow from the checkpoint.
+    add_lora(system.model, options.model_copy(update={"start_from": None}))
+    load_weights(weights_of(found), system.model)
+    if exists(to):
+        raise Refused(f"{to} exists already", code="file-exists")
+    write_adapter(system.model, options, to)
+    return sorted(to.iterdir())
 
 
 def _write_assets(run_directory: Path, experiment: Experiment, folder: Path) -> None:

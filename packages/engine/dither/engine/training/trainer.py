@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from .diffusion import Diffusion
 from .lora import select_trained
 from .loss_scale import LossScale
 from .nan_guard import FiniteGuard, NonFinite, all_finite, step_where
+from .peft_adapter import read_adapter
 from .randomness import Stream, seed_generators
 
 __all__ = ["Trainer", "divisor_of"]
@@ -70,6 +72,8 @@ class Trainer:
 
         # The order matters: LoRA adds parameters, the average copies them, FSDP replaces them all.
         select_trained(system.model, train, seed)
+        if train.lora is not None and train.lora.start_from is not None:
+            read_adapter(Path(train.lora.start_from), system.model, train.lora)
         self.average = MovingAverage(system.model, train.ema) if train.ema else None
         self.compiled = compile_mode(train.compile, self.device)
         if self.compiled:

@@ -1,0 +1,164 @@
+"""LoRA in the format of peft: adapter_config.json, and adapter_model.safetensors without pickle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from dither.registry.config.errors import Problem, Refused
+from dither.registry.files.atomic import atomic_folder
+from dither.registry.files.limits import read_text, unreadable
+
+from ..checkpoints.sharded_checkpoint import read_tensors
+from ..config.options import LoRA
+from ..files.resource_errors import disk_errors
+from .lora import LowRank
+
+__all__ = ["read_adapter", "write_adapter"]
+
+CONFIG = "adapter_config.json"
+TENSORS = "adapter_model.safetensors"
+PREFIX = "base_model.model."
+PLACE = ("train", "lora", "start_from")
+PLAIN: dict[str, Any] = {
+    "peft_type": "LORA",
+    "bias": "none",
+    "fan_in_fan_out": False,
+    "lora_bias": False,
+    "lora_dropout": 0.0,
+    "rank_pattern": {},
+    "alpha_pattern": {},
+    "use_dora": False,
+    "use_rslora": False,
+}
+"""Options of peft with the values of plain LoRA. Others would change what the tensors mean, besides
+dropout."""
+MEANINGLESS = frozenset({"lora_dropout"})
+"""Options that change training only."""
+
+
+class _Slot(NamedTuple):
+    """A trained parameter; peft transposes both updates of an embedding."""
+
+    parameter: nn.Parameter
+    transposed: bool
+
+    def stored(self) -> Tensor:
+        tensor = self.parameter.detach()
+        return tensor.T if self.transposed else tensor
+
+
+def write_adapter(model: nn.Module, options: LoRA, folder: Path) -> None:
+    """Write the updates and the fully trained modules of a model of `add_lora` into a new folder.
+
+    Raises:
+        Refused: A module is trained in part, which the format cannot express.
+    """
+    adapted = [name for name, _, _ in _adapted(model)]
+    config = {
+        **PLAIN,
+        "r": options.rank,
+        "lora_alpha": options.alpha,
+        "target_modules": adapted,
+        "modules_to_save": _whole_modules(model) or None,
+        "inference_mode": True,
+    }
+    tensors = {}
+    for key, slot in _slots(model).items():
+        tensors[key] = slot.stored().cpu().contiguous()
+    with disk_errors(folder), atomic_folder(folder, overwrite=False) as temporary:
+        text = json.dumps(config, indent=2) + "\n"
+        (temporary / CONFIG).write_text(text, encoding="utf-8")
+        save_file(tensors, temporary / TENSORS)
+
+
+def read_adapter(folder: Path, model: nn.Module, options: LoRA) -> None:
+    """Copy an adapter into a model of `add_lora`; Refused if it is not one of the same matrices."""
+    problems = list(_config_problems(folder, options))
+    slots = _slots(model)
+    saved = {} if problems else read_tensors(folder / TENSORS)
+    if not problems:
+        for key in sorted(saved.keys() ^ slots.keys()):
+            state = (
+                "not in the adapter" if key in slots else "not trained by train.lora"
+            )
+            problems.append(Problem(f"{key} is {state}", PLACE, code="shape-mismatch"))
+    for key in saved.keys() & slots.keys():
+        expected = tuple(slots[key].stored().shape)
+        if tuple(saved[key].shape) != expected:
+            message = f"{key} has shape {tuple(saved[key].shape)}, expected {expected}"
+            problems.append(Problem(message, PLACE, code="shape-mismatch"))
+    if problems:
+        raise Refused(problems)
+    with torch.no_grad():
+        for key, slot in slots.items():
+            slot.stored().copy_(saved[key])
+
+
+def _config_problems(folder: Path, options: LoRA) -> Iterator[Problem]:
+    """Yield options of an adapter that are not those of plain LoRA, or not those of `train.lora`."""
+    try:
+        config = json.loads(read_text(folder / CONFIG))
+        given = {**PLAIN, **config}
+    except OSError as error:
+        raise unreadable(folder / CONFIG, error) from None
+    except (ValueError, TypeError) as error:
+        message = f"{folder / CONFIG} is damaged: {error}"
+        raise Refused(message, PLACE, code="damaged-file") from None
+    expected = {**PLAIN, "r": options.rank, "lora_alpha": options.alpha}
+    for key, value in expected.items():
+        # An older file may have null for what it does not use.
+        is_unused = key in MEANINGLESS or (
+            key in PLAIN and not given[key] and not value
+        )
+        if given.get(key) != value and not is_unused:
+            message = f"{folder}: {key} is {given.get(key)!r}, expected {value!r}"
+            yield Problem(message, PLACE, code="misfit")
+
+
+def _adapted(model: nn.Module) -> Iterator[tuple[str, LowRank, bool]]:
+    """Yield name and update of each adapted matrix, and whether it is that of an embedding."""
+    for name, module in model.named_modules():
+        if isinstance(module, LowRank):
+            owner = name.partition(".parametrizations.")[0]
+            yield owner, module, isinstance(model.get_submodule(owner), nn.Embedding)
+
+
+def _slots(model: nn.Module) -> dict[str, _Slot]:
+    """Return all trained parameters by their names in the file."""
+    slots = {}
+    for name, update, is_embedding in _adapted(model):
+        stem = f"{PREFIX}{name}"
+        if is_embedding:
+            # W + (B' A')^T: peft's A' is our B^T.
+            slots[f"{stem}.lora_embedding_A"] = _Slot(update.B, transposed=True)
+            slots[f"{stem}.lora_embedding_B"] = _Slot(update.A, transposed=True)
+        else:
+            slots[f"{stem}.lora_A.weight"] = _Slot(update.A, transposed=False)
+            slots[f"{stem}.lora_B.weight"] = _Slot(update.B, transposed=False)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and ".parametrizations." not in name:
+            slots[f"{PREFIX}{name}"] = _Slot(parameter, transposed=False)
+    return slots
+
+
+def _whole_modules(model: nn.Module) -> list[str]:
+    """Return the modules that are trained in full; Refused if one is in part."""
+    names: dict[str, None] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and ".parametrizations." not in name:
+            names.setdefault(name.rpartition(".")[0])
+    for module in names:
+        parameters = model.get_submodule(module).parameters()
+        if not module or not all(p.requires_grad for p in parameters):
+            message = (
+                f'peft saves whole modules, and of "{module}" some weights are frozen'
+            )
+            raise Refused(message, ("train", "lora", "whole"), code="misfit")
+    return list(names)
