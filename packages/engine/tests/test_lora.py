@@ -457,3 +457,5 @@ def test_an_exported_adapter_starts_another_run(start, tmp_path, refusal):
     assert "adapter" not in (tmp_path / "exported" / "experiment.toml").read_text()
     assert load(tmp_path / "exported")
     assert refusal(export_adapter, base, tmp_path / "x").codes == ["misfit"]
+    missing = f"train.lora.start_from={tmp_path / 'adapter'}"
+    assert refusal(start, *LORA, missing).codes == ["file-not-found"]

@@ -206,8 +206,9 @@ def _missing_weights(experiment: Experiment) -> Iterator[Misfit]:
     if lora is not None and lora.start_from is not None:
         config = Path(lora.start_from) / "adapter_config.json"
         if not is_file(config):
-            path = ("train", "lora", "start_from")
-            yield Misfit(f"{config} does not exist", path, code="file-not-found")
+            message = f"{config} does not exist"
+            place = ("train", "lora", "start_from")
+            yield Misfit(message, place, code="file-not-found")
     given = experiment.train.start_from
     if given is None:
         return
