@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from dither.engine.cli import main
+from dither.tasks.get_region.metrics import baselines
 from dither.testing.summary import pytest_terminal_summary
 
 __all__ = ["pytest_terminal_summary", "text_experiment", "trained"]
@@ -106,6 +107,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.name.partition("[")[2].removesuffix("]") in SLOW_CASES:
             item.add_marker("slow")
+
+
+@pytest.fixture(autouse=True)
+def _quick_boosting(tmp_path_factory, monkeypatch):
+    """Few rounds of boosting in this process, whose cache is not that of the user."""
+    folder = tmp_path_factory.getbasetemp() / "cache"
+    monkeypatch.setitem(baselines.BOOSTING, "max_iter", 20)
+    monkeypatch.setattr(baselines, "cache_folder", lambda: folder)
 
 
 @pytest.fixture(scope="session")

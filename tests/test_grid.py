@@ -168,6 +168,7 @@ SAMPLERS = {
     "diffusers": {"steps": 3},
     "discrete-flow": {"steps": 3, "corrector": 0.5},
     "dpm-solver-sde": {"steps": 3},
+    "unipc": {"steps": 3},
     "dpm-solver": {"steps": 4, "spacing": "log-snr", "t_min": 0.1},
     "euler": {"steps": 3},
     "first-hitting": {},
@@ -236,7 +237,15 @@ def test_samplers_work_with_every_compatible_process(sampler):
     masks = {"first-hitting", "guided", "ordered", "remdm", "semi-autoregressive"}
     # Gaussian noise, with predicted variances or not, with 3 targets and flow matching with 2;
     # masked-region masks.
-    solvers = ("ddim", "diffusers", "dpm-solver", "dpm-solver-sde", "heun", "ode")
+    solvers = (
+        "ddim",
+        "diffusers",
+        "dpm-solver",
+        "dpm-solver-sde",
+        "heun",
+        "ode",
+        "unipc",
+    )
     noise = dict.fromkeys(solvers, 16) | {
         "repaint": 12,
         "ordered-regions": 2,
@@ -261,6 +270,7 @@ OF_FEATURES = (
     "diffusers",
     "dpm-solver",
     "dpm-solver-sde",
+    "unipc",
     "heun",
     "ode",
     "ordered-regions",

@@ -105,7 +105,7 @@ TASKS = {
         "task.data.valid=16",
         "task.data.test=8",
     ),
-    "get_region/quick.toml": (),
+    "get_region/quick.toml": ("task.rivals=false",),
     "language_model/markov.toml": (),
 }
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")

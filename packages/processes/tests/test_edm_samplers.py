@@ -6,6 +6,7 @@ from diffusers.schedulers.scheduling_dpmsolver_multistep import (
     DPMSolverMultistepScheduler,
 )
 from diffusers.schedulers.scheduling_heun_discrete import HeunDiscreteScheduler
+from diffusers.schedulers.scheduling_unipc_multistep import UniPCMultistepScheduler
 
 from dither.registry import FeatureSpace, default_catalog
 from dither.registry.contracts.records import Clean, State
@@ -71,6 +72,30 @@ def test_dpm_solver_sde_equals_diffusers(predict):
         )
 
 
+@pytest.mark.parametrize("order", [1, 2, 3])
+@pytest.mark.parametrize("predict", PREDICT)
+def test_unipc_equals_diffusers(predict, order):
+    scheduler = UniPCMultistepScheduler(
+        **BETAS,
+        prediction_type=PREDICT[predict],
+        solver_order=order,
+        timestep_spacing="trailing",
+    )
+    scheduler.set_timesteps(10)
+    torch.manual_seed(0)
+    x = torch.randn(4, 5, 3)
+    sampler = build("sampler", "unipc", steps=10, order=order)
+    states = walk(sampler, process_of(predict))
+    assert len(states) == 10
+    for index, state in zip(scheduler.timesteps, states, strict=True):
+        output = model_output(x, (index.item() + 1) / T)
+        x = scheduler.step(output, index, x).prev_sample
+        tolerance = 1e-3 if predict == "eps" else 1e-4
+        assert torch.allclose(
+            state, x, atol=tolerance * x.abs().max().item(), rtol=tolerance
+        )
+
+
 def test_heun_equals_diffusers():
     scheduler = HeunDiscreteScheduler(
         **BETAS, prediction_type="sample", use_karras_sigmas=True
@@ -127,7 +152,7 @@ def time_of_noise(process, noise):
     return low
 
 
-@pytest.mark.parametrize("name", ["heun", "dpm-solver-sde"])
+@pytest.mark.parametrize("name", ["heun", "dpm-solver-sde", "unipc"])
 @pytest.mark.parametrize("use", ["gaussian", "flow-matching"])
 def test_exact_model_of_a_normal_distribution(name, use):
     """Data of mean 2 and deviation 0.5 come back, also along straight lines."""
@@ -150,7 +175,7 @@ def test_exact_model_of_a_normal_distribution(name, use):
     assert x.std().item() == pytest.approx(0.5, abs=0.02)
 
 
-@pytest.mark.parametrize("name", ["heun", "dpm-solver-sde"])
+@pytest.mark.parametrize("name", ["heun", "dpm-solver-sde", "unipc"])
 def test_other_processes_are_rejected(name):
     spec = default_catalog().parse("sampler", name)
     masked = default_catalog().parse("process", "masked-region").facts(SPACE)

@@ -8,12 +8,21 @@ import pytest
 import zarr
 
 from dither.tasks.bubble_diagram.data.procedural import make_plans
+from dither.tasks.get_region.metrics import baselines
 
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("DITHER_DATA", str(tmp_path / "cache"))
     return tmp_path / "cache"
+
+
+@pytest.fixture(autouse=True)
+def _quick_boosting(tmp_path_factory, monkeypatch):
+    """Few rounds of boosting, whose cache is not that of the user."""
+    folder = tmp_path_factory.getbasetemp() / "cache"
+    monkeypatch.setitem(baselines.BOOSTING, "max_iter", 20)
+    monkeypatch.setattr(baselines, "cache_folder", lambda: folder)
 
 
 @pytest.fixture(scope="session")

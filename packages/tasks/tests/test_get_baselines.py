@@ -1,6 +1,7 @@
 """Baselines against brute force and scikit-learn; they see neither masked nor held-out values."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,9 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from dither.registry.contracts.spaces import Group
 from dither.tasks.get_region.data.region_matrix import ColumnStats
 from dither.tasks.get_region.data.units import ColumnUnits
+from dither.tasks.get_region.metrics import baselines
 from dither.tasks.get_region.metrics.baselines import (
+    BOOSTING,
     MLP,
     PENALTY,
     Baselines,
@@ -140,6 +143,19 @@ def test_logistic_regression_replaces_masked_motifs_by_their_mean(train, referen
     assert np.ptp(blind["logistic"][0][..., M]) == 0
 
 
+def neighbours_of(table, starts):
+    """Each region next to those left and right of it on its chromosome."""
+    nothing = np.full(table.shape[1], np.nan, np.float32)
+    padded = [nothing, *table, nothing]
+    rows = []
+    for place, row in enumerate(table):
+        is_last = place + 1 == len(table) or starts[place + 1]
+        left = nothing if starts[place] else padded[place]
+        right = nothing if is_last else padded[place + 2]
+        rows.append(np.concatenate([row, left, right]))
+    return np.stack(rows)
+
+
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("binary", [True, False])
 def test_rivals_equal_those_of_scikit_learn(train, binary):
@@ -151,14 +167,16 @@ def test_rivals_equal_those_of_scikit_learn(train, binary):
     here = query.truth[..., :M].reshape(-1, M)
     root = ColumnStats.of(np.sqrt(table[:, :M]))
     z, own = ((np.sqrt(x) - root.mean) / root.std for x in (table[:, :M], here))
-    standard = ColumnStats.of(table[:, :M])
-    plain, mine = ((x - standard.mean) / standard.std for x in (table[:, :M], here))
+    starts = np.arange(P) % 100 == 0
+    beside = neighbours_of(table[:, :M], starts)
+    windows = [neighbours_of(x[:, :M], np.arange(L) == 0) for x in query.truth]
     boosting = (
         HistGradientBoostingClassifier if binary else HistGradientBoostingRegressor
     )
     mlp = MLPClassifier if binary else MLPRegressor
     fitted = {"mlp": (mlp(**MLP).fit(z, table[:, M]), own)}
-    fitted["boosting"] = (boosting(random_state=0).fit(plain, table[:, M]), mine)
+    boosted = boosting(**BOOSTING).fit(beside, table[:, M])
+    fitted["boosting"] = (boosted, np.concatenate(windows))
     if binary:
         fitted["logistic-sqrt"] = (
             LogisticRegression(C=0.01, max_iter=500).fit(z, table[:, M]),
@@ -170,6 +188,44 @@ def test_rivals_equal_those_of_scikit_learn(train, binary):
         np.testing.assert_allclose(
             found[name][0][..., M].ravel(), expected, atol=1e-3, err_msg=name
         )
+
+
+def test_boosting_is_fitted_once_for_the_same_data(train, monkeypatch, tmp_path):
+    """Whatever predictions depend on makes another file; a damaged one is fitted again."""
+    monkeypatch.setattr(baselines, "cache_folder", lambda: tmp_path)
+    starts = np.arange(P) % 100 == 0
+    query = batch(train, mask="accessibility")
+    fits = []
+
+    def predict(table, query=query):
+        reference = Baselines(table, starts, GROUPS, rivals=True)
+        monkeypatch.setattr(reference, "names", ("boosting",))
+        fit = reference._fit
+        monkeypatch.setattr(
+            reference, "_fit", lambda *key: fits.append(key) or fit(*key)
+        )
+        return predictions_of(reference, query)["boosting"][0]
+
+    first = predict(train)
+    assert len(fits) == 1
+    np.testing.assert_array_equal(predict(train), first)
+    assert len(fits) == 1
+    for file in (tmp_path / "boosting").iterdir():
+        file.write_bytes(b"damaged")
+    np.testing.assert_array_equal(predict(train), first)
+    assert len(fits) == 2
+    other = train.copy()
+    other[3, 0] += 1
+    assert (predict(other) != first).any()
+    assert (predict(train, batch(train, seed=4, mask="accessibility")) != first).any()
+    monkeypatch.setitem(BOOSTING, "max_iter", 7)
+    assert (predict(train) != first).any()
+    assert len(fits) == 5
+    # Without a place to write it is fitted each time.
+    monkeypatch.setattr(baselines, "cache_folder", lambda: Path("/dev/null"))
+    predict(train)
+    predict(train)
+    assert len(fits) == 7
 
 
 def test_the_lead_of_the_model_is_a_paired_bootstrap(train, reference, monkeypatch):

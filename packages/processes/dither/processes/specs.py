@@ -28,6 +28,7 @@ from .samplers.remdm import ReMDM
 from .samplers.repaint import RePaint
 from .samplers.self_correction import SelfCorrect
 from .samplers.semi_autoregressive import SemiAutoregressive
+from .samplers.unipc import UniPC
 from .schedules.alpha import Cosine, CosineSquared, LogLinear, Polynomial, SigmoidAlpha
 from .schedules.betas import CosineBeta, LinearBeta, ScaledLinearBeta, SigmoidBeta
 from .schedules.sigma import Geometric, LinearSigma
@@ -81,5 +82,6 @@ def register_components() -> list[type[Spec]]:
         SemiAutoregressive,
         SigmoidAlpha,
         SigmoidBeta,
+        UniPC,
         Uniform,
     ]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dither.registry.contracts.protocols import GaussianProcess, Session
     from dither.registry.contracts.records import Clean, Noise
 
-__all__ = ["DPMSolver", "log_snr"]
+__all__ = ["DPMSolver", "log_snr", "solve"]
 
 
 class DPMSolver(GaussianSampler):
@@ -66,9 +66,9 @@ class DPMSolver(GaussianSampler):
             if process.linear_path:
                 norm_t = path_norm(noise_t, line).to(line.dtype)
                 norm_s = path_norm(noise_s, line).to(line.dtype)
-                x = _solve(state.x * norm_t, line, noise_t, noise_s, h) / norm_s
+                x = solve(state.x * norm_t, line, noise_t, noise_s, h) / norm_s
             else:
-                x = _solve(state.x, line, noise_t, noise_s, h)
+                x = solve(state.x, line, noise_t, noise_s, h)
             state = process.replace(state, x, like)
             earlier = lambda_t, x0
             yield state.x
@@ -84,7 +84,7 @@ def log_snr(noise: Noise) -> Float[Tensor, " B"]:
     return (-sigma - one_minus_exp(sigma).log()) / 2
 
 
-def _solve(
+def solve(
     x: Float[Tensor, "B L M"],
     x0: Float[Tensor, "B L M"],
     noise_t: Noise,

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -19,11 +22,13 @@ from torch import Tensor
 
 from dither.registry.contracts.records import Clean
 from dither.registry.contracts.spaces import Group
+from dither.registry.files.atomic import atomic_write
+from dither.registry.files.cache import cache_folder
 
 from ..data.region_matrix import ColumnStats, row_blocks
 from .column_metrics import windows_of
 
-__all__ = ["RIVALS", "Baselines", "MaskedBatch", "neighbour_mean"]
+__all__ = ["RIVALS", "Baselines", "MaskedBatch", "neighbour_mean", "with_neighbours"]
 
 _Values = Float[ndarray, "B L M"]
 _Mask = Bool[ndarray, "B L M"]
@@ -42,6 +47,18 @@ MLP = {
     "random_state": 0,
 }
 """Options of the MLP; a tenth of the training regions decides when it stops."""
+
+BOOSTING = {
+    "max_iter": 400,
+    "learning_rate": 0.05,
+    "early_stopping": False,
+    "random_state": 0,
+}
+"""Options of gradient boosting: AUC .8909 of the human regions of chromosome 1 with neighbours, .8883
+without; .8874 with 100 rounds of .1, the default of scikit-learn."""
+
+BOOSTED_REGIONS = 1 << 17
+"""Largest number of training regions of boosting, which copies them with both neighbours as float64."""
 
 PENALTY = 100.0
 """Penalty of ridge regression, on columns of standard deviation 1 summed over the training
@@ -104,7 +121,8 @@ class Baselines:
     - `logistic-sqrt`: the same on square roots of the motifs.
     - `mlp`, `boosting`: an MLP of one hidden layer on square roots, and histogram gradient
       boosting, for accessibility and expression, with the same inputs; expression also from
-      accessibility that is never masked.
+      accessibility that is never masked. Boosting sees both neighbours in a window of the model,
+      too. Its predictions are cached on disk, since it takes two minutes for 30,000 regions.
 
     `train` are training regions of one cell type in the order of the genome, in the units of the
     data; `starts` is True where one is the first of its chromosome. `rivals` are `logistic-sqrt`,
@@ -170,15 +188,56 @@ class Baselines:
         visible = np.where(batch.visible, batch.truth, np.float32(np.nan))
         known = visible[rows][:, inputs]
         for name in self.names:
-            model = self._fit(name, column, inputs)
-            if model is None:
-                continue
-            values = np.zeros(batch.truth.shape, np.float32)
-            if self._is_binary(column):
-                values[rows, column] = model.predict_proba(known)[:, 1]
+            if name == "boosting":
+                first = np.arange(rows.shape[1]) == 0
+                beside = with_neighbours(visible[..., inputs], first)[rows]
+                guess = self._boosted(column, inputs, beside)
             else:
-                values[rows, column] = model.predict(known)
-            yield name, values
+                guess = self._predict(name, column, inputs, known)
+            if guess is not None:
+                values = np.zeros(batch.truth.shape, np.float32)
+                values[rows, column] = guess
+                yield name, values
+
+    def _predict(
+        self, name: str, column: int, inputs: tuple[int, ...], known: _Motifs
+    ) -> Any:
+        """Return predictions of a column; None if the model cannot be fitted."""
+        model = self._fit(name, column, inputs)
+        if model is None:
+            return None
+        if self._is_binary(column):
+            return model.predict_proba(known)[:, 1]
+        return model.predict(known)
+
+    def _boosted(
+        self, column: int, inputs: tuple[int, ...], known: Float32[ndarray, "n K"]
+    ) -> Any:
+        """Return predictions of boosting from inputs with neighbours, from the cache if it has them.
+
+        The name of the file is a hash of all that they depend on, so runs on the same data share
+        it.
+        """
+        fit = (version("scikit-learn"), BOOSTING, self._train_hash, column, inputs)
+        key = sha256(repr(fit).encode())
+        key.update(np.ascontiguousarray(known).data)
+        file = cache_folder() / "boosting" / f"{key.hexdigest()}.npy"
+        with suppress(OSError, ValueError):
+            cached = np.load(file, allow_pickle=False)
+            if cached.shape == known.shape[:1]:
+                return cached
+        guess = self._predict("boosting", column, inputs, known)
+        if guess is not None:
+            # Without a place to write the next run fits again.
+            with suppress(OSError), atomic_write(file) as temporary:
+                np.save(temporary, guess.astype(np.float32), allow_pickle=False)
+        return guess
+
+    @cached_property
+    def _train_hash(self) -> str:
+        key = sha256(np.ascontiguousarray(self.train).data)
+        key.update(np.ascontiguousarray(self.starts).data)
+        return key.hexdigest()
 
     def _ridge(
         self, z: Float32[ndarray, "R M"], visible: Bool[ndarray, "R M"]
@@ -240,9 +299,15 @@ class Baselines:
                 model = _new_model(name, binary=binary)
             if model is not None:
                 target = values > 0.5 if binary else values
+                known = self.train[:, inputs]
+                if name == "boosting":
+                    known = with_neighbours(known, self.starts)
+                    every = -(-len(known) // BOOSTED_REGIONS)
+                    known = known[::every]
+                    target = target[::every]
                 # The MLP warns when it stops after a number of epochs.
                 with warnings.catch_warnings(action="ignore"):
-                    model.fit(self.train[:, inputs], target)
+                    model.fit(known, target)
             self._fitted[key] = model
         return self._fitted[key]
 
@@ -274,7 +339,8 @@ def _new_model(name: str, *, binary: bool) -> Any:
         boosting = (
             HistGradientBoostingClassifier if binary else HistGradientBoostingRegressor
         )
-        model = boosting(random_state=0)
+        # Trees need no scaling, and take NaN as it is.
+        return boosting(**BOOSTING)
     elif binary:
         model = LogisticRegression(C=0.01, max_iter=500)
     else:
@@ -288,6 +354,17 @@ def _new_model(name: str, *, binary: bool) -> Any:
     if name in ("logistic-sqrt", "mlp"):
         steps.insert(0, FunctionTransformer(lambda x: np.sqrt(x.clip(min=0))))
     return make_pipeline(*steps)
+
+
+def with_neighbours(
+    values: Float32[ndarray, "*B L M"], starts: Bool[ndarray, " L"]
+) -> Float32[ndarray, "*B L 3M"]:
+    """Return each region with the ones left and right of it; NaN beyond those where `starts`."""
+    left = np.roll(values, 1, -2)
+    left[..., starts, :] = np.nan
+    right = np.roll(values, -1, -2)
+    right[..., np.roll(starts, -1), :] = np.nan
+    return np.concatenate([values, left, right], -1)
 
 
 def neighbour_mean(z: _Values, visible: _Mask) -> _Values:
