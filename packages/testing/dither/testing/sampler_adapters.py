@@ -1,0 +1,328 @@
+"""Samplers of dither, schedulers of diffusers and `generate` of transformers as `sample` functions.
+
+Letters: B batch, L length.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Shaped
+from torch import Tensor
+
+from dither.registry import Catalog, FeatureSpace, Field, TokenSpace, default_catalog
+from dither.registry.config.errors import Problem, Refused, did_you_mean
+from dither.registry.contracts.records import Clean, State
+from dither.registry.kinds import ModelFacts
+from dither.registry.plugins.install_command import install_command
+
+from .sampler_laws import IDS, LENGTH, NoiseName, ToyDenoiser
+from .sampler_report import Sample
+
+__all__ = ["ADAPTERS", "HuggingFaceModel", "sampler_of"]
+
+PROCESSES: dict[NoiseName, dict[str, Any]] = {
+    "absorbing": {"use": "absorbing"},
+    "uniform": {"use": "uniform", "predict": "posterior", "schedule": "log-linear"},
+    "gaussian": {"use": "gaussian", "predict": "x0"},
+}
+"""The process of our samplers, by noise."""
+
+
+def sampler_of(
+    target: str, noise: NoiseName | None, options: Mapping[str, Any]
+) -> tuple[NoiseName, Sample]:
+    """Return the noise and the function that a name on the command line means.
+
+    It is `module:function`, `FILE.py:function`, a scheduler of diffusers, `generate` or a sampler of
+    dither.
+    """
+    if ":" in target:
+        if options:
+            message = f"{target} takes no options: {', '.join(options)}"
+            raise Refused(Problem(message, code="no-effect"))
+        return noise or "absorbing", _function(target)
+    if target in ADAPTERS:
+        fixed, make = ADAPTERS[target]
+        if noise not in (None, fixed):
+            message = f"{target} is for {fixed} noise, not {noise}"
+            raise Refused(Problem(message, code="process-mismatch"))
+        return fixed, make(target, dict(options))
+    return _our_sampler(target, noise, options)
+
+
+def _function(target: str) -> Sample:
+    """Import a function of a module of the working directory, or of a file."""
+    place, _, name = target.rpartition(":")
+    if not name:
+        raise Refused(Problem(f'"{target}" names no function', code="usage"))
+    try:
+        if place.endswith(".py"):
+            module = _module_of_file(Path(place))
+        else:
+            # A script of an environment does not search the working directory.
+            sys.path.insert(0, "")
+            module = importlib.import_module(place)
+    except FileNotFoundError:
+        raise Refused(
+            Problem(f"{place} does not exist", code="file-not-found")
+        ) from None
+    except Exception as error:
+        message = f"{place} cannot be imported: {type(error).__name__}: {error}"
+        raise Refused(Problem(message, code="plugin-failed")) from error
+    function = vars(module).get(name)
+    if not callable(function):
+        functions = [key for key, value in vars(module).items() if callable(value)]
+        hint = did_you_mean(name, functions, "")
+        message = f'{place} has no function "{name}"'
+        raise Refused(Problem(message, help=hint or None, code="unknown-value"))
+    sample: Sample = function
+    return sample
+
+
+def _module_of_file(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class _Session:
+    """A `Session` of the toy distribution; t of a process is turned into 1 - alpha."""
+
+    def __init__(self, process: Any, denoiser: ToyDenoiser) -> None:
+        self.process = process
+        self.denoiser = denoiser
+        self.past: Tensor | None = None
+
+    def __call__(
+        self,
+        state: State,
+        t: Float[Tensor, "B *L"],
+        at: Bool[Tensor, "B L"] | None = None,
+    ) -> Any:
+        noise = self.process.schedule(t)
+        x = state.x.squeeze(-1) if state.x.ndim == 3 else state.x
+        known = None if state.noisy is None else ~state.noisy.view(x.shape)
+        one_minus_alpha = -(-noise.sigma.double()).expm1()
+        raw = self._output(x, one_minus_alpha, known).view(*state.x.shape[:2], -1)
+        pred = self.process.read(raw, state, noise)
+        return pred if at is None else pred.at(at)
+
+    def _output(self, x: Tensor, t: Tensor, known: Tensor | None) -> Tensor:
+        """Return the output at a block, given the finished ones before it."""
+        if self.past is None and x.shape[1] == LENGTH:
+            return self.denoiser(x, t, known)
+        past = x[:, :0] if self.past is None else self.past
+        # Later blocks are all noise.
+        rest = LENGTH - past.shape[1] - x.shape[1]
+        whole = torch.nn.functional.pad(torch.cat([past, x], 1), (0, rest))
+        times = t[:, None] if t.ndim == 1 else t
+        times = torch.nn.functional.pad(times.expand(x.shape), (past.shape[1], 0))
+        times = torch.nn.functional.pad(times, (0, rest), value=1.0)
+        if self.denoiser.mask is not None and rest:
+            whole[:, -rest:] = self.denoiser.mask
+        part = slice(past.shape[1], past.shape[1] + x.shape[1])
+        return self.denoiser(whole, times)[:, part]
+
+    def append(self, x: Shaped[Tensor, "B L"]) -> None:
+        past = [] if self.past is None else [self.past]
+        self.past = torch.cat([*past, x.clone()], 1)
+
+
+def _our_sampler(
+    name: str, noise: NoiseName | None, options: Mapping[str, Any]
+) -> tuple[NoiseName, Sample]:
+    """Return a sampler component on its process: by default that of the first noise that it serves."""
+    catalog = default_catalog()
+    if name not in catalog.names("sampler"):
+        hint = did_you_mean(name, [*catalog.names("sampler"), *ADAPTERS], "")
+        message = f'"{name}" is no module:function, scheduler, "generate" or sampler'
+        raise Refused(Problem(message, help=hint or None, code="unknown-component"))
+    spec = _parse(catalog, name, options)
+    misfits: list[str] = []
+    candidates: list[NoiseName] = [noise] if noise else [*PROCESSES]
+    for candidate in candidates:
+        space: Any = TokenSpace((Field("text", LENGTH, IDS),))
+        if candidate == "gaussian":
+            space = FeatureSpace(LENGTH, 1)
+        process_spec: Any = catalog.parse("process", PROCESSES[candidate])
+        block = spec.size if "size" in type(spec).model_fields else None
+        facts = process_spec.facts(space)
+        misfits = [
+            misfit.message
+            for size in (None, block)
+            for misfit in spec.check(facts, ModelFacts(size))
+        ]
+        if any(not list(spec.check(facts, ModelFacts(size))) for size in (None, block)):
+            process = process_spec.build(space)
+            return candidate, _component_sample(catalog, name, options, process)
+    raise Refused(Problem(misfits[0], code="process-mismatch"))
+
+
+def _parse(catalog: Catalog, name: str, options: Mapping[str, Any]) -> Any:
+    from pydantic import ValidationError
+
+    try:
+        return catalog.parse("sampler", {"use": name, **options})
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        message = f"sampler {name}: {place}: {first['msg']}"
+        raise Refused(Problem(message, code="invalid-value")) from None
+
+
+def _component_sample(
+    catalog: Catalog, name: str, options: Mapping[str, Any], process: Any
+) -> Sample:
+    def sample(denoiser: ToyDenoiser, x: Tensor, known: Tensor, steps: int) -> Tensor:
+        table = dict(options)
+        if "steps" in type(_parse(catalog, name, options)).model_fields:
+            table.setdefault("steps", steps)
+        sampler = _parse(catalog, name, table).build()
+        features = denoiser.noise == "gaussian"
+        like = Clean.of(
+            x[..., None] if features else x,
+            known=known[..., None] if features else known,
+        )
+        last: Tensor
+        (*_, last) = sampler(process, _Session(process, denoiser), like)
+        return last[..., 0] if features else last
+
+    return sample
+
+
+def _scheduler(name: str, options: Mapping[str, Any]) -> Any:
+    """Construct a scheduler of diffusers; Refused without the library, the class or an option."""
+    try:
+        diffusers = importlib.import_module("diffusers")
+    except ImportError:
+        message = f"{name} requires diffusers"
+        hint = install_command("dither-processes", "diffusers")
+        raise Refused(Problem(message, help=hint, code="missing-dependency")) from None
+    try:
+        scheduler_class = getattr(diffusers, name)
+    except (AttributeError, ImportError):
+        message = f"diffusers {diffusers.__version__} has no {name}"
+        raise Refused(Problem(message, code="missing-dependency")) from None
+    try:
+        return scheduler_class(**options)
+    except (TypeError, ValueError) as error:
+        raise Refused(Problem(f"{name}: {error}", code="invalid-value")) from None
+
+
+def _discrete_ddim(name: str, options: dict[str, Any]) -> Sample:
+    scheduler = _scheduler(name, options)
+
+    def sample(denoiser: ToyDenoiser, x: Tensor, known: Tensor, steps: int) -> Tensor:
+        prompt = x.clone()
+        scheduler.set_timesteps(steps)
+        for step in range(steps):
+            logits = denoiser(x, 1 - step / steps, known)
+            x = scheduler.step(logits, step, x, temperature=1.0).prev_sample
+            x = torch.where(known, prompt, x)
+        return x
+
+    return sample
+
+
+def _entropy_bound(name: str, options: dict[str, Any]) -> Sample:
+    # Its default temperatures sharpen the distribution on purpose.
+    scheduler = _scheduler(name, {"t_min": 1.0, "t_max": 1.0, **options})
+
+    def sample(denoiser: ToyDenoiser, x: Tensor, known: Tensor, steps: int) -> Tensor:
+        prompt = x.clone()
+        scheduler.set_timesteps(steps)
+        for step in range(steps):
+            # It has no time: accepted tokens are clean, others uniform.
+            x = scheduler.step(denoiser(x, None, known), step, x).prev_sample
+            x = torch.where(known, prompt, x)
+        return x
+
+    return sample
+
+
+def _block_refinement(name: str, options: dict[str, Any]) -> Sample:
+    scheduler = _scheduler(name, options)
+
+    def sample(denoiser: ToyDenoiser, x: Tensor, known: Tensor, steps: int) -> Tensor:
+        scheduler.set_timesteps(steps, block_length=LENGTH)
+        for step in range(steps):
+            logits = denoiser(x)
+            x = scheduler.step(
+                logits, step, x, mask_token_id=denoiser.mask, temperature=1.0
+            ).prev_sample
+        return x
+
+    return sample
+
+
+def _gaussian(name: str, options: dict[str, Any]) -> Sample:
+    table = {"prediction_type": "sample", "timestep_spacing": "trailing", **options}
+    if name in ("DDIMScheduler", "DDPMScheduler"):
+        # They clip to the values of images by default.
+        table.setdefault("clip_sample", False)
+    scheduler = _scheduler(name, table)
+
+    def sample(denoiser: ToyDenoiser, x: Tensor, known: Tensor, steps: int) -> Tensor:
+        prompt = x.clone()
+        # numpy deprecates how diffusers reads tensors.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            scheduler.set_timesteps(steps)
+        for timestep in scheduler.timesteps:
+            t = 1 - scheduler.alphas_cumprod[int(timestep)].double()
+            x = scheduler.step(denoiser(x, t, known), timestep, x).prev_sample
+            x = torch.where(known, prompt, x)
+        return x
+
+    return sample
+
+
+class HuggingFaceModel:
+    """The denoiser in the shape that `generate` functions of masked models expect: model(ids).logits."""
+
+    def __init__(self, denoiser: ToyDenoiser) -> None:
+        self.denoiser = denoiser
+        self.device = torch.device("cpu")
+        self.config = SimpleNamespace(
+            vocab_size=denoiser.vocab, mask_token_id=denoiser.mask
+        )
+
+    def __call__(self, input_ids: Tensor, *args: Any, **options: Any) -> Any:
+        return SimpleNamespace(logits=self.denoiser(input_ids))
+
+
+def _generate(name: str, options: dict[str, Any]) -> Sample:
+    """Return `generate` of transformers on the exact next-token distribution: a call per token."""
+    try:
+        from .causal_model import causal_sample
+    except ImportError:
+        message = "generate requires transformers"
+        hint = "python -m pip install transformers"
+        raise Refused(Problem(message, help=hint, code="missing-dependency")) from None
+    return causal_sample(options)
+
+
+Make = Callable[[str, dict[str, Any]], Sample]
+ADAPTERS: dict[str, tuple[NoiseName, Make]] = {
+    "BlockRefinementScheduler": ("absorbing", _block_refinement),
+    "DDIMScheduler": ("gaussian", _gaussian),
+    "DDPMScheduler": ("gaussian", _gaussian),
+    "DPMSolverMultistepScheduler": ("gaussian", _gaussian),
+    "DiscreteDDIMScheduler": ("uniform", _discrete_ddim),
+    "EntropyBoundScheduler": ("uniform", _entropy_bound),
+    "UniPCMultistepScheduler": ("gaussian", _gaussian),
+    "generate": ("absorbing", _generate),
+}
+"""Samplers of others, with the noise that they reverse."""
