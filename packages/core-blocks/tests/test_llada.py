@@ -189,6 +189,7 @@ def test_load_hf_keeps_the_logits_and_fine_tunes_with_lora(
     torch.testing.assert_close(
         ours[..., :size], theirs[..., :size], rtol=1e-5, atol=1e-5
     )
+    assert main(["certify", "tiny/experiment.toml", "-n", "2", "--draws", "2"]) == 0
     words = [
         "train.steps=3",
         "train.batch_size=2",

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import tomlkit
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from dither.core_blocks.convert.sedd import (
     options_of_sedd,
     weights_of_sedd,
 )
+from dither.engine.cli import main
 from dither.engine.config.load_experiment import load_experiment
 from dither.registry import Field, TokenSpace, default_catalog
 from dither.registry.contracts.records import Context, State
@@ -363,3 +365,50 @@ def test_bd3_lm_is_the_layout_of_mdlm_with_blocks(size: int) -> None:
         size == LENGTH
         or (sedd(theirs, x, torch.zeros(3)) - expected).abs().max() > 0.01
     )
+
+
+@pytest.mark.parametrize(
+    ("layout", "process", "block_size"),
+    [("sedd", "uniform", None), ("mdlm", "absorbing", None), ("mdlm", "absorbing", 4)],
+    ids=["sedd", "mdlm", "bd3-lm"],
+)
+def test_likelihoods_of_published_layouts_are_certified(
+    tmp_path, layout, process, block_size
+) -> None:
+    (tmp_path / "a.txt").write_text("abcdefghij" * 40)
+    data = {"use": "text-files", "paths": [str(tmp_path / "a.txt")], "valid": 0.2}
+    # Ten letters, unknown ones, and MASK under absorbing noise
+    weights = made(ids=11 + (process == "absorbing"))
+    model = {"use": "denoiser", **options_of_sedd(weights)}
+    if layout == "mdlm":
+        weights = {f"backbone.{name}": weight for name, weight in weights.items()}
+    if block_size is not None:
+        model["block_size"] = block_size
+    save_file(weights, tmp_path / "start.safetensors")
+    start = {
+        "start_from": str(tmp_path / "start.safetensors"),
+        "start_layout": layout,
+        "threads": 1,
+    }
+    sampler = "ancestral"
+    if block_size is not None:
+        sampler = {"use": "blocks", "size": block_size, "inner": "ancestral"}
+    experiment = {
+        "name": "imported",
+        "process": {"use": process, "level": "sigma"},
+        "loss": "masked-ce" if process == "absorbing" else "score-entropy",
+        "sampler": sampler,
+        "task": {
+            "use": "language-model",
+            "length": 8,
+            "tokenizer": "chars",
+            "data": data,
+        },
+        "model": model,
+        "train": {"device": "cpu", **start},
+    }
+    file = tmp_path / "exp.toml"
+    file.write_text(tomlkit.dumps(experiment))
+    assert main(["certify", str(file), "-n", "2", "--draws", "2", "--tight", "1"]) == 0
+    certificate = tmp_path / "certificate" / "certificate.json"
+    assert main(["certify", "--verify", str(certificate)]) == 0

@@ -319,6 +319,7 @@ class AbsentTask:
     valid_positions = Task.valid_positions
     data_warnings = Task.data_warnings
     export = Task.export
+    unit_counts = Task.unit_counts
     predict_values = Task.predict_values
     prompted = Task.prompted
     save_assets = Task.save_assets

@@ -6,6 +6,7 @@ import json
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -22,6 +23,7 @@ from dither.registry.files.weight_files import read_weights
 
 from ..checkpoints.checkpoint import Checkpoints, Damaged, Scores, weights_of
 from ..checkpoints.sharded_checkpoint import read_tensors
+from ..config.experiment import Experiment
 from ..config.load_experiment import SAMPLING_TABLES, Loaded, load_for_sampling
 from ..config.options import Train
 from ..config.provenance import changed_plugin_files
@@ -47,6 +49,7 @@ __all__ = [
     "find_checkpoint",
     "find_weights",
     "load_run",
+    "load_start",
     "on_device",
     "start_from",
     "step_size",
@@ -200,6 +203,17 @@ def _best_step(run_directory: Path) -> int:
 SHOWN = 12
 """Names that are listed before "and N more"."""
 FROM = ("train", "start_from")
+
+
+def load_start(experiment: Experiment, model: nn.Module) -> list[str]:
+    """Load the weights of `train.start_from`, if any; return a line for each reason why some were skipped."""
+    train = experiment.train
+    if train.start_from is None:
+        return []
+    rename = None
+    if train.start_layout is not None:
+        rename = partial(experiment.model.rename, train.start_layout)
+    return start_from(model, Path(train.start_from), train.start_partial, rename)
 
 
 @torch.no_grad()

@@ -58,7 +58,7 @@ from ..training.model_summary import require_memory
 from ..training.nan_guard import NonFinite, NonFiniteData, describe_data
 from ..training.shape_check import require_shapes
 from ..training.trainer import Trainer
-from .loading import build, start_from
+from .loading import build, load_start
 from .log import Log
 from .progress import Screen, say, show_result
 from .run_directory import RunDirectory, read_manifest, resolved
@@ -270,15 +270,7 @@ class Run:
         require_memory(experiment, shards, catalog=catalog)
         system, _ = build(self.loaded, training=True)
         require_shapes(system, experiment, catalog)
-        if not first or train.start_from is None:
-            return system, []
-        rename = None
-        if train.start_layout is not None:
-            rename = partial(experiment.model.rename, train.start_layout)
-        notes = start_from(
-            system.model, Path(train.start_from), train.start_partial, rename
-        )
-        return system, notes
+        return system, load_start(experiment, system.model) if first else []
 
     def _make_trainer(self, system: Diffusion) -> Trainer:
         with annotate_build_errors(self.plugins.catalog):

@@ -199,6 +199,10 @@ class Task(Protocol):
         """Return samples in the user's terms, such as texts or a table; by default the tensor."""
         return samples
 
+    def unit_counts(self, clean: Clean) -> Mapping[str, Sequence[int]]:
+        """Return counts of each sample that its likelihood is also reported per, such as `byte`."""
+        return {}
+
     def buckets(self, split: Split) -> Sequence[int] | None:
         """Return a bucket for each sample; those of one bucket have the same valid positions."""
         return None

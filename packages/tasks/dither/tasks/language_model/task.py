@@ -427,6 +427,10 @@ class LanguageModelling(TextTemplates, Task):
         task._windows = {**self._windows, "valid": self._windows_of(stream)}
         return task
 
+    def unit_counts(self, clean: Clean) -> dict[str, list[int]]:
+        """Return predicted tokens, and the characters and bytes that they decode to."""
+        return self.metrics().unit_counts(clean)
+
     def metrics(self) -> TextMetrics:
         """Return an accumulator of nats per token, bits per character and perplexity."""
         return TextMetrics(

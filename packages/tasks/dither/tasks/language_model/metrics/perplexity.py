@@ -92,6 +92,19 @@ class TextMetrics(Metrics):
         sums["bits_per_char"] = (nats / log(2), counts)
         return sums
 
+    def unit_counts(self, clean: Clean) -> dict[str, list[int]]:
+        """Return predicted tokens, characters and bytes of each window."""
+        texts = [ids[ids >= 0] for ids in _marked_ids(clean, self._counted(clean))]
+        unknown = self._tokenizer.unknown
+        units = {
+            "token": [len(ids) for ids in texts],
+            "character": [self._tokenizer.characters(ids) for ids in texts],
+            "byte": [self._tokenizer.bytes(ids) for ids in texts],
+        }
+        if unknown is not None:
+            units["unknown token"] = [int((ids == unknown).sum()) for ids in texts]
+        return units
+
     def _counted(self, clean: Clean) -> _Mask:
         counted = ~clean.fixed
         if self._end is not None:

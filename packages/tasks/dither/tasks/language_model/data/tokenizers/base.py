@@ -87,6 +87,13 @@ class Tokenizer(ABC):
     def characters(self, ids: Ids) -> int:
         """Return the number of characters of the decoded text, without end-of-text ids."""
 
+    def bytes(self, ids: Ids) -> int:
+        """Return the number of UTF-8 bytes of the decoded text, without end-of-text ids."""
+        ids = np.asarray(ids)
+        if self.end is not None:
+            ids = ids[ids != self.end]
+        return len(self.decode(ids).encode("utf-8", "surrogatepass"))
+
 
 def storage_type(tokenizer: Tokenizer) -> np.dtype[np.unsignedinteger]:
     """Return the smallest unsigned type that holds every id."""
@@ -110,6 +117,10 @@ class Bytes(Tokenizer):
     def characters(self, ids: Ids) -> int:
         """Count the bytes that begin a character: all except 0x80 .. 0xBF."""
         return int(np.count_nonzero((np.asarray(ids) & 0xC0) != 0x80))
+
+    def bytes(self, ids: Ids) -> int:
+        """A window may cut a character, whose bytes count."""
+        return len(ids)
 
 
 class Characters(Tokenizer):
@@ -196,3 +207,7 @@ class Ended(Tokenizer):
     def characters(self, ids: Ids) -> int:
         ids = np.asarray(ids)
         return self.inner.characters(ids[ids != self.end])
+
+    def bytes(self, ids: Ids) -> int:
+        ids = np.asarray(ids)
+        return self.inner.bytes(ids[ids != self.end])

@@ -121,20 +121,35 @@ class Learned(Tokenizer):
             self._engine.decode(np.asarray(ids).tolist(), skip_special_tokens=True)
         )
 
-    @cached_property
+    def bytes(self, ids: Ids) -> int:
+        if self._on_bytes:
+            return int(self._lengths[np.asarray(ids)].sum())
+        text = self._engine.decode(np.asarray(ids).tolist(), skip_special_tokens=True)
+        return len(text.encode("utf-8", "surrogatepass"))
+
+    @property
     def _starts(self) -> Int64[ndarray, " V"]:
         """Number of characters that begin in each token; 0 for special tokens."""
+        return self._counts[0]
+
+    @property
+    def _lengths(self) -> Int64[ndarray, " V"]:
+        """Number of bytes of each token, likewise."""
+        return self._counts[1]
+
+    @cached_property
+    def _counts(self) -> Int64[ndarray, "2 V"]:
         special = set(END_MARKS)
         for added in self._engine.get_added_tokens_decoder().values():
             if added.special:
                 special.add(added.content)
-        starts = np.zeros(self.size, np.int64)
+        counts = np.zeros((2, self.size), np.int64)
         for token, number in self._engine.get_vocab().items():
             if token not in special:
-                starts[number] = sum(
-                    ord(letter) not in CONTINUATION for letter in token
-                )
-        return starts
+                starts = [ord(letter) not in CONTINUATION for letter in token]
+                # Each letter stands for a byte.
+                counts[:, number] = sum(starts), len(token)
+        return counts
 
 
 def _unknown_id(model: dict[str, Any], engine: Engine) -> int | None:

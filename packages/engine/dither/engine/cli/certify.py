@@ -1,0 +1,139 @@
+"""`dither certify`: a certificate of the likelihood of a model, and its verification."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .app import Assignments, Checkpoint, Json, Overrides, PluginNames, Split, app
+from .output import echo, echo_json
+
+if TYPE_CHECKING:
+    from dither.registry.contracts.commands import RunOptions
+
+__all__: list[str] = []
+
+
+@app.command()
+def certify(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="[RUN]",
+            help="A run directory, an export, a trained model such as zoo/bubble-small, or an "
+            "experiment file with train.start_from. With --verify by default that of FILE.",
+            show_default=False,
+        ),
+    ] = "",
+    words: Assignments = None,
+    verify: Annotated[
+        Path | None,
+        typer.Option(
+            "--verify",
+            metavar="FILE",
+            help="Recompute a random part of a certificate.",
+            show_default=False,
+        ),
+    ] = None,
+    part: Annotated[
+        int,
+        typer.Option("--part", metavar="NUMBER", min=1, help="Samples to recompute."),
+    ] = 4,
+    split: Split = "valid",
+    samples: Annotated[
+        int,
+        typer.Option("--samples", "-n", metavar="NUMBER", min=1, help="First samples."),
+    ] = 32,
+    draws: Annotated[
+        int,
+        typer.Option("--draws", metavar="NUMBER", min=2, help="Draws per sample."),
+    ] = 32,
+    tight: Annotated[
+        int,
+        typer.Option(
+            "--tight",
+            metavar="K",
+            min=0,
+            help="Draws of the bound with less slack; 0 for none.",
+        ),
+    ] = 4,
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="NUMBER", min=0, help="Seed of the draws.")
+    ] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="New folder; by default inside the run."),
+    ] = None,
+    checkpoint: Checkpoint = "newest",
+    overrides: Overrides = None,
+    plugins: PluginNames = None,
+    as_json: Json = False,
+) -> int:
+    """Certify the likelihood of a model: bound, interval, slack, bits per byte, fingerprints.
+
+    Writes certificate.json and certificate.html. --verify exits with 1 if the certificate disagrees
+    with the model or the data, or was changed.
+    """
+    from dither.registry.contracts.commands import RunOptions
+
+    from ..files.mirror import local_run
+
+    changes = [*(overrides or ()), *(words or ())]
+    # Without RUN the first override takes its place.
+    if verify is not None and "=" in run:
+        changes.insert(0, run)
+        run = ""
+    options = RunOptions(checkpoint, changes, plugins)
+    source = local_run(Path(run)) if run else None
+    if verify is not None:
+        return _verify(verify, source, options, part, as_json)
+    if source is None:
+        raise typer.BadParameter("give a run, or --verify FILE")
+
+    from dither.registry.files.atomic import atomic_write
+
+    from ..reports.certificate_page import result_rows, write_certificate_page
+    from ..runs.certificate import CERTIFICATE, CertificateOptions, make_certificate
+    from ..runs.evaluate_run import new_folder
+    from ..runs.progress import Screen
+
+    settings = CertificateOptions(split, samples, draws, tight, seed)
+    place = source.parent if source.suffix == ".toml" else source
+    with (
+        new_folder(place, ("certificate",), out) as folder,
+        Screen(stderr=True).status(f"certifying {samples} samples"),
+    ):
+        record = make_certificate(source, options, settings)
+        page = write_certificate_page(folder / "certificate.html", record)
+        with atomic_write(folder / CERTIFICATE) as temporary:
+            temporary.write_text(json.dumps(record, indent=1), encoding="utf-8")
+    if echo_json(as_json, record):
+        return 0
+    for name, value, interval, draws_interval in result_rows(record):
+        own = f" ({draws_interval} of the draws alone)" if draws_interval else ""
+        echo(f"{name:32} {value:>9} +- {interval}{own}")
+    echo(f"\n{folder / CERTIFICATE}\n{page}")
+    return 0
+
+
+def _verify(
+    file: Path, source: Path | None, options: RunOptions, part: int, as_json: bool
+) -> int:
+    from dataclasses import asdict
+
+    from ..runs.certificate import verify_certificate
+
+    findings = []
+    for finding in verify_certificate(file, source, options, part):
+        findings.append(finding)
+        if not as_json:
+            word = "agrees" if finding.agrees else "DISAGREES"
+            echo(f"{finding.part:12} {word:9}  {finding.detail}")
+    agrees = all(finding.agrees for finding in findings)
+    table = {"agrees": agrees, "parts": [asdict(finding) for finding in findings]}
+    if not echo_json(as_json, table):
+        echo(f"\n{file} {'agrees' if agrees else 'does not agree'}")
+    return 0 if agrees else 1
