@@ -281,6 +281,9 @@ def test_text_comes_back_and_its_characters_are_counted(byte_pairs, text):
             assert tokenizer.characters(ids[:cut]) + tokenizer.characters(
                 ids[cut:]
             ) == len(text)
+            # A character of the alphabet is one id.
+            halves = tokenizer.bytes(ids[:cut]) + tokenizer.bytes(ids[cut:])
+            assert halves == len(text.encode())
 
 
 @given(TEXT, st.sets(st.characters(exclude_categories=["Cs"]), min_size=1))
@@ -306,7 +309,7 @@ def test_an_empty_line_stands_between_documents_or_an_id_ends_them(byte_pairs):
     assert learned.end == byte_pairs.token_to_id("<|endoftext|>")
     assert learned.separator == ()
     end = np.array([learned.end])
-    assert learned.characters(end) == 0
+    assert learned.characters(end) == learned.bytes(end) == 0
     assert learned.characters(np.array([byte_pairs.token_to_id("<mask>")])) == 0
     assert learned.decode(end) == "<|endoftext|>"
 
@@ -321,7 +324,7 @@ def test_word_tokenizer_counts_decoded_characters(tmp_path):
     ids = tokenizer.encode("The   RIVER")
     assert ids.tolist() == [0, 1]
     assert tokenizer.decode(ids) == "the river"
-    assert tokenizer.characters(ids) == len("the river")
+    assert tokenizer.characters(ids) == tokenizer.bytes(ids) == len("the river")
 
 
 def test_gpt2_is_built_from_the_files_of_its_wheel(byte_pairs, tmp_path, monkeypatch):
@@ -404,6 +407,8 @@ def test_round_trip_with_end_of_text(learned, text, other):
         assert tokenizer.end not in ids
         assert tokenizer.decode(ids) == marked
         assert tokenizer.characters(ids) == len(marked)
+        with_end = np.append(ids, tokenizer.end)
+        assert tokenizer.bytes(with_end) == len(marked.encode())
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(base, "PIECE", 3)
             one, two = tokenizer.encode_each([text, other])

@@ -22,7 +22,7 @@ def certify(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="[RUN]",
+            metavar="RUN",
             help="A run directory, an export, a trained model such as zoo/bubble-small, or an "
             "experiment file with train.start_from. With --verify by default that of FILE.",
             show_default=False,

@@ -322,6 +322,7 @@ def verify_certificate(
     `run` is by default the one whose folder the certificate is in.
     """
     record = read_certificate(path)
+    source = run or _run_of(path, record)
     damaged = checksum_differs(record)
     yield Finding("checksum", not damaged, "of the file")
 
@@ -330,7 +331,7 @@ def verify_certificate(
     yield Finding("results", same, "follow from the values of the samples")
 
     options = CertificateOptions(**record["options"])
-    loaded, system, _ = _load(run or _run_of(path, record), run_options)
+    loaded, system, _ = _load(source, run_options)
     clean = _samples(loaded, system, options)
     now = _fingerprints(loaded, system, clean)
     for kind in ("weights", "data"):
