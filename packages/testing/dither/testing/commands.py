@@ -191,7 +191,7 @@ def _line(row: Measurement) -> str:
 def _faults(name: str, row: Measurement) -> Iterator[str]:
     where = f"{name}, {row.steps} steps"
     if row.stranded:
-        yield f"{where}: MASK or an unknown id in {row.stranded:.1%} of samples"
+        yield f"{where}: MASK, an unknown id or NaN in {row.stranded:.1%} of samples"
     if row.changed_prompts:
         yield f"{where}: the prompt changed in {row.changed_prompts:.1%} of samples"
     if not row.repeats:

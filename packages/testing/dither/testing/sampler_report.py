@@ -44,7 +44,8 @@ class Measurement:
         given_prompt: The same for the conditional distribution given one token.
         marginals: The largest total variation of one position of a state from its distribution at
             that time; None if the sampler names no times.
-        stranded: Share of samples with MASK, or an id that does not exist.
+        stranded: Share of samples with MASK or an id that does not exist, of features with NaN or
+            inf.
         changed_prompts: Share of samples in which a known token changed.
         repeats: Whether the seed of torch determines the samples.
         batches_agree: p-value of equal distributions in small batches and a large one.
@@ -130,7 +131,7 @@ def measure_sampler(
             _counts(denoiser.ids_of(prompted)), given / given.sum()
         ),
         marginals=_marginal_error(denoiser, seen),
-        stranded=float(counts[-1] / samples),
+        stranded=_stranded(drawn),
         changed_prompts=float(changed.double().mean()),
         repeats=torch.equal(drawn, again),
         batches_agree=_p_of_equal(counts, small_counts),
@@ -175,6 +176,11 @@ def _draw(
         message = f"the sampler returned {found}, expected {expected}"
         raise Refused(Problem(message, code="wrong-shape"))
     return result.detach()
+
+
+def _stranded(x: Shaped[Tensor, "N L"]) -> float:
+    wrong = ~x.isfinite() if x.is_floating_point() else (x < 0) | (x >= IDS)
+    return float(wrong.any(1).double().mean())
 
 
 def _last(states: Iterable[Any]) -> Any:

@@ -36,6 +36,7 @@ def write_certificate_page(path: Path, record: Mapping[str, Any]) -> Path:
                 [
                     ("plain", estimator["plain"]),
                     ("tight", estimator["tight"] or "not computed"),
+                    ("p", estimator["of"]),
                     *estimator["components"].items(),
                     *((key, str(value)) for key, value in options.items()),
                     ("device", str(record["device"])),

@@ -33,7 +33,11 @@ from ..config.provenance import component_record, data_record
 from ..files.checksums import checksum_differs, with_checksum
 from ..training.diffusion import Diffusion
 from ..training.evaluation import NORMAL_95, mean_half_width
-from ..training.likelihood import log_likelihood_of, tight_log_likelihood
+from ..training.likelihood import (
+    free_values,
+    log_likelihood,
+    tight_log_likelihood,
+)
 from ..training.randomness import mix_seed
 from .evaluate_run import EVALUATION, parse_checkpoint
 from .exports import load_trained
@@ -53,6 +57,8 @@ CERTIFICATE = "certificate.json"
 FORMAT = 1
 SAME_NOISE = 1e-3
 """Largest relative difference of nats between machines that draw the same noise."""
+IN_BITS = ("byte", "character", "dimension")
+"""Units that likelihoods are reported per in bits; others in nats."""
 OTHER_NOISE = 4.0
 """Standard errors of a difference where the device draws other noise."""
 
@@ -97,10 +103,7 @@ def make_certificate(
     clean = _samples(loaded, system, options)
     count = len(clean.valid)
     rows = [_measure(system, clean, row, options) for row in range(count)]
-    units = {
-        "position": (~clean.fixed).sum(1).tolist(),
-        **system.task.unit_counts(clean),
-    }
+    units = _units(system, clean)
     record = {
         "format": FORMAT,
         "name": loaded.experiment.name,
@@ -141,12 +144,12 @@ def _load(path: Path, options: RunOptions) -> tuple[Loaded, System, int]:
 
 def _samples(loaded: Loaded, system: Diffusion, options: CertificateOptions) -> Clean:
     experiment = loaded.experiment
-    if not system.bound:
+    if not (system.bound or system.denoises):
         message = (
             f'loss "{experiment.loss.name}" with process "{experiment.process.name}" '
             "bounds no likelihood"
         )
-        hint = 'of tokens, losses "masked-ce" and "score-entropy" do'
+        hint = 'losses "masked-ce" and "score-entropy" do, and "mse" of features'
         raise Refused(Problem(message, ("loss",), help=hint, code="misfit"))
     count = min(options.samples, system.task.size(options.split))
     if not count:
@@ -164,16 +167,27 @@ def _measure(
     sample = clean[row : row + 1]
     # Mixed, so that samples of other seeds share no noise.
     seed = mix_seed(options.seed, row) >> 1
-    plain = log_likelihood_of(system, sample, options.draws, seed, options.draws)
+    plain = log_likelihood(
+        system, sample, samples=options.draws, seed=seed, batch_size=options.draws
+    )
     result: dict[str, float | None] = {
         "nats": -float(plain.values),
         "half_width": _finite(float(plain.half_widths)),
     }
-    if options.tight:
+    # Features have no weights of trajectories.
+    if options.tight and system.bound:
         tight = tight_log_likelihood(system, sample, options.tight, seed, options.tight)
         result["tight_nats"] = -float(tight.values)
         result["tight_half_width"] = _finite(float(tight.half_widths))
     return result
+
+
+def _units(system: Diffusion, clean: Clean) -> dict[str, list[int]]:
+    """Return the positions or dimensions of each sample, and what else its likelihood is reported per."""
+    free = free_values(system, clean).flatten(1).sum(1).tolist()
+    unit = "position" if clean.x0.ndim == 2 else "dimension"
+    counts = system.task.unit_counts(clean)
+    return {unit: free, **{name: list(count) for name, count in counts.items()}}
 
 
 def _finite(value: float) -> float | None:
@@ -206,7 +220,7 @@ def results_of(
             sizes = torch.tensor(counts, dtype=torch.float64)
             if unit.startswith("unknown") or not sizes.sum():
                 continue
-            if unit in ("byte", "character"):
+            if unit in IN_BITS:
                 bits = values / math.log(2)
                 results[f"bits per {unit}{kind}"] = _ratio(bits, sizes)
             else:
@@ -241,13 +255,18 @@ def _estimator(
     loaded: Loaded, system: Diffusion, options: CertificateOptions
 ) -> dict[str, Any]:
     components = component_record(loaded)
-    tight = "importance weights of trajectories"
     process = system.process
-    if isinstance(process, TokenProcess) and process.absorbing:
-        tight = "random orders"
+    tight = ""
+    if options.tight and system.bound:
+        tight = f"log of the mean of {options.tight} importance weights"
+        if isinstance(process, TokenProcess) and process.absorbing:
+            tight += " of random orders"
+    bins = system.task.bin_widths
+    quantised = system.bound or (bins is not None and bool((bins > 0).all()))
     return {
         "plain": f"{options.draws} draws, two in each stratum of time",
-        "tight": f"log of the mean of {options.tight} {tight}" if options.tight else "",
+        "tight": tight,
+        "of": "probabilities" if quantised else "densities",
         "components": {
             place: record["part"]
             for place, record in components.items()
@@ -339,10 +358,7 @@ def verify_certificate(
         agrees = stored == now[kind]
         detail = now[kind][:16] if agrees else f"{stored[:16]} -> {now[kind][:16]}"
         yield Finding(kind, agrees, detail)
-    units = {
-        "position": (~clean.fixed).sum(1).tolist(),
-        **system.task.unit_counts(clean),
-    }
+    units = _units(system, clean)
     yield Finding("units", units == record["units"], ", ".join(units))
     if len(clean.valid) < options.samples:
         detail = f"{options.samples} of {len(clean.valid)}"
