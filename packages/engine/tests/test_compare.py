@@ -629,6 +629,8 @@ def test_exports_are_measured_once_and_compared_as_their_runs(
     assert effects[0].low == pytest.approx(effects[1].low)
 
     monkeypatch.setattr("dither.engine.runs.measure_run.evaluate", None)
+    mixed = dither.compare([exports[0], runs[0.02, 4], paths[1]], runs=folder)
+    assert [row.planned for row in mixed.rows] == [2, 1]
     mixed = dither.compare([exports[0], paths[1]], runs=folder)
     assert mixed.rows[1].effect.difference == pytest.approx(effects[0].difference)
     # The measurement has the weights of the export.
@@ -643,7 +645,7 @@ def test_exports_are_measured_once_and_compared_as_their_runs(
 
 @pytest.mark.parametrize("kind", ["export", "run"])
 def test_arms_of_a_trained_model_differ_in_sampling_only(start, tmp_path, kind):
-    target = start("train.steps=1")[1]
+    target = start("train.steps=1", f"compare.over.{LR}=[0.1, 0.2]")[1]
     if kind == "export":
         export_run(target, tmp_path / "export")
         target = tmp_path / "export"

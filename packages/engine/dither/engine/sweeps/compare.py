@@ -58,7 +58,7 @@ __all__ = [
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 FACTS = "compare"
 """Key of a comparison in sweep.json."""
-NO_ARM = ("name", "seed", "plugins", "sample.seed")
+NO_ARM = ("name", "seed", "plugins", "sample.seed", "train.device", "train.threads")
 NO_ARM_TABLES = ("tracking.", "sweep.", "compare.")
 """Options by which runs of one arm may differ."""
 SAMPLED = (*SAMPLING_TABLES, "evaluate")
@@ -203,6 +203,8 @@ class Request:
         weights = {"start_from": str(folder.absolute()), "start_partial": False}
         train = {**weights, "steps": 0}
         document.merge(Layer(str(self.target), {"train": train}))
+        # Arms of its training are not those of its sampling.
+        document.tree.pop("compare", None)
         # The names of weights are those of this model.
         for key in ("start_layout", "lora", "freeze"):
             document.at(("train",)).pop(key, None)
