@@ -19,7 +19,11 @@ from rich.console import Console
 import dither
 from dither.engine.cli import main
 from dither.engine.config.load_experiment import load_experiment, open_experiment
-from dither.engine.files.per_sample import per_sample_file, read_per_sample
+from dither.engine.files.per_sample import (
+    per_sample_file,
+    read_per_sample,
+    write_per_sample,
+)
 from dither.engine.reports.svg import forest
 from dither.engine.runs.evaluate_run import evaluate_run
 from dither.engine.runs.exports import export_run
@@ -342,8 +346,9 @@ def test_a_link_to_a_run_is_that_run(runs, tmp_path):
 
 def test_the_reference_of_a_failed_first_arm_is_noted(runs):
     finished = FinishedRun.read(runs[0.1, 3])
-    arms = [ArmRuns("a", {}, 1, {}), ArmRuns("b", {}, 1, {3: finished})]
+    arms = [ArmRuns("a", {}, 1, {}), ArmRuns("b", {}, 1, {3: finished}, 10.0)]
     table = compare_arms(arms)
+    assert table.records()[0]["flops"] == 10 * 4
     assert table.rows[0].name == "b"
     assert table.notes[0].startswith("a has no finished run")
     assert table.notes[0].endswith("the reference is b")
@@ -592,6 +597,11 @@ def test_runs_are_evaluated_on_the_test_split_once(runs, monkeypatch, capsys):
     system = dither.load(runs[0.02, 3])
     assert system.task.size("test") == 5
     assert stored.metrics()["loss"] == pytest.approx(loss)
+    # Those of another step are not the ones of the finished run.
+    facts = {"step": 3, "seed": 3, "batch_size": 8, "repeats": 1}
+    write_per_sample(runs[0.02, 3], "test", {"loss": np.ones((2, 5))}, **facts)
+    again = dither.compare(list(runs.values()), split="test")
+    assert again.rows[0].scores.mean == pytest.approx(table.rows[0].scores.mean)
 
     monkeypatch.setattr("dither.engine.runs.evaluate_run.evaluate", None)
     words = ["compare", *map(str, runs.values()), "--split", "test", "--json"]

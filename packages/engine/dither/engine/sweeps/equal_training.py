@@ -21,9 +21,8 @@ __all__ = ["equal_training"]
 
 COUNTED = 4
 """Steps over which FLOPs are averaged: those of batches with padding differ."""
-WARMUP = 3
 PAIRS = 15
-"""Steps of both arms that are timed, one after the other."""
+"""Steps of both arms that are timed, one after the other; slow first ones do not move the median."""
 
 
 def equal_training(
@@ -88,10 +87,10 @@ def _relative_seconds(loaded: Loaded, first: Loaded) -> float:
         return 1.0
     trainers = [_trainer(loaded), _trainer(first)]
     seconds: list[list[float]] = [[], []]
-    for _ in range(WARMUP + PAIRS):
+    for _ in range(PAIRS):
         for trainer, times in zip(trainers, seconds, strict=True):
             times.append(timed(trainer.advance, trainer.device))
-    own, of_first = (statistics.median(times[WARMUP:]) for times in seconds)
+    own, of_first = (statistics.median(times) for times in seconds)
     return own / of_first
 
 
