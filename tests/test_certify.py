@@ -199,3 +199,19 @@ def test_an_experiment_that_starts_from_weights(trained, tmp_path) -> None:
     certificate = tmp_path / "certificate" / "certificate.json"
     assert disagreeing(certificate) == []
     assert read_certificate(certificate)["source"] == "start.toml"
+
+
+@pytest.mark.slow
+def test_features_have_bits_per_dimension(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = ["train.steps=1", "model.width=12", "evaluate.samples=4", "sample.count=1"]
+    assert main(["run", "images/digits", *small]) == 0
+    (run,) = (tmp_path / "runs").glob("*-*")
+    assert main(["certify", str(run), "-n", "2", "--draws", "4"]) == 0
+    file = run / "certificate" / "certificate.json"
+    record = read_certificate(file)
+    # 8 x 8 pixels, which have no weights of trajectories
+    assert record["units"] == {"dimension": [64, 64]}
+    assert "bits per dimension" in record["results"]
+    assert record["estimator"]["tight"] == ""
+    assert disagreeing(file) == []

@@ -138,7 +138,7 @@ def test_pairs_give_the_interval_of_stratified_draws() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("draws", "repeats"), [(32, 200), (128, 50)])
+@pytest.mark.parametrize(("draws", "repeats"), [(32, 200), (128, 100)])
 def test_coverage_of_every_process(coverage, draws, repeats) -> None:
     """More draws take longer, and differ only where the interval of few is right by chance."""
     torch.manual_seed(0)

@@ -81,7 +81,12 @@ def test_every_fault_is_found() -> None:
     assert measured(changes_prompts).changed_prompts > 0.5
     assert measured(mixes_rows).batches_agree < 1e-9
     assert not measured(ignores_seed).repeats
-    assert measured(wrong_time, "gaussian", 8).marginals > FAR
+    row = measured(wrong_time, "gaussian", 8)
+    assert row.marginals > FAR
+    # Far values are no fault, NaN is.
+    assert row.stranded == 0
+    nan = measured(lambda denoiser, x, known, steps: x / 0 * 0, "gaussian")
+    assert nan.stranded == 1
 
 
 @pytest.mark.parametrize(
