@@ -15,6 +15,7 @@ CONDITIONS = (Condition("cell", 3), Condition("centre"))
 REGIONS = FeatureSpace(9, 5, conditions=CONDITIONS)
 LEVEL = torch.tensor([0.2, 0.9])
 CENTRE = {"rope": "centre"}
+GRID = {"use": "adaln-zero", "rope": "grid"}
 
 
 def normal(*shape, dtype=torch.float32):
@@ -183,3 +184,66 @@ def test_a_task_without_coordinates_is_incompatible():
     assert not any(
         "positions" in AdaLNZero(rope=rope).traits() for rope in (True, False)
     )
+
+
+def test_closed_form_on_a_grid():
+    """One half of a head as a head of its own, rotated by the column, the other by the row."""
+    x = normal(2, 3, 6, 8)
+    places = torch.tensor([[c, r] for r in (0, 7) for c in (0, 1, 5)]).expand(2, -1, -1)
+    found = Rotary(8, axes=2)(x, positions=places)
+    # The pairs (x_j, x_{j+4}): j = 0, 1 turn with the column, j = 2, 3 with the row.
+    by_column = closed_form(x[..., [0, 1, 4, 5]], places[:, None, :, 0])
+    by_row = closed_form(x[..., [2, 3, 6, 7]], places[:, None, :, 1])
+    torch.testing.assert_close(
+        found[..., [0, 1, 4, 5]].double(), by_column, atol=1e-5, rtol=1e-5
+    )
+    torch.testing.assert_close(
+        found[..., [2, 3, 6, 7]].double(), by_row, atol=1e-5, rtol=1e-5
+    )
+
+    # Without coordinates positions are one row; a product depends on differences of both alone.
+    line = torch.tensor([[3 + n, 0] for n in range(6)]).expand(2, -1, -1)
+    torch.testing.assert_close(
+        Rotary(8, axes=2)(x, 3), Rotary(8, axes=2)(x, positions=line)
+    )
+    moved = Rotary(8, axes=2)(x, positions=places + torch.tensor([4, 9]))
+    torch.testing.assert_close(moved @ moved.mT, found @ found.mT, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("patch", [None, 2])
+def test_blocks_of_a_grid_get_column_and_row(patch):
+    space = FeatureSpace(24, 1, grid=(4, 6))
+    model = {"use": "denoiser", "width": 16, "depth": 2, "patch": patch}
+    model |= {
+        "embedding": "patches",
+        "head": "features",
+        "blocks": ["conv", GRID | {"heads": 2}],
+    }
+    spec = default_catalog().parse("model", model)
+    built = spec.build(space)
+    seen = []
+
+    def look(module, args, options):
+        seen.append(options.get("positions"))
+
+    for block in built.blocks:
+        block.register_forward_pre_hook(look, with_kwargs=True)
+    state = State.of(normal(2, 24, 1))
+    valid = torch.ones(2, 24, dtype=torch.bool)
+    built(state, LEVEL, valid, {})
+    rows, columns = (4, 6) if patch is None else (2, 3)
+    expected = [[c, r] for r in range(rows) for c in range(columns)]
+    assert seen[0] is None
+    assert seen[1].tolist() == [expected, expected]
+
+
+def test_a_grid_is_required_and_heads_of_both_axes():
+    catalog = default_catalog()
+    model = {"use": "denoiser", "width": 16, "depth": 1}
+    misfits = catalog.parse("model", model | {"block": GRID}).check(FeatureSpace(6, 1))
+    assert "misfit" in {misfit.code for misfit in misfits}
+    grid = FeatureSpace(6, 1, grid=(2, 3))
+    for block, fits in ((GRID | {"heads": 4}, True), (GRID | {"heads": 8}, False)):
+        spec = catalog.parse("model", model | {"block": block})
+        places = [misfit.path for misfit in spec.check(grid)]
+        assert (("block", "heads") in places) != fits

@@ -141,7 +141,11 @@ def test_checks_follow_from_traits():
         "identity_at_init",
         "permutation_equivariant",
     }
-    dependent |= {"distances_matter", "weighted_equals_repeated"}
+    dependent |= {
+        "distances_matter",
+        "grid_distances_matter",
+        "weighted_equals_repeated",
+    }
     assert names(Mix) - names(derived(Mix, "plain", traits=Spec.traits)) == dependent
     with pytest.raises(pytest.skip.Exception, match="does not declare cache"):
         case_of(Mix, "cached_equals_full").run()

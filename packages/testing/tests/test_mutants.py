@@ -225,6 +225,12 @@ def in_order(inner, x, c, positions=None, **options):
     )
 
 
+def by_column(inner, x, c, positions=None, **options):
+    if positions is not None:
+        positions = positions * torch.tensor([1, 0])
+    return inner(x, c, positions=positions, **options)
+
+
 SHARED: list = []
 
 
@@ -533,6 +539,7 @@ MUTANTS = [
     ),
     Mutant("dropped_conditions", "condition:label", module(drop_conditions=lambda inner, cond: cond), {"dropout": 0.3}),
     Mutant("distances_matter", "block:adaln-zero", module(forward=in_order), {"rope": "centre"}),
+    Mutant("grid_distances_matter", "block:adaln-zero", module(forward=by_column), {"rope": "grid"}),
     *of(
         "head:tokens",
         head_shape=module(forward=lambda inner, h: inner(h).nan_to_num(neginf=0.0)),

@@ -61,7 +61,9 @@ class Attention(nn.Module):
             self.q_norm = RMSNorm(head_width, options.eps)
             self.k_norm = RMSNorm(head_width, options.eps)
         self.rotary = None
-        if options.rope:
+        if options.rope == "grid":
+            self.rotary = Rotary(head_width, theta=options.rope_theta, axes=2)
+        elif options.rope:
             self.rotary = Rotary(head_width, options.rope_unit, options.rope_theta)
 
     def forward(
@@ -70,7 +72,7 @@ class Attention(nn.Module):
         mask: Shaped[Tensor, "#B 1 #L K"] | None = None,
         cache: KVCache | None = None,
         layer: int = 0,
-        positions: Shaped[Tensor, "B L"] | None = None,
+        positions: Shaped[Tensor, "B L *axes"] | None = None,
         rows: Int[Tensor, " N"] | None = None,
     ) -> Float[Tensor, "B L D"] | Float[Tensor, "N D"]:
         """Attend from each position to the others.

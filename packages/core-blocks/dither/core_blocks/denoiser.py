@@ -38,7 +38,7 @@ class _Tokens:
         c: Condition of the blocks, its SiLU applied.
         valid: False on padding.
         extra: Number of extra tokens.
-        positions: Coordinates for RoPE; None for indices.
+        positions: Coordinates for RoPE by the trait of blocks that takes them.
         documents: Number of each token's document, -1 on padding; None for a single document.
         requested: Tokens whose output is used; None for all.
         unpadded: Whether the host knows that all tokens are valid.
@@ -48,7 +48,7 @@ class _Tokens:
     c: Float[Tensor, "B *T C"]
     valid: Bool[Tensor, "B T"]
     extra: int
-    positions: Shaped[Tensor, "B T"] | None
+    positions: dict[str, Shaped[Tensor, "B T *axes"]]
     documents: Int[Tensor, "B T"] | None
     requested: Bool[Tensor, "B T"] | None
     unpadded: bool
@@ -73,8 +73,9 @@ class Denoiser(nn.Module):
             mask.
         drop_padding: Compute only positions that are valid in some sample of the batch. Exact if
             the blocks are permutation-equivariant.
-        positions: Whether each block takes the coordinates of the condition "centre", as
-            `positions`; none by default.
+        positions: The coordinates that each block takes as `positions`: "positions" for those of the
+            condition "centre", "grid-positions" for column and row; none by default.
+        columns: Columns of the grid of positions, if a block takes them.
         reads_previous: Return at each position but the first the output of the one before it.
         patches: Division of the grid into patches, which all components then take for positions;
             None for none. Excludes caches and contexts.
@@ -93,7 +94,8 @@ class Denoiser(nn.Module):
         skip_unrequested: bool = False,
         merge_masked: bool = False,
         drop_padding: bool = False,
-        positions: Sequence[bool] = (),
+        positions: Sequence[str | None] = (),
+        columns: int = 1,
         reads_previous: bool = False,
         patches: Patches | None = None,
     ) -> None:
@@ -109,6 +111,7 @@ class Denoiser(nn.Module):
         self.merge_masked = merge_masked
         self.drop_padding = drop_padding
         self.positions = positions
+        self.columns = columns
         self.reads_previous = reads_previous
         self.patches = patches
 
@@ -219,9 +222,16 @@ class Denoiser(nn.Module):
         if c.ndim == 3:
             c = torch.cat([c[:, :1].expand(-1, extra, -1), c], 1)
 
-        positions = None
-        if any(self.positions):
-            positions = relative_coordinates(cond, start, valid.shape[1], extra)
+        positions = {}
+        length = valid.shape[1]
+        if "positions" in self.positions:
+            coordinates = relative_coordinates(cond, start, length, extra)
+            positions["positions"] = coordinates
+        if "grid-positions" in self.positions:
+            numbers = torch.arange(start, start + length, device=valid.device)
+            places = torch.stack([numbers % self.columns, numbers // self.columns], -1)
+            places = functional.pad(places, (0, 0, extra, 0))
+            positions["grid-positions"] = places.expand(len(valid), -1, -1)
 
         documents = cond.get(DOCUMENT)
         if documents is not None:
@@ -351,10 +361,9 @@ class Denoiser(nn.Module):
         return h
 
     def _block_options(self, tokens: _Tokens, layer: int) -> dict[str, Tensor]:
-        """Return the argument that only blocks with the trait "positions" accept."""
-        if tokens.positions is None or not self.positions[layer]:
-            return {}
-        return {"positions": tokens.positions}
+        """Return the argument that only blocks with the traits of positions accept."""
+        kind = self.positions[layer] if self.positions else None
+        return {} if kind is None else {"positions": tokens.positions[kind]}
 
     def _run(self, block: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
         """Call a block, with activation checkpointing if that is on."""

@@ -37,7 +37,7 @@ Affine = bool | Literal["scale"]
 MLPName = Literal["gelu", "gelu-tanh", "swiglu"]
 AttentionKernel = Literal["auto", "sdpa", "math"]
 QKVBias = bool | Literal["qv"]
-Rope = bool | Literal["centre"]
+Rope = bool | Literal["centre", "grid"]
 
 
 class ResidualBlock(BlockSpec):
@@ -90,7 +90,8 @@ class TransformerBlock(ResidualBlock):
     rope: Rope = False
     """Rotary position embedding (RoPE). "centre" rotates by the coordinate along the chromosome,
     read from the task's condition of this name, instead of by the index, so that attention depends
-    on distances in bases."""
+    on distances in bases. "grid" rotates half of each head by the column of a position, the other
+    half by its row (axial RoPE)."""
     rope_theta: float = Field(10_000.0, gt=1, le=1e9)
     """Base of the frequencies of RoPE."""
     rope_unit: float = Field(1000.0, gt=0, le=1e9)
@@ -107,6 +108,8 @@ class TransformerBlock(ResidualBlock):
         traits = {"cache", "requested"}
         if self.rope == "centre":
             traits.add("positions")
+        if self.rope == "grid":
+            traits.add("grid-positions")
         if not self.rope:
             traits.add("equivariant")
         if not (self.rope or self.dropout or self.attention_dropout):
@@ -140,23 +143,28 @@ class TransformerBlock(ResidualBlock):
     def _check_heads(self, width: int) -> Iterator[Misfit]:
         heads = self.heads
         if self.head_width is not None:
-            if self.rope and self.head_width % 2:
-                message = f"RoPE rotates pairs of features, but head_width {self.head_width} is odd"
+            if self.rope and self.head_width % self._rotated:
+                message = (
+                    f"RoPE rotates pairs of features, but head_width {self.head_width} "
+                    f"is not divisible by {self._rotated}"
+                )
                 yield Misfit(message, ("head_width",))
             return
         if self._divides(heads, width):
             return
-        if self.rope and width % 2:
-            yield Misfit(
-                f"RoPE rotates pairs of features, but width {width} is odd", ("rope",)
+        if self.rope and width % self._rotated:
+            message = (
+                f"RoPE rotates pairs of features, but width {width} "
+                f"is not divisible by {self._rotated}"
             )
+            yield Misfit(message, ("rope",))
             return
 
         counts = range(1, min(width, MAX_LISTED_HEADS) + 1)
         allowed = [str(count) for count in counts if self._divides(count, width)]
         even = ""
         if width % heads == 0:
-            even = " of an even width, which RoPE requires"
+            even = f" of a width divisible by {self._rotated}, which RoPE requires"
         message = (
             f"width {width} is not divisible into {heads} equal heads{even}; "
             f"heads may be {', '.join(allowed)}"
@@ -164,8 +172,15 @@ class TransformerBlock(ResidualBlock):
         yield Misfit(message, ("heads",))
 
     def _divides(self, heads: int, width: int) -> bool:
-        """Whether a width has so many heads, of an even width under RoPE."""
-        return width % heads == 0 and not (self.rope and width // heads % 2)
+        """Whether a width has so many heads, each of pairs under RoPE."""
+        if width % heads:
+            return False
+        return not self.rope or width // heads % self._rotated == 0
+
+    @property
+    def _rotated(self) -> int:
+        """Features of a head that RoPE rotates together: a pair, on a grid one for each axis."""
+        return 4 if self.rope == "grid" else 2
 
 
 class ConvolutionalBlock(ResidualBlock):

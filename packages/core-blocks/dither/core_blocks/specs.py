@@ -281,8 +281,12 @@ class DenoiserModel(ModelSpec):
                 )
                 fix = 'set model.blocks = [] and block = "adaln-zero"'
                 yield Misfit(message, key, ("model", "block_size"), fix)
-        if any("positions" in block.traits() for block in self._pattern):
+        if self._has("positions"):
             yield from missing_condition(space.conditions, CENTRE, key)
+        on_grid = isinstance(space, FeatureSpace) and space.grid is not None
+        if self._has("grid-positions") and not on_grid:
+            message = f'rope = "grid" requires positions on a grid, not {space}'
+            yield Misfit(message, key, ("task",), "set rope = true")
 
     def _check_full_attention(self, space: Space) -> Iterator[Misfit]:
         """Reject what excludes blocks, as each position depends on all others, or on the one before."""
@@ -392,7 +396,8 @@ class DenoiserModel(ModelSpec):
             and self.reads == "same",
             merge_masked=full and identical and weighted,
             drop_padding=full and "equivariant" in block,
-            positions=["positions" in layer.traits() for layer in layers],
+            positions=[_coordinates(layer) for layer in layers],
+            columns=_columns(space),
             reads_previous=self.reads == "previous",
             patches=patches,
         )
@@ -405,6 +410,9 @@ class DenoiserModel(ModelSpec):
     @property
     def _pattern(self) -> list[BlockSpec]:
         return self.blocks or [self.block]
+
+    def _has(self, trait: str) -> bool:
+        return any(trait in block.traits() for block in self._pattern)
 
     @property
     def _shared_traits(self) -> frozenset[str]:
@@ -419,6 +427,19 @@ class DenoiserModel(ModelSpec):
     @property
     def _cond(self) -> int:
         return self.cond or self.width
+
+
+def _coordinates(block: BlockSpec) -> str | None:
+    """Return the trait that says which coordinates a block takes."""
+    kinds = block.traits() & {"positions", "grid-positions"}
+    return next(iter(kinds), None)
+
+
+def _columns(space: Space) -> int:
+    """Return the columns of the grid of positions; 1 without."""
+    if not isinstance(space, FeatureSpace) or space.grid is None:
+        return 1
+    return space.grid[1]
 
 
 @hookimpl

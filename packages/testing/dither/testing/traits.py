@@ -32,6 +32,10 @@ DECLARED_TRAITS = {
     ): "accepts positions=, coordinates of which only the distances matter",
     (
         "block",
+        "grid-positions",
+    ): "accepts positions=, column and row of which only the distances matter",
+    (
+        "block",
         "requested",
     ): "accepts requested=, a mask of positions whose output is used; others may be skipped",
     ("block", "cache"): "in a block-causal model, blocks with a cache equal the whole",

@@ -638,6 +638,21 @@ def distances_matter(s: Situation) -> None:
     assert not same, f"a coordinate that is moved by {same} changes nothing"
 
 
+def grid_distances_matter(s: Situation) -> None:
+    """Only differences of columns and of rows matter, and both do."""
+    block, x, c = _block(s)
+    numbers = torch.arange(x.shape[1])
+    places = torch.stack([numbers % 3, numbers // 3], -1).expand(len(x), -1, -1)
+    y = block(x, c, positions=places)
+    shifted = block(x, c, positions=places + torch.tensor([5, 17]))
+    assert_close(shifted, y, "shifted columns and rows")
+    for axis, name in enumerate(("column", "row")):
+        other = places.clone()
+        other[:, -1, axis] += 1
+        moved = block(x, c, positions=other)
+        assert not moved.equal(y), f"another {name} changes nothing"
+
+
 def positions_do_not_repeat(s: Situation) -> None:
     """If the order of positions matters, it matters at any distance."""
     block, x, c = _block(s)
@@ -712,6 +727,7 @@ CHECKS = (
     *checks_of("block", requested_equals_full, needs="requested"),
     *checks_of("block", weighted_equals_repeated, needs="weighted-keys"),
     *checks_of("block", distances_matter, needs="positions"),
+    *checks_of("block", grid_distances_matter, needs="grid-positions"),
     *checks_of(
         "block", cached_equals_full, needs="cache", place="in-model", examples=3
     ),
