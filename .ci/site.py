@@ -18,6 +18,7 @@ from typing import Any
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 
+from dither.engine.cli.output_schema import output_schema
 from dither.engine.scaffold.package import example_file
 from dither.registry.config.errors import CODES
 from dither.registry.hookspecs import Hooks
@@ -78,6 +79,7 @@ def on_files(files: Files, config: Any) -> None:
         "hooks.md": hooks_page(),
         "checks.md": checks_page(),
         "errors.md": errors_page(),
+        "json.md": json_page(),
     }
     for place, text in pages.items():
         files.append(File.generated(config, place, content=text))
@@ -210,6 +212,32 @@ def errors_page() -> str:
     """List the codes of all problems."""
     rows = sorted((f"`{code}`", text) for code, text in CODES.items())
     return "# Error codes\n\n" + table(("code", "meaning"), rows)
+
+
+def json_page() -> str:
+    """List the keys of what each command prints with --json."""
+    rows = []
+    for command, schema in output_schema()["commands"].items():
+        definitions = schema.pop("$defs", {})
+        rows += [(f"`{command}`", *row) for row in alternatives(schema, definitions)]
+    head = ("command", "meaning", "keys")
+    return f"# JSON output\n\n[Runs](runs.md#json) says how.\n\n{table(head, rows)}"
+
+
+def alternatives(
+    schema: dict[str, Any], definitions: dict[str, Any]
+) -> Iterator[tuple[str, str]]:
+    """Yield meaning and keys of each type of value that a JSON Schema allows."""
+    if "$ref" in schema:
+        schema = definitions[schema["$ref"].rpartition("/")[2]]
+    for one in schema.get("anyOf", ()):
+        yield from alternatives(one, definitions)
+    if "items" in schema:
+        for meaning, keys in alternatives(schema["items"], definitions):
+            yield f"List: {meaning}", keys
+    elif "anyOf" not in schema:
+        keys = ", ".join(f"`{key}`" for key in schema.get("properties", ())) or "any"
+        yield schema.get("description", "").partition("\n")[0], keys
 
 
 def methods(owner: type) -> Iterator[tuple[str, Callable[..., Any]]]:

@@ -156,6 +156,8 @@ def test_the_reference_of_kinds_hooks_and_checks_is_generated():
         in site["hooks_page"]()
     )
     assert "`rate_is_derivative`" in site["checks_page"]()
+    assert "| `validate` |" in site["json_page"]()
+    assert "`event`, `run`, `summary`" in site["json_page"]()
     site["merged"].cleanup()
 
 

@@ -16,7 +16,7 @@ def commands(monkeypatch):
     """The commands that would have been run."""
     run = []
 
-    def record(command, check):
+    def record(command, check, stdout=None):
         run.append(command[1:])
         return SimpleNamespace(returncode=0)
 

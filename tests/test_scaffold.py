@@ -270,7 +270,7 @@ def test_sync_in_the_project_of_a_plugin_writes_its_manifest(
     assert "tidy-wave: manifest ignored" in cli("plugins").out
     codes = [3, 1]
 
-    def run_kit(name, report):
+    def run_kit(name, expected, report, stdout):
         report.write_text(KIT_REPORT)
         return codes.pop(0)
 

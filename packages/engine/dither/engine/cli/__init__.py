@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
             return stop.code
     except Stopped as stopped:
         with suppress(OSError):  # the terminal may be closed
-            print(interruption_message(stopped), file=sys.stderr)  # noqa: T201
+            _print_end(interruption_message(stopped), "stopped", STOPPED)
         return STOPPED
 
 
@@ -137,16 +137,28 @@ def _report_refused(error: Exception) -> int:
 
 def _report_shortage(error: Exception) -> int:
     """Return 5 if there was too little disk space or memory, 0 for any other error."""
-    from ..files.resource_errors import shortage
+    from ..files.resource_errors import shortage, shortage_code
 
     lacking = shortage(error)
     if lacking is None:
         return 0
     with suppress(OSError):  # stderr may be on the same disk
-        print(f"stopped: {lacking}", file=sys.stderr)  # noqa: T201
+        _print_end(f"stopped: {lacking}", shortage_code(lacking), EXHAUSTED)
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXHAUSTED
+
+
+def _print_end(message: str, code: str, exit_code: int) -> None:
+    """Print why a command ended before it was done: one line of text, or JSON."""
+    from dither.registry.config.errors import Refused
+
+    from .output import Format, output_options, print_problems
+
+    if output_options.format is Format.JSON:
+        print_problems(Refused(message, code=code), exit_code)
+    else:
+        print(message, file=sys.stderr)  # noqa: T201
 
 
 def _report_usage(error: Any) -> int:

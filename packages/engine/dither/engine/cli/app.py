@@ -115,6 +115,7 @@ PANELS = {
         "doctor": ("plugins", "doctor"),
         "registry": ("plugins", "registry check"),
         "schema": ("plugins", "schema --out experiment.schema.json"),
+        "mcp": ("mcp_server", "mcp my-folder"),
     },
 }
 """Commands in the order of the help, each with its module and an example for its own help."""

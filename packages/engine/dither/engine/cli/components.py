@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .app import Json, Overrides, PluginNames, Words, app, quoted
+from .output import echo_json
 
 if TYPE_CHECKING:
     from dither.registry.plugins.manager import Plugins
@@ -285,6 +286,7 @@ def prepare(
     ] = False,
     overrides: Overrides = None,
     plugins: PluginNames = None,
+    as_json: Json = False,
 ) -> None:
     """Download and convert the data of a component."""
     from dither.registry.config.document import Document
@@ -311,7 +313,9 @@ def prepare(
         raise Refused(
             f'cannot prepare data "{name}": {error}', code="not-prepared"
         ) from None
-    typer.echo(summary or f'data "{name}" requires no preparation')
+    summary = summary or f'data "{name}" requires no preparation'
+    if not echo_json(as_json, {"data": name, "summary": summary}):
+        typer.echo(summary)
 
 
 def _prepare_part(data: Any, shard: str | None, *, merge: bool) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,10 +36,15 @@ class RunEngine:
         options: RunOptions,
         request: SampleRequest,
         templates: Templates | None = None,
-    ) -> int:
+        as_json: bool = False,
+    ) -> None:
         from ..runs.evaluate_run import sample_run
+        from ..runs.progress import Screen
+        from .output import echo_json, wants_json
 
-        return sample_run(_local(run), request, options, templates)
+        screen = Screen(stderr=wants_json(as_json))
+        result = sample_run(_local(run), request, options, templates, screen)
+        echo_json(as_json, asdict(result))
 
     def evaluate(
         self,
@@ -77,6 +83,11 @@ class RunEngine:
         from ..runs.evaluate_run import draw_points
 
         return draw_points(_local(run), options, points)
+
+    def echo_json(self, as_json: bool, value: object) -> bool:
+        from .output import echo_json
+
+        return echo_json(as_json, value)
 
     def new_folder(
         self, run: Path, default: Sequence[str], out: Path | None

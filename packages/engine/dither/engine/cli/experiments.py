@@ -26,7 +26,14 @@ from .app import (
     quoted,
 )
 from .garbage_collection import without_collection
-from .output import echo, echo_json, location_record, print_valid, wants_json
+from .output import (
+    echo,
+    echo_event,
+    echo_json,
+    location_record,
+    print_valid,
+    wants_json,
+)
 
 if TYPE_CHECKING:
     from ..config.load_experiment import Setting
@@ -64,6 +71,7 @@ def run(
             help="Resume although components or plugins have changed.",
         ),
     ] = False,
+    as_json: Json = False,
 ) -> int:
     """Train, evaluate, sample and plot an experiment; without one, list those of dither."""
     from ..files.mirror import address_of
@@ -76,7 +84,7 @@ def run(
         words = [str(experiment), *(words or ())]
         experiment = None
     if experiment is None and resume is None:
-        return _list_shipped()
+        return _list_shipped(as_json)
     path = _file_to_run(experiment, resume)
     loaded = load(path, [overrides, words], removals, plugins)
     if loaded.experiment.sweep is not None:
@@ -84,11 +92,12 @@ def run(
         place = loaded.document.origin(("sweep",))
         raise _usage(f"{path} is a sweep, not one run", hint, ("sweep",), place)
 
-    if "RANK" not in os.environ:
-        from ..runs.progress import Screen, say
+    from ..runs.progress import Screen, say
 
+    as_json = wants_json(as_json)
+    if "RANK" not in os.environ:
         # `say` never ends a run, as on a full disk
-        say(Screen(), f"{path}: valid; loading torch and the data")
+        say(Screen(stderr=as_json), f"{path}: valid; loading torch and the data")
     with without_collection():
         from ..runs.run import run as start
 
@@ -96,8 +105,20 @@ def run(
     argv = ["dither", *sys.argv[1:]]
     if "run" not in argv:
         argv.insert(1, "run")
+    options: dict[str, Any] = {}
+    if as_json:
+        options["console"] = Screen(stderr=True)
+        # Every rank reports the error that ends the run.
+        if os.environ.get("RANK", "0") == "0":
+            options["emit"] = echo_event
     return start(
-        loaded, runs, argv, resume, accept_changes=accept_changes, created=link_latest
+        loaded,
+        runs,
+        argv,
+        resume,
+        accept_changes=accept_changes,
+        created=link_latest,
+        **options,
     )
 
 
@@ -123,7 +144,7 @@ def _copy_of_mirror(address: str, runs: Path, plugins: list[str] | None) -> Path
     return copy_run(address, runs, [Path(name).name for name in plugins or ()])
 
 
-def _list_shipped() -> int:
+def _list_shipped(as_json: bool) -> int:
     """Print the experiments that come with dither, each with the first sentence of its file."""
     from rich.console import Console
 
@@ -132,7 +153,7 @@ def _list_shipped() -> int:
     from ..runs.progress import cell, say, table
 
     rows = {name: _first_sentence(path) for name, path in shipped_experiments().items()}
-    if echo_json(False, rows):
+    if echo_json(as_json, rows):
         return 0
     page = table("experiment", "description")
     page.columns[0].no_wrap = True

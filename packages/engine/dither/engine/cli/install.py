@@ -19,11 +19,11 @@ from typing import Annotated
 import typer
 
 from .app import Json, Words, app
-from .output import echo_json
+from .output import echo_json, wants_json
 
 __all__ = ["show_available"]
 
-PLUGINS = "from dither.engine.cli import main; raise SystemExit(main(['plugins']))"
+PLUGINS = "import sys; from dither.engine.cli import main; raise SystemExit(main(['plugins', *sys.argv[1:]]))"
 """Run in a new process, which finds the packages as they are now."""
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
@@ -114,12 +114,14 @@ def install(
         bool,
         typer.Option("--any", help="Also take a name that is not in the index."),
     ] = False,
+    as_json: Json = False,
 ) -> int:
     """Install a plugin where dither is installed, by pip or uv.
 
     Installing runs code of the package. The command is shown first.
     """
-    return _change([*_installer("install"), _requirement(target, any_name)], yes)
+    command = [*_installer("install"), _requirement(target, any_name)]
+    return _change(command, yes, wants_json(as_json))
 
 
 @app.command()
@@ -129,10 +131,11 @@ def uninstall(
         typer.Argument(help="A plugin, or its distribution.", show_default=False),
     ],
     yes: Yes = False,
+    as_json: Json = False,
 ) -> int:
     """Uninstall a plugin that nothing else requires."""
     command = [*_installer("uninstall"), _installed_distribution(name)]
-    return _change(command, yes)
+    return _change(command, yes, wants_json(as_json))
 
 
 def _installer(verb: str) -> list[str]:
@@ -217,16 +220,21 @@ def _required_by(distribution: Distribution) -> Iterator[str]:
                 yield requirement.name
 
 
-def _change(command: list[str], yes: bool) -> int:
+def _change(command: list[str], yes: bool, as_json: bool) -> int:
     """Show a command, ask, run it, and show the plugins; return its exit code."""
     from dither.registry.config.errors import Refused
 
-    typer.echo(shlex.join(command))
+    typer.echo(shlex.join(command), err=as_json)
     if not yes:
         if not sys.stdin.isatty():
             raise Refused("there is nobody to ask; --yes runs it", code="usage")
-        if not typer.confirm("Run this?"):
+        if not typer.confirm("Run this?", err=as_json):
             return 1
-    if subprocess.run(command, check=False).returncode:
+    # stdout has nothing but JSON: that of `dither plugins`.
+    stdout = 2 if as_json else None
+    if subprocess.run(command, check=False, stdout=stdout).returncode:
         return 1
-    return subprocess.run([sys.executable, "-Pc", PLUGINS], check=False).returncode
+    plugins = [sys.executable, "-Pc", PLUGINS]
+    if as_json:
+        plugins.append("--json")
+    return subprocess.run(plugins, check=False).returncode

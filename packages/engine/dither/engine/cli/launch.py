@@ -13,6 +13,7 @@ import typer
 from .app import (
     Assignments,
     Experiment,
+    Json,
     Overrides,
     PluginNames,
     Removals,
@@ -20,7 +21,7 @@ from .app import (
     app,
     load,
 )
-from .output import echo
+from .output import echo_files, wants_json
 
 __all__: list[str] = []
 
@@ -65,6 +66,7 @@ def launch(
     submit: Annotated[
         bool, typer.Option("--submit", help="Also submit the file.")
     ] = False,
+    as_json: Json = False,
 ) -> int:
     """Write a job file that trains an experiment on several hosts, and resumes after a stop.
 
@@ -105,10 +107,12 @@ def launch(
     out = out or Path(f"{loaded.experiment.name}{FORMATS[form].suffix}")
     _write_new(out, write_job(form, options))
     submission = [*FORMATS[form].submit, str(out)]
-    if submit:
-        return _submit(submission)
-    echo(f"{out}; submit it with: {join(submission)}")
-    return 0
+    text = f"{out}; submit it with: {join(submission)}"
+    if not submit or wants_json(as_json):
+        echo_files(as_json, [out], text, submit=submission)
+    # stdout has nothing but JSON.
+    stdout = 2 if wants_json(as_json) else None
+    return _submit(submission, stdout) if submit else 0
 
 
 def _write_new(out: Path, text: str) -> None:
@@ -126,12 +130,12 @@ def _write_new(out: Path, text: str) -> None:
         raise Refused(f"{out}: {error.strerror}", code="unwritable-file") from None
 
 
-def _submit(command: Sequence[str]) -> int:
+def _submit(command: Sequence[str], stdout: int | None) -> int:
     """Run the command of a cluster, and return its exit code."""
     from dither.registry.config.errors import Refused
 
     try:
-        return subprocess.run(command, check=False).returncode
+        return subprocess.run(command, check=False, stdout=stdout).returncode
     except OSError as error:
         message = f"{command[0]} cannot be run: {error.strerror}"
         raise Refused(message, code="missing-dependency") from None

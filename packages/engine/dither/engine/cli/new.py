@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from .app import Assignments, Group, PluginNames, app, quoted
+from .app import Assignments, Group, Json, PluginNames, app, quoted
+from .output import echo_files
 
 __all__: list[str] = []
 
@@ -41,6 +42,7 @@ def new_experiment(
         ),
     ] = None,
     plugins: PluginNames = None,
+    as_json: Json = False,
 ) -> None:
     """Write an experiment file: a copy of another one, or every option with its description.
 
@@ -55,7 +57,8 @@ def new_experiment(
     else:
         assert task is not None
         text = complete(task, file, words or ())
-    typer.echo(f"{write_new(file, text)}; next: {quoted('run', file)}")
+    written = write_new(file, text)
+    echo_files(as_json, [written], f"{written}; next: {quoted('run', file)}")
 
 
 @new.command("plugin", epilog="Example: dither new plugin wavelet --kind block")
@@ -78,6 +81,7 @@ def new_plugin(
         bool,
         typer.Option("--features", help="A task over numbers in place of tokens."),
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """Write a plugin: a package with one component, tests, and an experiment.
 
@@ -99,14 +103,16 @@ def new_plugin(
     if single_file:
         option = f"-p {quote(str(path))}"
         entry = f'plugins = ["./{path.name}"] in an experiment'
-        typer.echo(f'{path}: {kind} "{name}"; use it with {option}, or {entry}')
+        text = f'{path}: {kind} "{name}"; use it with {option}, or {entry}'
+        echo_files(as_json, [path], text)
         return
-    typer.echo(f"""{path}: {kind} "{name}", in {names.module}/__init__.py. Next:
+    text = f"""{path}: {kind} "{name}", in {names.module}/__init__.py. Next:
 
     cd {quote(str(path))}
     python -m pip install --no-deps -e .
     pytest
-    dither run experiment.toml""")
+    dither run experiment.toml"""
+    echo_files(as_json, [path], text)
 
 
 @new.command(
@@ -129,6 +135,7 @@ def new_from_hf(
         int | None, typer.Option("--mask-id", min=0, help="The id of MASK.")
     ] = None,
     plugins: PluginNames = None,
+    as_json: Json = False,
 ) -> None:
     """Convert a masked diffusion language model of Hugging Face to an experiment.
 
@@ -140,4 +147,5 @@ def new_from_hf(
     experiment = catalog.find("model", "denoiser").spec.convert_folder(
         folder, out, length, mask_id
     )
-    typer.echo(f"{experiment}: set task.data; next: {quoted('run', experiment)}")
+    text = f"{experiment}: set task.data; next: {quoted('run', experiment)}"
+    echo_files(as_json, [experiment], text)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
-import json
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,11 +18,15 @@ if TYPE_CHECKING:
     from dither.registry.config.errors import Origin, Problem, Refused
 
     from ..config.load_experiment import Loaded
+    from ..runs.events import Event
 
 __all__ = [
     "Format",
     "echo",
+    "echo_event",
+    "echo_files",
     "echo_json",
+    "error_record",
     "global_options",
     "hoist_global_options",
     "location_record",
@@ -68,7 +72,8 @@ def global_options(
         Format,
         typer.Option(
             "--format",
-            help="Format of problems. This and the next option may stand anywhere.",
+            help="Format of problems; json, as --json, also that of results. "
+            "This and the next option may stand anywhere.",
         ),
     ] = Format.TEXT,
     with_traceback: Annotated[
@@ -106,6 +111,10 @@ def hoist_global_options(arguments: Sequence[str]) -> tuple[list[str], list[str]
             front += [word] if value is None else [word, value]
         elif word.startswith("--format=") or word == "--traceback":
             front.append(word)
+        elif word == "--json":
+            # A command that prints no JSON reports the option, in JSON.
+            front += ["--format", Format.JSON]
+            rest.append(word)
         else:
             rest.append(word)
 
@@ -131,12 +140,39 @@ def wants_json(as_json: bool = False) -> bool:
 def echo_json(as_json: bool, value: object) -> bool:
     """Print a value as JSON if that is requested; return whether it is."""
     if wants_json(as_json):
-        echo(json.dumps(value, indent=2, default=str))
+        echo(_as_json(value, indent=2))
     return wants_json(as_json)
 
 
-def print_problems(refused: Refused) -> None:
-    """Print every problem in the selected format."""
+def echo_files(as_json: bool, files: Iterable[object], text: str, **facts: Any) -> None:
+    """Print the files that a command has written, as a text or with other facts as JSON."""
+    if not echo_json(as_json, {"files": [str(file) for file in files], **facts}):
+        echo(text)
+
+
+def echo_event(event: Event) -> None:
+    """Print an event of a run as a line of JSON; a closed pipe does not end the run."""
+    from dither.registry.config.errors import Refused
+
+    from ..runs.events import Failed
+    from ..runs.progress import Screen, say
+
+    if isinstance(event, Failed):
+        problem = Refused(event.message, code=event.code)
+        record = error_record(problem, event.exit_code)
+    else:
+        record = asdict(event)
+    say(Screen(), _as_json(record))
+
+
+def _as_json(value: object, indent: int | None = None) -> str:
+    from ..files.metrics_file import as_json
+
+    return as_json(value, indent, default=str)
+
+
+def print_problems(refused: Refused, exit_code: int | None = None) -> None:
+    """Print every problem in the selected format; JSON is one line, as an event of a run."""
     if output_options.traceback:
         # `from None` hides the causes, which the author of a plugin wants to see.
         cause: BaseException | None = refused
@@ -145,7 +181,7 @@ def print_problems(refused: Refused) -> None:
             cause = cause.__cause__ or cause.__context__
         print("".join(traceback.format_exception(refused)), file=sys.stderr)  # noqa: T201
     if output_options.format is Format.JSON:
-        _print_json(False, refused.problems)
+        echo(_as_json(error_record(refused, exit_code or refused.exit_code)))
     else:
         _print(refused.problems)
 
@@ -163,11 +199,15 @@ def print_valid(
         experiment.sampler,
     )
     names = {component.kind: component.name for component in components}
-    if wants_json(as_json):
-        record: dict[str, Any] = {"file": str(loaded.path), "parts": names}
-        if deep is not None:
-            record["deep"] = deep
-        _print_json(True, loaded.warnings, record)
+    record: dict[str, Any] = {
+        "valid": True,
+        "file": str(loaded.path),
+        "parts": names,
+        "problems": list(map(_record, loaded.warnings)),
+    }
+    if deep is not None:
+        record["deep"] = deep
+    if echo_json(as_json, record):
         return
     if loaded.warnings:
         _print(loaded.warnings)
@@ -187,12 +227,14 @@ def _print(problems: Sequence[Problem]) -> None:
         print(f"\n{len(problems)} {noun}", file=sys.stderr)  # noqa: T201
 
 
-def _print_json(
-    valid: bool, problems: Sequence[Problem], record: dict[str, Any] | None = None
-) -> None:
-    problem_records = [_record(problem) for problem in problems]
-    table = {"valid": valid, **(record or {}), "problems": problem_records}
-    echo(json.dumps(table, indent=2))
+def error_record(refused: Refused, exit_code: int) -> dict[str, Any]:
+    """Return problems for JSON."""
+    return {
+        "event": "error",
+        "valid": False,
+        "exit_code": exit_code,
+        "problems": list(map(_record, refused.problems)),
+    }
 
 
 def _record(problem: Problem) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import typer
 
 from .app import Group, Json, PluginNames, Runs, Words, app
 from .components import visible_plugins
+from .output import echo_json, wants_json
 
 __all__ = ["schema_text"]
 
@@ -56,8 +57,15 @@ def check_plugin(
             help="A check that fails on purpose.",
         ),
     ] = None,
+    as_json: Json = False,
 ) -> int:
     """Run the conformance kit over the components of an installed plugin or a file."""
+    if wants_json(as_json):
+        from ..scaffold.manifest import measure_kit
+
+        kit = measure_kit(name, expected or ())
+        echo_json(as_json, kit.model_dump())
+        return int(kit.passed < kit.checks)
     from ..scaffold.package import run_kit
 
     return run_kit(name, expected or ())
@@ -83,6 +91,7 @@ def sync(
         bool,
         typer.Option("--kit", help="Run the conformance kit, and state its result."),
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """Write the names of the installed components into registry.toml; other tables stay.
 
@@ -92,7 +101,9 @@ def sync(
     from ..scaffold.manifest import project_plugins, sync_manifests
 
     if file is None and project_plugins(Path())[0]:
-        typer.echo("\n".join(sync_manifests(Path(), with_kit)))
+        changes = sync_manifests(Path(), with_kit)
+        if not echo_json(as_json, {"changes": changes}):
+            typer.echo("\n".join(changes))
         return
     if with_kit:
         hint = "requires a pyproject.toml with a plugin in this folder"
@@ -105,11 +116,12 @@ def sync(
     path = file or policy_file(Path()) or Path("registry.toml")
     policy = read_policy(path) if is_file(path) else Policy()
     changes = sync_components(path, load_plugins(policy=policy))
-    typer.echo("\n".join([*changes, f"{path}: {len(changes)} changes"]))
+    if not echo_json(as_json, {"file": str(path), "changes": changes}):
+        typer.echo("\n".join([*changes, f"{path}: {len(changes)} changes"]))
 
 
 @registry.command(epilog="Example: dither registry check")
-def check(file: File = None) -> None:
+def check(file: File = None, as_json: Json = False) -> None:
     """Compare the installed components with registry.toml, as CI does."""
     from dither.registry.config.errors import Refused
     from dither.registry.files.lookup import is_file
@@ -124,33 +136,43 @@ def check(file: File = None) -> None:
     policy = read_policy(path)
     if problems := check_components(policy, load_plugins(policy=policy)):
         raise Refused(problems)
-    typer.echo(f"{path}: {len(policy.owners())} components, all as installed")
+    count = len(policy.owners())
+    if not echo_json(as_json, {"file": str(path), "components": count}):
+        typer.echo(f"{path}: {count} components, all as installed")
 
 
 @app.command()
 def schema(
     of: Annotated[
-        Literal["experiment", "registry"], typer.Option("--of", help="Type of file.")
+        Literal["experiment", "registry", "output"],
+        typer.Option("--of", help="Type of file; output: that of --json."),
     ] = "experiment",
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE", help="Write to a file instead."),
     ] = None,
     plugins: PluginNames = None,
+    as_json: Json = False,
 ) -> None:
-    """Print the JSON Schema of experiment files (or of registry.toml) for editors.
+    """Print the JSON Schema of experiment files, of registry.toml, or of what --json prints.
 
     It covers the installed plugins. A file names its schema in the first line, relative to itself:
     `#:schema ../schema.json`. taplo, tombi, Even Better TOML and check-jsonschema read it.
     """
     from dither.registry.config.errors import Refused
 
-    text = schema_text(of, plugins)
+    if of == "output":
+        from .output_schema import output_schema
+
+        text = f"{_compact(output_schema())}\n"
+    else:
+        text = schema_text(of, plugins)
     if out is None:
         typer.echo(text, nl=False)
         return
     try:
         out.write_text(text, encoding="utf-8")
+        echo_json(as_json, {"files": [str(out)]})
     except (OSError, ValueError) as error:
         raise Refused(f"cannot write {out}: {error}", code="unwritable-file") from None
 

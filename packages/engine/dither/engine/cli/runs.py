@@ -24,7 +24,7 @@ from .app import (
     app,
 )
 from .engine import RunEngine
-from .output import echo, echo_json
+from .output import echo, echo_files, echo_json, wants_json
 
 if TYPE_CHECKING:
     from dither.registry.contracts.commands import Templates
@@ -177,6 +177,7 @@ def report(
             help="By default report.html in the run or sweep, or comparison.html.",
         ),
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Write a self-contained HTML page about a run or sweep, or comparing several runs."""
     from ..files.mirror import local_run
@@ -187,9 +188,10 @@ def report(
     runs = [local_run(path) for path in runs]
     if len(runs) == 1 and is_comparison(runs[0]):
         comparison = read_comparison(open_comparison(runs[0]))
-        echo(write_page_of(comparison, out or runs[0] / "report.html"))
-        return
-    echo(write_report(runs, out))
+        page = write_page_of(comparison, out or runs[0] / "report.html")
+    else:
+        page = write_report(runs, out)
+    echo_files(as_json, [page], str(page))
 
 
 @app.command()
@@ -235,7 +237,8 @@ def sample(
         bool, typer.Option("--pictures/--no-pictures", help="Draw the samples.")
     ] = True,
     plugins: PluginNames = None,
-) -> int:
+    as_json: Json = False,
+) -> None:
     """Sample from a checkpoint of a run; overrides are of sampler.* and sample.*."""
     from dither.registry.contracts.commands import RunOptions, SampleRequest
 
@@ -256,7 +259,7 @@ def sample(
             clean: Clean = task.prompted(prompt, n, seed)
             return clean
 
-    return RunEngine().sample(run, options, request, templates)
+    RunEngine().sample(run, options, request, templates, as_json)
 
 
 @app.command()
@@ -353,6 +356,7 @@ def export(
     checkpoint: Checkpoint = "newest",
     overrides: Overrides = None,
     plugins: PluginNames = None,
+    as_json: Json = False,
 ) -> None:
     """Export the weights and experiment of a run into a folder for others.
 
@@ -373,9 +377,12 @@ def export(
     source = local_run(source)
     folder = out or source
     if adapter and out is not None:
-        for path in export_adapter(source, out, parse_checkpoint(checkpoint), plugins):
-            echo(path)
+        files = export_adapter(source, out, parse_checkpoint(checkpoint), plugins)
+        text = "\n".join(map(str, files))
+        echo_files(as_json, files, text, data=[], pushed=None)
         return
+    files = []
+    left_out: list[tuple[str, str]] = []
     if out is not None:
         which = parse_checkpoint(checkpoint)
         changes = [*(overrides or ()), *(words or ())]
@@ -396,9 +403,14 @@ def export(
         if program:
             system = load(source, which, "cpu", plugins=plugins)
             files.append(export_program(system, out / PROGRAM))
+        left_out = read_export_manifest(out)[0]
         for path in files:
-            echo(path)
-        for option, name in read_export_manifest(out)[0]:
-            echo(f"data not included: {option} = {name}")
+            echo(path, err=wants_json(as_json))
+        for option, name in left_out:
+            echo(f"data not included: {option} = {name}", err=wants_json(as_json))
+    address = None
     if push is not None:
-        echo(push_folder(folder, push, private))
+        address = push_folder(folder, push, private)
+        echo(address, err=wants_json(as_json))
+    names = [str(path) for path in files]
+    echo_json(as_json, {"files": names, "data": left_out, "pushed": address})

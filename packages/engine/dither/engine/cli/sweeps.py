@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,7 +25,10 @@ from .app import (
     Words,
     app,
 )
-from .output import echo, echo_json
+from .output import echo, echo_json, wants_json
+
+if TYPE_CHECKING:
+    from ..sweeps.directory import SweepDirectory
 
 __all__: list[str] = []
 
@@ -79,14 +82,20 @@ def start(
     executor: Executor = "processes",
     options: JobOptions = None,
     dry_run: DryRun = False,
+    as_json: Json = False,
 ) -> int:
     """Validate every point of a sweep, then run them all; "start" may be omitted."""
     from dither.registry.config.document import find_experiment
     from dither.registry.config.errors import Refused
 
     from ..reports.pages import write_sweep_page
+    from ..runs.progress import Screen
+    from ..sweeps.directory import rows_of
     from ..sweeps.launch import Settings, resume_sweep, start_sweep
 
+    screen = Screen(stderr=wants_json(as_json))
+    sweeps: list[SweepDirectory] = []
+    names: list[str] = []
     if (experiment is None) == (resume is None):
         raise Refused("give either an experiment file or --resume SWEEP", code="usage")
     changes = [*(overrides or ()), *(words or ())]
@@ -99,23 +108,31 @@ def start(
         select=tuple(plugins or ()),
         dry_run=dry_run,
         write_page=write_sweep_page,
+        opened=sweeps.append,
+        checked=names.extend,
     )
     if resume is not None:
         if values or changes or removals:
             raise Refused(
                 "--sweep, --set and --unset cannot be used with --resume", code="usage"
             )
-        return resume_sweep(resume, settings)
-    assert experiment is not None
-    return start_sweep(
-        find_experiment(experiment),
-        changes,
-        removals=removals or (),
-        axes=values or (),
-        runs=runs,
-        argv=["dither", *sys.argv[1:]],
-        settings=settings,
-    )
+        code = resume_sweep(resume, settings, screen)
+    else:
+        assert experiment is not None
+        code = start_sweep(
+            find_experiment(experiment),
+            changes,
+            removals=removals or (),
+            axes=values or (),
+            runs=runs,
+            argv=["dither", *sys.argv[1:]],
+            settings=settings,
+            console=screen,
+        )
+    path = str(sweeps[0].path) if sweeps else None
+    points = rows_of(sweeps[0]) if sweeps else [{"name": name} for name in names]
+    echo_json(as_json, {"sweep": path, "points": points})
+    return code
 
 
 @sweeps.command(epilog="Example: dither sweep status runs/SWEEP")

@@ -158,8 +158,12 @@ def rounded(value: float) -> float:
     return float(f"{value:.9g}") if isinstance(value, float) else value
 
 
-def as_json(values: Any, indent: int | None = None) -> str:
-    """Return values as JSON, with null for NaN and inf."""
+def as_json(
+    values: Any,
+    indent: int | None = None,
+    default: Callable[[Any], object] | None = None,
+) -> str:
+    """Return values as JSON, with null for NaN and inf; `default` converts those of other types."""
 
     def clean(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -168,7 +172,7 @@ def as_json(values: Any, indent: int | None = None) -> str:
             return [clean(inner) for inner in value]
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
-    return json.dumps(clean(values), indent=indent, allow_nan=False)
+    return json.dumps(clean(values), indent=indent, allow_nan=False, default=default)
 
 
 def from_json(text: str) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["FULL", "disk_errors", "shortage"]
+__all__ = ["FULL", "disk_errors", "shortage", "shortage_code"]
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Error numbers of a full disk, a full quota, and the file-size limit."""
@@ -57,3 +57,8 @@ def shortage(error: BaseException | None) -> str | None:
         return str(error)
     reason = f"out of memory: {error}" if str(error) else "out of memory"
     return f"{reason}\n  help: lower train.batch_size or raise train.accumulate; for samples, lower sample.batch_size"
+
+
+def shortage_code(reason: str) -> str:
+    """Return the code of a problem for a reason of `shortage`."""
+    return "out-of-memory" if reason.startswith("out of memory") else "disk-full"

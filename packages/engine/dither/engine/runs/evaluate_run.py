@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ from .summary import reading_aids
 from .system import SystemModel
 
 __all__ = [
+    "SampleResult",
     "draw_points",
     "evaluate_run",
     "load_model",
@@ -80,6 +82,22 @@ DRAWS = 16
 DEFAULTS = RunOptions()
 RUNS = Path("runs")
 """Folder of the results of exports, which are not written into."""
+
+
+@dataclass(frozen=True)
+class SampleResult:
+    """Samples of a checkpoint: its step, the files in `folder`, the first texts, metrics.
+
+    `exports` has a line for each export format, and for each sample that it leaves out.
+    """
+
+    step: int
+    folder: Path
+    files: list[str]
+    exports: list[str]
+    texts: list[str]
+    metrics: dict[str, float]
+    baselines: dict[str, float]
 
 
 def parse_checkpoint(word: str) -> Which:
@@ -249,8 +267,8 @@ def sample_run(
     options: RunOptions = DEFAULTS,
     templates: Templates | None = None,
     console: Console | None = None,
-) -> int:
-    """Write samples of a checkpoint into a new or empty folder; return the exit code.
+) -> SampleResult:
+    """Write samples of a checkpoint into a new or empty folder.
 
     `templates` are by default those of the task. Refused for a folder that is not empty or an
     unknown export format.
@@ -293,15 +311,24 @@ def sample_run(
         assert samples is not None
         if request.out is None and not is_export(run):
             require_folder(run, "resolved.toml")
-        _show_texts(screen, samples.pictures)
-        for path in write_samples(samples, folder):
-            say(screen, path)
-        for line in export_samples(system, samples, request.formats, folder):
+        texts = _texts(samples.pictures)
+        _show_texts(screen, texts)
+        files = [str(path) for path in write_samples(samples, folder)]
+        exports = list(export_samples(system, samples, request.formats, folder))
+        for line in (*files, *exports):
             say(screen, line)
-    _show_sample_metrics(
+    baselines = _show_sample_metrics(
         screen, system, samples, request.metrics, loaded.experiment.task
     )
-    return 0
+    return SampleResult(
+        step=step,
+        folder=folder,
+        files=files,
+        exports=exports,
+        texts=[_shortened(str(picture.text)) for picture in texts[:MAX_TEXTS]],
+        metrics=samples.metrics,
+        baselines=baselines,
+    )
 
 
 def draw_points(
@@ -359,18 +386,26 @@ def load_model(path: Path, options: RunOptions = DEFAULTS) -> SystemModel:
     return SystemModel(system, loaded.experiment.seed)
 
 
-def _show_texts(console: Console, pictures: Sequence[Picture]) -> None:
-    """Print the first samples of a task whose samples are texts, each under its name."""
+def _texts(pictures: Sequence[Picture]) -> list[Picture]:
+    """Return the samples of a task whose samples are texts."""
     # Where samples are drawn, their text is a file format.
     if any(picture.png or picture.svg for picture in pictures):
-        return
-    texts = [picture for picture in pictures if picture.text]
+        return []
+    return [picture for picture in pictures if picture.text]
+
+
+def _shortened(text: str) -> str:
+    text = text.rstrip("\n")
+    rest = text[MAX_CHARACTERS:]
+    more = f" ... and {len(rest):,} characters more" if rest else ""
+    return text[:MAX_CHARACTERS] + more
+
+
+def _show_texts(console: Console, texts: Sequence[Picture]) -> None:
+    """Print the first texts, each under its name."""
     for picture in texts[:MAX_TEXTS]:
-        text = str(picture.text).rstrip("\n")
-        rest = text[MAX_CHARACTERS:]
-        more = f" ... and {len(rest):,} characters more" if rest else ""
         say(console, picture.name, "bold")
-        say(console, text[:MAX_CHARACTERS] + more + "\n")
+        say(console, _shortened(str(picture.text)) + "\n")
     if len(texts) > MAX_TEXTS:
         say(console, f"and {len(texts) - MAX_TEXTS:,} more texts in the files\n")
 
@@ -421,8 +456,8 @@ def _show_sample_metrics(
     samples: SampleSet,
     measured: bool,
     task: TaskSpec,
-) -> None:
-    """Print metrics of samples next to those of real ones, and warnings."""
+) -> dict[str, float]:
+    """Print metrics of samples next to those of real ones, and warnings; return the baselines."""
     shown: dict[str, float] = {}
     if measured and samples.metrics:
         baselines = without_likelihoods(system, system.task.baselines("valid"))
@@ -442,3 +477,4 @@ def _show_sample_metrics(
     warnings += missing_samples(samples.metrics)
     for line in warnings:
         say(console, line, "yellow")
+    return shown

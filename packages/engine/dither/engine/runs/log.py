@@ -6,14 +6,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 
 from dither.registry.contracts.protocols import Picture, Tracker
 
-from ..files.metrics_file import MetricsFile
+from ..files.metrics_file import MetricsFile, rounded
 from ..training.device import peak_device_memory, peak_memory
+from .events import Measured
 from .progress import ProgressDisplay
 from .signals import Stopped
 
@@ -31,6 +32,7 @@ class Log:
         done: The last finished step of a resumed run.
         offset: Bytes of metrics.jsonl up to it; None keeps all.
         config: The experiment, for the trackers.
+        emit: Called with each line of metrics.jsonl.
     """
 
     def __init__(
@@ -42,7 +44,9 @@ class Log:
         offset: int | None = None,
         trackers: Mapping[str, Tracker] | None = None,
         config: Mapping[str, Any] | None = None,
+        emit: Callable[[Measured], object] = lambda event: None,
     ) -> None:
+        self._emit = emit
         self.display = ProgressDisplay(
             console, total, done, lambda: peak_device_memory() or peak_memory()
         )
@@ -65,7 +69,7 @@ class Log:
     def log(
         self,
         step: int,
-        kind: str,
+        kind: Literal["train", "valid", "sample"],
         metrics: Mapping[str, float],
         rate: float | None = None,
     ) -> None:
@@ -75,6 +79,8 @@ class Log:
             if rate is not None:
                 times["samples_per_second"] = rate
             self._file.write(step, kind, metrics, times)
+            values = {name: rounded(value) for name, value in metrics.items()}
+            self._emit(Measured(step=step, kind=kind, metrics={**values}))
         self.display.metrics(step, kind, metrics)
         self._each(lambda tracker: tracker.log(step, kind, dict(metrics)))
 

@@ -48,7 +48,7 @@ from ..distributed.ranks import JOB, Ranks, is_lost_rank, join_ranks
 from ..files.metrics_file import missing_lines
 from ..files.mirror import Mirror
 from ..files.per_sample import write_per_sample
-from ..files.resource_errors import shortage
+from ..files.resource_errors import shortage, shortage_code
 from ..files.run_folders import Vanished
 from ..sampling.samples import make_samples, write_samples
 from ..training.device import differences, environment, git_state
@@ -58,6 +58,15 @@ from ..training.model_summary import require_memory
 from ..training.nan_guard import NonFinite, NonFiniteData, describe_data
 from ..training.shape_check import require_shapes
 from ..training.trainer import Trainer
+from .events import (
+    Event,
+    Failed,
+    Finished,
+    Interrupted,
+    Sampled,
+    Saved,
+    Started,
+)
 from .loading import build, load_start
 from .log import Log
 from .progress import Screen, say, show_result
@@ -90,12 +99,13 @@ def run(
     console: Console | None = None,
     accept_changes: bool = False,
     created: Callable[[Path], object] = lambda path: None,
+    emit: Callable[[Event], object] = lambda event: None,
 ) -> int:
     """Train, evaluate, sample and summarise an experiment below `runs`; return the exit code.
 
     `argv` is the command line, for the manifest. The run directory `resume` is resumed instead of
     starting a new run, with `accept_changes` even if components, plugins or data changed. `created`
-    is called with the run directory.
+    is called with the run directory, `emit` with each event.
     """
     errors = console or Screen(stderr=True)
     console = console or Screen()
@@ -106,7 +116,9 @@ def run(
             stop_on_signals() as stop,
             join_ranks(train.device, train.timeout, report) as ranks,
             located(loaded.document),
-            closing_directory(Run(loaded, argv, console, stop, ranks, created)) as this,
+            closing_directory(
+                Run(loaded, argv, console, stop, ranks, created, emit)
+            ) as this,
         ):
             this.warn(report)
             # torchrun starts all ranks of a run again if one of them fails, and a cluster a job.
@@ -124,37 +136,44 @@ def run(
         # sys.exit in a component must not look like a run that is done.
         raise RuntimeError(f"SystemExit: {error.code}") from error
     except Exception as error:
-        return _exit_code(error, train.timeout, errors)
+        failed = _failure(error, train.timeout)
+        if isinstance(error, PluginError):
+            say(errors, error.detail)
+        say(errors, failed.message, "red")
+        emit(failed)
+        return failed.exit_code
 
 
-def _exit_code(error: Exception, timeout: float, errors: Console) -> int:
-    """Report an error that a run may end with, and return its exit code; raise any other."""
+def _failure(error: Exception, timeout: float) -> Failed:
+    """Return the event of an error that a run may end with; raise any other."""
     notes = getattr(error, "__notes__", [])
 
-    def stopped(reason: object) -> str:
-        return "\n".join([f"stopped: {reason}", *notes])
+    def stopped(exit_code: int, code: str, reason: object) -> Failed:
+        message = "\n".join([f"stopped: {reason}", *notes])
+        return Failed(exit_code=exit_code, code=code, message=message)
 
     resources = isinstance(error, MemoryError | RuntimeError | OSError | ImportError)
     if isinstance(error, PluginError):
-        say(errors, error.detail)
-        code, message = FAILED, stopped(error)
+        failed = stopped(FAILED, "plugin-failed", error)
     elif isinstance(error, Damaged):
-        code, message = DAMAGED, str(error)
+        code = "damaged-checkpoint"
+        failed = Failed(exit_code=DAMAGED, code=code, message=str(error))
     elif isinstance(error, Vanished | NonFiniteData):
-        code, message = error.exit_code, stopped(error.problems[0].message)
+        problem = error.problems[0]
+        failed = stopped(error.exit_code, problem.code, problem.message)
     elif isinstance(error, NonFinite):
-        code, message = NON_FINITE, stopped(error)
+        failed = stopped(NON_FINITE, "non-finite", error)
     elif is_lost_rank(error):
         lost = f"another rank ended, or did not respond within train.timeout = {timeout:g} s"
-        code, message = FAILED, stopped(f"{lost}: {str(error).partition(chr(10))[0]}")
-    elif resources and (reason := shortage(error)):
-        code, message = EXHAUSTED, stopped(reason)
+        reason = str(error).partition("\n")[0]
+        failed = stopped(FAILED, "lost-rank", f"{lost}: {reason}")
+    elif resources and (lacking := shortage(error)):
+        failed = stopped(EXHAUSTED, shortage_code(lacking), lacking)
     elif isinstance(error, OSError) and error.filename is not None:
-        raise Refused(stopped(error)) from None
+        raise Refused("\n".join([f"stopped: {error}", *notes])) from None
     else:
         raise error
-    say(errors, message, "red")
-    return code
+    return failed
 
 
 class Run:
@@ -180,6 +199,7 @@ class Run:
         stop: Stop,
         ranks: Ranks,
         created: Callable[[Path], object],
+        emit: Callable[[Event], object],
     ) -> None:
         self.loaded = loaded
         self.argv = list(argv)
@@ -187,6 +207,7 @@ class Run:
         self.stop = stop
         self.ranks = ranks
         self.created = created
+        self.emit = emit
         self.plugins = loaded.plugins
         self.directory = RunDirectory(Path())
 
@@ -362,6 +383,7 @@ class Run:
             offset=position,
             trackers=self._trackers() if is_main else {},
             config=resolved(self.loaded),
+            emit=self.emit,
         )
         self.trainer.on_skip = self.log.display.line
         self.scores = self._read_scores(position)
@@ -385,6 +407,7 @@ class Run:
     def _written(self, step: int, path: Path) -> None:
         """Call the hook of a checkpoint on disk, and copy it to the mirror."""
         self.call("after_checkpoint", step=step, path=path)
+        self.emit(Saved(step=step, path=path))
         if self.mirror is not None:
             self.mirror.update()
 
@@ -427,6 +450,14 @@ class Run:
             for line in data_warnings(self.experiment, self.system):
                 say(self.console, line, "yellow")
             self.directory.save_assets(self.system.task)
+            self.emit(
+                Started(
+                    run=self.directory.path,
+                    name=self.experiment.name,
+                    step=self.trainer.step,
+                    steps=self.trainer.train.steps,
+                )
+            )
         failure: BaseException | None = None
         try:
             self.call("before_run")
@@ -640,9 +671,11 @@ class Run:
             )
         if samples is not None and self.ranks.is_main:
             self.directory.require()
-            write_samples(samples, self.directory.path / "samples" / f"step-{step:08d}")
+            folder = self.directory.path / "samples" / f"step-{step:08d}"
+            write_samples(samples, folder)
             self._metrics["sample"] = samples.metrics
             self.log.log(step, "sample", samples.metrics)
+            self.emit(Sampled(step=step, path=folder))
             self.log.pictures(step, samples.pictures)
 
     @property
@@ -748,6 +781,7 @@ class Run:
         )
         self.directory.write_json("summary.json", summary)
         show_result(self.console, summary, self.directory.path)
+        self.emit(Finished(run=self.directory.path, summary=summary))
         self.call("after_run", summary=summary)
         return DONE
 
@@ -756,8 +790,11 @@ class Run:
         reason = self.stop.requested or "another rank"
         step = self.trainer.step
         say(self.console, f"stopped by {reason} after step {step}; checkpoint saved")
-        command = join(["dither", "run", "--resume", str(self.directory.path)])
-        say(self.console, f"resume with: {command}")
+        path = self.directory.path
+        command = ["dither", "run", "--resume", str(path)]
+        say(self.console, f"resume with: {join(command)}")
+        if self.ranks.is_main:
+            self.emit(Interrupted(run=path, step=step, reason=reason, resume=command))
         return STOPPED
 
 

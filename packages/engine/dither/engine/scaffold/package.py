@@ -279,9 +279,14 @@ def test_conformance(case):
 
 
 def run_kit(
-    plugin: str, expected: Iterable[str] = (), report: Path | None = None
+    plugin: str,
+    expected: Iterable[str] = (),
+    report: Path | None = None,
+    stdout: int | None = None,
 ) -> int:
     """Run the kit over an installed plugin or a file; write a JUnit `report`.
+
+    Its output goes to the file descriptor `stdout`.
 
     Returns 0 if each check passed or is `expected` to fail, 1 if one failed, and another number if
     the kit broke off.
@@ -321,7 +326,8 @@ def run_kit(
         if report is not None:
             options.append(f"--junitxml={report}")
         command = [sys.executable, "-Pm", "pytest", *options]
-        return subprocess.run(command, cwd=folder, check=False).returncode
+        done = subprocess.run(command, cwd=folder, stdout=stdout, check=False)
+        return done.returncode
 
 
 def _expected_failures(texts: Iterable[str]) -> dict[tuple[str, str], str]:

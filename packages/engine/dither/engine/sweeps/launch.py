@@ -49,7 +49,11 @@ MAX_LISTED = 20
 
 @dataclass(frozen=True)
 class Settings:
-    """How to run the points: the options of `dither sweep`; what writes the page at the end, and prints the result."""
+    """How to run the points: the options of `dither sweep`, and callbacks.
+
+    `write_page` writes the page at the end, `show` prints the result; `opened` receives the sweep
+    before its points run, `checked` the names of all points under `dry_run`.
+    """
 
     jobs: int = 1
     ranks: int = 1
@@ -60,6 +64,8 @@ class Settings:
     dry_run: bool = False
     write_page: Callable[[SweepDirectory, list[dict[str, Any]]], object] | None = None
     show: Callable[[SweepDirectory, Console], object] | None = None
+    opened: Callable[[SweepDirectory], object] = lambda sweep: None
+    checked: Callable[[list[str]], object] = lambda names: None
 
     def build_executor(self, plugins: Plugins) -> Executor | Cluster:
         """Return the executor; Refused if it is unknown, or cannot be used here."""
@@ -154,6 +160,7 @@ def start_sweep(
     if settings.dry_run:
         for point, _ in points:
             say(console, point.name)
+        settings.checked([point.name for point, _ in points])
         return 0
     sweep = SweepDirectory.create(runs, document, argv, **facts)
     if facts:
@@ -187,6 +194,7 @@ def run_sweep(
 ) -> int:
     """Run the points of a sweep."""
     say(console, str(sweep.path))
+    settings.opened(sweep)
     executor = settings.build_executor(_plugins_of(sweep, settings))
     if isinstance(executor, Cluster):
         _submit(sweep, executor, settings, console)

@@ -82,8 +82,9 @@ class Engine(Protocol):
         options: RunOptions,
         request: SampleRequest,
         templates: Templates,
-    ) -> int:
-        """Write samples drawn from templates, as `dither sample` does; return the exit code."""
+        as_json: bool = False,
+    ) -> None:
+        """Write samples drawn from templates, as `dither sample` does."""
 
     def evaluate(
         self,
@@ -100,6 +101,12 @@ class Engine(Protocol):
         """Return the task of a run, and evaluate.samples samples for each point of sampler options.
 
         Points are overrides in addition to those of `options`; samples are drawn on iteration.
+        """
+
+    def echo_json(self, as_json: bool, value: object) -> bool:
+        """Print a value as JSON if --json or --format json requests it; return whether it does.
+
+        stdout then has nothing else.
         """
 
     def new_folder(

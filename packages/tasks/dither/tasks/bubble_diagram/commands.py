@@ -16,6 +16,7 @@ from ..command_options import (
     Checkpoint,
     Count,
     ExportFormats,
+    Json,
     Out,
     Overrides,
     Pictures,
@@ -94,7 +95,8 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         checkpoint: Checkpoint = "newest",
         overrides: Overrides = None,
         plugins: PluginNames = None,
-    ) -> int:
+        as_json: Json = False,
+    ) -> None:
         """Edit a floor plan: keep some of its rooms, draw others; or fill an outline."""
         plans, settings = split_words(words)
         changes_rooms = keep is not None or redraw != "rest"
@@ -122,7 +124,7 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
             pictures=pictures,
         )
         options = run_options(checkpoint, plugins, overrides, settings)
-        return engine.sample(run, options, request, templates)
+        engine.sample(run, options, request, templates, as_json)
 
     @app.command(epilog="Example: dither layout flat.toml -n 6 --export dxf")
     def layout(
@@ -156,7 +158,8 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         ] = None,
         export: ExportFormats = None,
         pictures: Pictures = True,
-    ) -> int:
+        as_json: Json = False,
+    ) -> None:
         """Lay out a bubble diagram as floor plans, without a model."""
         require_extra("plans", "dither layout")
         from .layout import layout as lay_out
@@ -165,11 +168,15 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         formats = _check_formats(export or ())
         plans = lay_out(diagram, count, seed, seconds)
         with engine.new_folder(Path("layouts"), (diagram.stem,), out) as folder:
-            for line in write_plans(plans, folder, formats, pictures=pictures):
-                typer.echo(line)
+            lines = list(write_plans(plans, folder, formats, pictures=pictures))
+        record = {"folder": str(folder), "plans": len(plans), "notes": lines}
+        if engine.echo_json(as_json, record):
+            return
         if len(plans) < count:
-            typer.echo(f"{len(plans)} of {count} plans: raise --seconds, or try --seed")
-        return 0
+            lines.append(
+                f"{len(plans)} of {count} plans: raise --seconds, or try --seed"
+            )
+        typer.echo("\n".join(lines))
 
 
 def _check_edit(plans: int, outline: Path | None, *, changes_rooms: bool) -> None:

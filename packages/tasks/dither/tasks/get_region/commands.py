@@ -14,6 +14,7 @@ from dither.registry.contracts.commands import Engine, RunOptions
 from ..command_options import (
     Checkpoint,
     ExportFormats,
+    Json,
     Out,
     Overrides,
     PluginNames,
@@ -72,6 +73,7 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         checkpoint: Checkpoint = "newest",
         overrides: Overrides = None,
         plugins: PluginNames = None,
+        as_json: Json = False,
     ) -> None:
         """Predict the unknown columns of regions: of another split, cell type or source."""
         from . import predict
@@ -83,6 +85,7 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
             run=run,
             options=run_options(checkpoint, plugins, overrides, settings),
             out=out,
+            as_json=as_json,
             regions=_Regions(data, split, cell, export, chrom_sizes),
         )
 
@@ -97,6 +100,7 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         checkpoint: Checkpoint = "newest",
         overrides: Overrides = None,
         plugins: PluginNames = None,
+        as_json: Json = False,
     ) -> None:
         """Write embeddings of regions and of cell types."""
         from . import predict
@@ -108,6 +112,7 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
             run=run,
             options=run_options(checkpoint, plugins, overrides, settings),
             out=out,
+            as_json=as_json,
             regions=_Regions(data, split, cell, export),
         )
 
@@ -121,6 +126,7 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         checkpoint: Checkpoint = "newest",
         overrides: Overrides = None,
         plugins: PluginNames = None,
+        as_json: Json = False,
     ) -> None:
         """Attribute predictions of regions to motifs: gradient x input, and knock-out."""
         from .attributions import attribute
@@ -133,6 +139,7 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
             run=run,
             options=options,
             out=out,
+            as_json=as_json,
             regions=_Regions(data, split, cell),
         )
 
@@ -153,6 +160,7 @@ def _apply(
     run: Path,
     options: RunOptions,
     out: Path | None,
+    as_json: bool,
     regions: _Regions,
 ) -> None:
     """Apply a method of `predict.py` to the model of a run, and print the files that it writes."""
@@ -177,7 +185,10 @@ def _apply(
             formats=formats or (),
             chrom_sizes=chrom_sizes,
         )
-        for file in method(model.task, model, request):
-            typer.echo(file)
-        for note in request.notes:
-            typer.echo(f"note: {note}", err=True)
+        files = [str(file) for file in method(model.task, model, request)]
+    record = {"files": files, "notes": list(request.notes)}
+    if engine.echo_json(as_json, record):
+        return
+    typer.echo("\n".join(files))
+    for note in request.notes:
+        typer.echo(f"note: {note}", err=True)

@@ -66,7 +66,8 @@ def _add_sampling(app: typer.Typer, engine: Engine) -> None:
         checkpoint: Checkpoint = "newest",
         overrides: Overrides = None,
         plugins: PluginNames = None,
-    ) -> int:
+        as_json: Json = False,
+    ) -> None:
         """Complete a text with gaps: sample given its known tokens."""
         # The commands of all tasks are registered by every `dither`, which must not import torch.
         from .text_task import require_text
@@ -79,11 +80,12 @@ def _add_sampling(app: typer.Typer, engine: Engine) -> None:
             metrics=metrics,
             pictures=pictures,
         )
-        return engine.sample(
+        engine.sample(
             run,
             run_options(checkpoint, plugins, overrides, settings),
             request,
             lambda task, n, seed: require_text(task).infill(text, n, seed),
+            as_json,
         )
 
     @app.command(epilog="Example: dither frontier runs/RUN --over temperature=0.8,1")
@@ -127,8 +129,7 @@ def _add_sampling(app: typer.Typer, engine: Engine) -> None:
                 draws=draws,
                 folder=folder,
             )
-        if as_json:
-            typer.echo(json.dumps(rows, indent=2))
+        if engine.echo_json(as_json, rows):
             return
         for name in rows[-1]:
             cells = [
@@ -217,13 +218,15 @@ def _add_evaluation(app: typer.Typer, engine: Engine) -> None:
         checkpoint: Checkpoint = "newest",
         overrides: Overrides = None,
         plugins: PluginNames = None,
+        as_json: Json = False,
     ) -> None:
         """Evaluate a run on tasks of lm-evaluation-harness, and print the results as JSON."""
         from .lm_eval import evaluate_tasks
 
         model = engine.load(run, run_options(checkpoint, plugins, overrides, settings))
         results = evaluate_tasks(model, tasks.split(","), limit, samples)
-        typer.echo(json.dumps(results, indent=2))
+        # There is no other form of them.
+        engine.echo_json(True, results)
 
 
 def write_frontier(
