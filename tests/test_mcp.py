@@ -163,8 +163,10 @@ def test_a_session_over_stdio(tmp_path, text_experiment):
             assert failure["problems"][0]["code"] == "misfit"
             assert (await call("validate", experiment=file))["valid"]
 
-            events = (await call("run", experiment=file))["events"]
+            began = time.monotonic()
+            events = (await call("run", experiment=file, seconds=300))["events"]
             assert events[-1]["event"] == "finished"
+            budget = 2 * (time.monotonic() - began)
             run = events[0]["run"]
             status = await call("status", run=run)
             assert [row["state"] for row in status["runs"]] == ["done"]
@@ -177,15 +179,15 @@ def test_a_session_over_stdio(tmp_path, text_experiment):
             assert len(sampled["texts"]) == 2
 
             # A run that takes longer than its budget continues from its checkpoint.
-            events = (
-                await call(
-                    "run", experiment=file, overrides=["train.steps=1000000"], seconds=8
-                )
-            )["events"]
-            assert events[-1]["event"] == "stopped"
-            stopped = events[-1]
-            resumed = await call("run", resume=stopped["run"], seconds=6)
-            assert resumed["events"][0]["step"] == stopped["step"]
+            long = {"experiment": file, "overrides": ["train.steps=1000000"]}
+            stopped = (await call("run", **long, seconds=budget))["events"][-1]
+            assert stopped["event"] == "stopped"
+            assert stopped["step"] > 20
+            assert stopped["resume"][:3] == ["dither", "run", "--resume"]
+            # Training has not begun yet.
+            failure = await call("run", True, resume=stopped["run"], seconds=0.1)
+            assert failure["exit_code"] == 75
+            assert failure["problems"][0]["code"] == "stopped"
 
     asyncio.run(session())
 

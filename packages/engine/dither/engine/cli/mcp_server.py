@@ -6,22 +6,24 @@ client leads out of the working folder: not by `..`, a symbolic link, a pattern 
 
 from __future__ import annotations
 
-import asyncio
 import glob
 import json
 import re
 import sys
 import tomllib
-from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
+from signal import SIGTERM
+from subprocess import DEVNULL, PIPE
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ..runs.signals import STOPPED
 from .app import app
+from .output import error_record
 
 if TYPE_CHECKING:
     from dither.registry.config.errors import Refused
@@ -100,8 +102,6 @@ def _with_errors(
 ) -> Callable[..., Any]:
     """Report `Refused`, and the error of a command, to the client as the same JSON."""
     from dither.registry.config.errors import Refused
-
-    from .output import error_record
 
     @wraps(tool)
     async def call(**arguments: Any) -> Any:
@@ -249,6 +249,8 @@ class Tools:
         self, verb: str, words: Sequence[str], seconds: float = LIMIT
     ) -> Any:
         """Run a command for at most so many seconds, and return its JSON; of `run` a list."""
+        import asyncio
+
         # -P: no module of the working folder is imported in place of an installed one.
         command = [sys.executable, "-Pm", "dither.engine.cli", verb, *words, "--json"]
         process = await asyncio.create_subprocess_exec(
@@ -347,8 +349,11 @@ def _parse(verb: str, stdout: bytes, stderr: bytes, code: int | None) -> Any:
             value = json.loads(stdout)
             last = value
     except (ValueError, IndexError):
-        text = stderr.decode("utf-8", "replace")[-MAX_STDERR:]
+        text = stderr.decode("utf-8", "replace")[-MAX_STDERR:].strip()
         last = {"event": "error", "exit_code": code, "problems": [], "stderr": text}
+        # A signal before the command has begun.
+        if code in {STOPPED, -SIGTERM}:
+            last = error_record(_refused(text or "stopped", "stopped"), STOPPED)
     if isinstance(last, dict) and last.get("event") == "error":
         raise CommandError(last)
     return value
