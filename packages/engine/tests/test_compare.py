@@ -4,6 +4,7 @@ import io
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -648,6 +649,11 @@ def test_exports_are_measured_once_and_compared_as_their_runs(
     assert of_test.rows[0].scores.mean == pytest.approx(
         dither.compare(paths, split="test").rows[0].scores.mean
     )
+    other = tmp_path / "other"
+    shutil.copytree(exports[1], other)
+    text = (other / "experiment.toml").read_text()
+    (other / "experiment.toml").write_text(text.replace("toy-words", "toy-texts"))
+    assert codes(lambda: dither.compare([*exports, other])) == {"not-comparable"}
     with (exports[0] / "weights.safetensors").open("r+b") as file:
         file.write(b"damage")
     assert codes(lambda: dither.compare(exports, runs=folder)) == {"damaged-checkpoint"}

@@ -439,6 +439,7 @@ def compare_runs(
         unique.setdefault(os.path.realpath(trained_folder(path)), path)
     if len(unique) < 2:
         raise Refused("give two runs or more", code="usage")
+    _require_same_task(list(unique.values()))
     directories = {path: _measured(path, folder) for path in unique.values()}
     for path, directory in directories.items():
         options = _options_of(directory)
@@ -515,6 +516,18 @@ def _arm_names(groups: Sequence[Mapping[str, Any]], paths: Sequence[Path]) -> li
     if len(set(names)) == len(names) and all(names):
         return names
     return [str(path) for path in paths]
+
+
+def _require_same_task(paths: Sequence[Path]) -> None:
+    """Refuse runs and exports of different tasks, before an export is evaluated."""
+    first = paths[0]
+    tasks = {}
+    for path in paths:
+        document = Document.read(experiment_file(trained_folder(path)))
+        tasks[path] = document.at(("task", "use"))
+        if tasks[path] != tasks[first]:
+            message = f"{first} and {path} have different tasks: {tasks[first]}, {tasks[path]}"
+            raise Refused(message, code="not-comparable")
 
 
 def _require_same_samples(arms: Sequence[ArmRuns]) -> None:
