@@ -1,0 +1,121 @@
+"""How CPU time and memory of a training step grow with the size of the data.
+
+    python benchmarks/growth.py [--only batch]
+
+Each size runs in its own process with one thread. Printed are the median CPU time of a step as
+steps a CPU second, the memory that preparation and training add, and the exponent of each between
+the last two sizes: 1 is linear, 0 no growth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from math import log
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).parent.parent / "experiments"
+WARM_UP = 2
+STEPS = 7
+TEXT = (
+    "model.depth=2 model.width=64 train.optimizer=adamw train.batch_size=8 "
+    'model.blocks=[{use="adaln-zero",heads=4,rope=true}]'
+)
+AXES = {
+    "sequence length": (
+        "language_model/quick.toml",
+        f"{TEXT} task.length=SIZE",
+        (128, 512, 1024, 2048),
+    ),
+    "vocabulary": (
+        "language_model/quick.toml",
+        f'{TEXT} task.tokenizer="bpe:SIZE"',
+        (500, 1000, 2000, 4000),
+    ),
+    "batch": (
+        "bubble_diagram/quick.toml",
+        "train.batch_size=SIZE",
+        (16, 64, 256, 1024),
+    ),
+    "plans": (
+        "bubble_diagram/quick.toml",
+        "task.data.train=SIZE",
+        (5_000, 20_000, 80_000, 320_000),
+    ),
+    "regions": ("get_region/quick.toml", "task.regions=SIZE", (50, 100, 200, 400)),
+}
+"""Experiment, overrides with the size, sizes."""
+
+
+def measure(axis: str, size: int) -> dict[str, float]:
+    """Return the median CPU seconds of a step, and bytes besides those of the libraries."""
+    from dither.engine.config.load_experiment import load_experiment
+    from dither.engine.training.device import keep_freed_memory, peak_memory
+    from dither.engine.training.diffusion import Diffusion
+    from dither.engine.training.trainer import Trainer
+
+    file, changes, _ = AXES[axis]
+    keep_freed_memory()
+    before = peak_memory()
+    words = changes.replace("SIZE", str(size)).split()
+    experiment = load_experiment(ROOT / file, [*words, "train.device=cpu"]).experiment
+    trainer = Trainer(Diffusion.build(experiment), experiment.train, 0)
+    seconds = []
+    for _ in range(WARM_UP + STEPS):
+        began = time.process_time()
+        trainer.advance()
+        seconds.append(time.process_time() - began)
+    return {"seconds": median(seconds[WARM_UP:]), "bytes": peak_memory() - before}
+
+
+def in_process(axis: str, size: int) -> dict[str, float]:
+    """Measure in a new process, whose memory is that of this size alone."""
+    command = [sys.executable, __file__, "--only", axis, "--size", str(size)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    output = subprocess.run(
+        command, env=environment, check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
+    measured: dict[str, float] = json.loads(output.splitlines()[-1])
+    return measured
+
+
+def exponent(sizes: tuple[int, ...], costs: list[float]) -> float:
+    """Return the exponent of a power of the size between the last two sizes."""
+    return log(costs[-1] / costs[-2]) / log(sizes[-1] / sizes[-2])
+
+
+def main() -> None:
+    """Print a table, or the measurement of one size."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="axes whose names contain this text")
+    parser.add_argument("--size", type=int, help="measure this size of an axis only")
+    arguments = parser.parse_args()
+    if arguments.size is not None:
+        print(json.dumps(measure(arguments.only, arguments.size)))
+        return
+    print("| | sizes | steps a CPU second | exponent of time | MiB | of memory |")
+    print("|---|---|---|---|---|---|")
+    for axis, (_, _, sizes) in AXES.items():
+        if arguments.only not in axis:
+            continue
+        rows = [in_process(axis, size) for size in sizes]
+        seconds = [row["seconds"] for row in rows]
+        memory = [row["bytes"] for row in rows]
+        cells = [
+            axis,
+            ", ".join(f"{size:,}" for size in sizes),
+            ", ".join(f"{1 / cost:.3g}" for cost in seconds),
+            f"{exponent(sizes, seconds):.2f}",
+            ", ".join(f"{cost / 2**20:.0f}" for cost in memory),
+            f"{exponent(sizes, memory):.2f}",
+        ]
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
