@@ -615,8 +615,8 @@ def test_runs_are_evaluated_on_the_test_split_once(runs, monkeypatch, capsys):
     ) == {"unknown-metric"}
 
 
-def test_options_of_an_evaluation_leave_the_values_of_the_test_split(runs):
-    run = runs[0.02, 3]
+def test_options_of_an_evaluation_leave_the_values_of_the_test_split(start):
+    run = start("train.steps=1")[1]
     assert main(["evaluate", str(run), "--split", "test", "evaluate.samples=2"]) == 0
     assert read_per_sample(run, "test") is None
     assert main(["evaluate", str(run), "--split", "test"]) == 0
