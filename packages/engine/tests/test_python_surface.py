@@ -230,6 +230,18 @@ def test_evaluation_and_sampling_leave_the_generator_of_the_user_alone(
         assert torch.get_rng_state().equal(before)
 
 
+def test_the_likelihood_of_ids_is_part_of_an_evaluation(system, tmp_path):
+    folder = system.save(tmp_path / "system")
+    metrics, baselines = evaluate_run(folder, likelihood="bound", draws=2)
+    batch = system.task.batch("valid", range(16))
+    found = system.log_likelihood(batch, samples=2)
+    assert metrics["nats_per_sample"] == pytest.approx(-found.values.mean().item())
+    bits = -found.values / batch.valid.sum(1) / math.log(2)
+    assert metrics["bits_per_position"] == pytest.approx(bits.mean().item())
+    assert "bits_per_dim" not in metrics
+    assert "bits_per_dim/normal" not in baselines
+
+
 def test_an_interrupted_sampler_restores_the_generator_too(system, monkeypatch):
     def broken(*_):
         raise RuntimeError("no")
@@ -279,7 +291,8 @@ def test_log_likelihood_takes_padding_from_the_task(system, refusal):
 
 def test_the_likelihood_of_values_that_are_not_denoised_is_refused(system, refusal):
     ids = system.task.batch("valid", range(2))
-    assert refusal(system.log_likelihood, ids, method="ode").codes == ["misfit"]
+    found = refusal(system.log_likelihood, ids, method="ode")
+    assert (found.codes, found.problems[0].path) == (["misfit"], ("process",))
     task = load_experiment("get_region/quick", REGIONS).experiment.task.build()
     batch = task.batch("valid", range(2))
     for changes in ({}, {"loss": "huber", "process": "gaussian"}):

@@ -207,10 +207,12 @@ def _in_bits(system: Diffusion, clean: Clean, found: LogLikelihood) -> dict[str,
     bits = -found.values / math.log(2)
     table = {
         "nats_per_sample": -found.values,
-        "bits_per_position": bits / _per_sample(free.flatten(2).any(2)),
-        "bits_per_dim": bits / _per_sample(free),
+        "bits_per_position": bits / _per_sample(free),
     }
     space = system.process.space
+    if isinstance(space, FeatureSpace):
+        table["bits_per_position"] = bits / _per_sample(free.any(-1))
+        table["bits_per_dim"] = bits / _per_sample(free)
     if found.of_values is not None and isinstance(space, FeatureSpace):
         for group in space.groups:
             columns = slice(group.start, group.stop)

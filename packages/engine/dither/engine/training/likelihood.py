@@ -226,6 +226,10 @@ def flow_log_likelihood(
 
     The interval is that of the probes; an exact divergence has none.
     """
+    if isinstance(system.process.space, TokenSpace):
+        message = "ids have no probability flow"
+        hint = 'use method "bound"'
+        raise Refused(Problem(message, ("process",), help=hint, code="misfit"))
     _require_density(system)
     if probes < 1:
         message = f"expected at least 1 probe, got {probes}"

@@ -73,10 +73,7 @@ def draw_value_bounds(
     x0 = wide(clean.x0)
     widths = _widths(bins, x0)
     continuous = widths == 0
-    if not continuous.any():
-        # Less noise than an eighth of a bin says nothing about quantised values, at any cost.
-        level = (widths.amin() / 8).square()
-        t_min = max(t_min, float(time_of(process.schedule, level / (1 + level))))
+    t_min = _end_time(process, widths, where, t_min)
     times = torch.tensor([t_min, 1.0], dtype=t.dtype, device=t.device)
     low, high = one_minus_exp(wide(process.schedule(times).sigma))
 
@@ -112,6 +109,24 @@ def draw_value_bounds(
 def _widths(bins: Bins, x0: Float[Tensor, "B L M"]) -> Float[Tensor, " M"]:
     """Return the widths of bins, 0 where a column is continuous."""
     return x0.new_zeros(x0.shape[-1]) if bins is None else bins.to(x0)
+
+
+def _end_time(
+    process: GaussianProcess,
+    widths: Float[Tensor, " M"],
+    where: Bool[Tensor, "B L M"],
+    t_min: float,
+) -> float:
+    """Return the time of an eighth of the narrowest bin in noise; `t_min` if it is later, or for continuous values.
+
+    Less noise says nothing about quantised values, but the errors of a model cost the more there.
+    """
+    noisy = widths[where.flatten(0, 1).any(0)]
+    if not len(noisy) or not noisy.all():
+        return t_min
+    # 1 - alpha of the noise-to-signal ratio
+    level = (noisy.amin() / 8).square()
+    return max(t_min, float(time_of(process.schedule, level / (1 + level))))
 
 
 def bin_nats(
@@ -160,6 +175,7 @@ def flow_log_density(
     x0 = wide(clean.x0)
     widths = _widths(bins, x0)
     x0 = x0 + (torch.rand_like(x0) - 0.5) * widths
+    t_min = _end_time(process, widths, where, t_min)
     quantised = where & (widths > 0)
     volumes = torch.where(quantised, widths, 1.0).log()
     log_volume = volumes.flatten(1).sum(1, keepdim=True)
