@@ -121,19 +121,22 @@ class _Session:
 
     def _output(self, x: Tensor, t: Tensor, known: Tensor | None) -> Tensor:
         """Return the output at a block, given the finished ones before it."""
-        if self.past is None and x.shape[1] == LENGTH:
+        if x.shape[1] == LENGTH:
             return self.denoiser(x, t, known)
         past = x[:, :0] if self.past is None else self.past
-        # Later blocks are all noise.
-        rest = LENGTH - past.shape[1] - x.shape[1]
-        whole = torch.nn.functional.pad(torch.cat([past, x], 1), (0, rest))
-        times = t[:, None] if t.ndim == 1 else t
-        times = torch.nn.functional.pad(times.expand(x.shape), (past.shape[1], 0))
-        times = torch.nn.functional.pad(times, (0, rest), value=1.0)
-        if self.denoiser.mask is not None and rest:
-            whole[:, -rest:] = self.denoiser.mask
-        part = slice(past.shape[1], past.shape[1] + x.shape[1])
-        return self.denoiser(whole, times)[:, part]
+        start = past.shape[1]
+        stop = start + x.shape[1]
+
+        # Finished positions are clean, later ones all noise.
+        whole = torch.zeros(len(x), LENGTH, dtype=x.dtype)
+        whole[:, :start] = past
+        whole[:, start:stop] = x
+        if self.denoiser.mask is not None:
+            whole[:, stop:] = self.denoiser.mask
+        times = torch.zeros(whole.shape, dtype=t.dtype)
+        times[:, start:stop] = t[:, None] if t.ndim == 1 else t
+        times[:, stop:] = 1.0
+        return self.denoiser(whole, times)[:, start:stop]
 
     def append(self, x: Shaped[Tensor, "B L"]) -> None:
         past = [] if self.past is None else [self.past]
@@ -150,24 +153,34 @@ def _our_sampler(
         message = f'"{name}" is no module:function, scheduler, "generate" or sampler'
         raise Refused(Problem(message, help=hint or None, code="unknown-component"))
     spec = _parse(catalog, name, options)
-    misfits: list[str] = []
     candidates: list[NoiseName] = [noise] if noise else [*PROCESSES]
+    misfits: list[str] = []
     for candidate in candidates:
         space: Any = TokenSpace((Field("text", LENGTH, IDS),))
         if candidate == "gaussian":
             space = FeatureSpace(LENGTH, 1)
-        process_spec: Any = catalog.parse("process", PROCESSES[candidate])
-        block = spec.size if "size" in type(spec).model_fields else None
-        facts = process_spec.facts(space)
-        misfits = [
-            misfit.message
-            for size in (None, block)
-            for misfit in spec.check(facts, ModelFacts(size))
-        ]
-        if any(not list(spec.check(facts, ModelFacts(size))) for size in (None, block)):
-            process = process_spec.build(space)
-            return candidate, _component_sample(catalog, name, options, process)
+        process: Any = catalog.parse("process", PROCESSES[candidate])
+        found = _misfits(spec, process.facts(space))
+        if not found:
+            sample = _component_sample(catalog, name, options, process.build(space))
+            return candidate, sample
+        misfits += found
     raise Refused(Problem(misfits[0], code="process-mismatch"))
+
+
+def _misfits(spec: Any, facts: Any) -> list[str]:
+    """Return why a sampler does not fit a process, with an exact model of whole texts or of its blocks."""
+    messages = []
+    # An exact model has blocks of any size, also of one that is an option of the sampler.
+    sizes = [None]
+    if "size" in type(spec).model_fields:
+        sizes.append(spec.size)
+    for size in sizes:
+        misfits = [misfit.message for misfit in spec.check(facts, ModelFacts(size))]
+        if not misfits:
+            return []
+        messages += misfits
+    return messages
 
 
 def _parse(catalog: Catalog, name: str, options: Mapping[str, Any]) -> Any:

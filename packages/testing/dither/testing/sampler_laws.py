@@ -24,6 +24,7 @@ SPREAD = 0.15
 """Standard deviation of a feature around id - 1."""
 LEAST_LOG = -60.0
 """A model cannot return -inf, with which some samplers make NaN; exp(-60) is 0 in any sum."""
+ENDLESS = torch.tensor([math.inf], dtype=torch.float64)
 GRID = torch.linspace(0.0, 1.0, 17, dtype=torch.float64)[1:]
 """Times that a model without times averages over."""
 
@@ -144,15 +145,15 @@ class ToyDenoiser:
         if self.noise == "uniform":
             return (1 - t) * clean + t / IDS
 
-        # Cells end between the means a (id - 1).
+        # Cells end in the middle between the means a (id - 1).
         a = math.sqrt(1 - t)
         deviation = math.sqrt((1 - t) * SPREAD**2 + t)
-        edges = a * torch.tensor([-0.5, 0.5], dtype=torch.float64)
         means = a * (torch.arange(IDS) - 1).double()
-        below = torch.special.ndtr((edges - means[:, None]) / deviation)
-        ends = torch.nn.functional.pad(below, (1, 0))
-        ends = torch.nn.functional.pad(ends, (0, 1), value=1.0)
-        return clean @ ends.diff(dim=1)
+        inner = (means[1:] + means[:-1]) / 2
+        ends = torch.cat([-ENDLESS, inner, ENDLESS])
+        below = torch.special.ndtr((ends - means[:, None]) / deviation)
+        cells: Tensor = clean @ below.diff(dim=1)
+        return cells
 
     def draw(self, count: int) -> Shaped[Tensor, "N L"]:
         """Draw clean samples of the distribution."""

@@ -232,13 +232,20 @@ def _marginal_error(
 def _p_of_equal(first: Float64[Tensor, " K"], second: Float64[Tensor, " K"]) -> float:
     """Return the p-value of a chi-square test that two tables of counts have the same distribution."""
     table = torch.stack([first, second])
+    smaller = min(float(first.sum()), float(second.sum()))
+    expected_least = table.sum(0) / table.sum() * smaller
     # Rare outcomes are pooled, as the test requires.
-    rare = table.sum(0) * second.sum() / table.sum() < 5
-    table = torch.cat([table[:, ~rare], table[:, rare].sum(1, keepdim=True)], 1)
+    rare = expected_least < 5
+    pooled = table[:, rare].sum(1, keepdim=True)
+    table = torch.cat([table[:, ~rare], pooled], 1)
     table = table[:, table.sum(0) > 0]
-    if table.shape[1] < 2:
+    outcomes = table.shape[1]
+    if outcomes < 2:
         return 1.0
-    expected = table.sum(1, keepdim=True) * table.sum(0) / table.sum()
+
+    rows = table.sum(1, keepdim=True)
+    columns = table.sum(0, keepdim=True)
+    expected = rows * columns / table.sum()
     statistic = ((table - expected).square() / expected).sum()
-    half_freedom = torch.tensor((table.shape[1] - 1) / 2).double()
+    half_freedom = torch.tensor((outcomes - 1) / 2, dtype=torch.float64)
     return float(torch.special.gammaincc(half_freedom, statistic / 2))
