@@ -76,6 +76,8 @@ def test_a_mirror_has_every_file_of_the_run_and_is_loaded_sampled_and_evaluated(
     cli("sample", address, "--count", "2", "-p", plugin)
     cli("evaluate", address, "-p", plugin)
     cli("report", address, "--out", str(tmp_path / "report.html"))
+    cli("runs", "verify", address)
+    cli("runs", "diff", address, address)
     cli("export", address, "--out", str(tmp_path / "export"), "-p", plugin)
     # The address is nobody else's business.
     assert "mirror" not in (tmp_path / "export" / "experiment.toml").read_text()

@@ -42,6 +42,14 @@ def points(experiment_file):
     return read
 
 
+def wait_until(holds, seconds=30):
+    """Return whether a condition became true in time."""
+    end = time.monotonic() + seconds
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.01)
+    return holds()
+
+
 def problems_of(work):
     with pytest.raises(Refused) as info:
         work()
@@ -239,19 +247,64 @@ def test_a_signal_stops_every_point_and_resume_runs_the_unfinished(
 
 
 def test_a_point_that_ignores_signals_is_killed_by_the_third(
-    begin, child, monkeypatch, states
+    begin, child, monkeypatch, states, tmp_path
 ):
     # Also if the tests run under nohup.
     monkeypatch.setattr(signals, "stop_signals", lambda: SIGNALS)
+    ready = tmp_path / "ready"
     child.write_text(
-        "import signal, time\nsignal.signal(15, signal.SIG_IGN)\ntime.sleep(60)\n"
+        "import pathlib, signal, time\n"
+        "signal.signal(15, signal.SIG_IGN)\n"
+        f"pathlib.Path({str(ready)!r}).touch()\n"
+        "time.sleep(60)\n"
     )
-    closed = signal.SIGHUP, signal.SIGHUP  # of a closed terminal, which count once
-    for number, name in enumerate((*closed, signal.SIGUSR2, signal.SIGTERM)):
-        threading.Timer(0.4 + 0.2 * number, os.kill, (os.getpid(), name)).start()
+
+    def send():
+        """Send each signal after the one before it was handled."""
+        assert wait_until(ready.exists)
+        closed = signal.SIGHUP, signal.SIGHUP  # of a closed terminal, which count once
+        for number in (*closed, signal.SIGUSR2, signal.SIGTERM):
+            count = len(signals.received)
+            os.kill(os.getpid(), number)
+            wait_until(lambda count=count: len(signals.received) > count)
+
+    threading.Thread(target=send).start()
     code, sweep = begin("seed=[1]")
     assert (code, states(sweep)) == (75, ["stopped"])
     assert sweep.folders()[0].status()["reason"] == "ended by SIGKILL"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is of Linux")
+def test_torchrun_ends_with_a_killed_point():
+    """A third signal kills the process of a point, which can tell torchrun nothing any more."""
+    parent = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import subprocess, time\n"
+            "from dither.engine.sweeps.point_process import end_with_parent\n"
+            "child = subprocess.Popen(['sleep', '60'], start_new_session=True, "
+            "preexec_fn=end_with_parent)\n"
+            "print(child.pid, flush=True)\n"
+            "time.sleep(60)\n",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    child = int(parent.stdout.readline())
+    assert is_alive(child)
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    assert wait_until(lambda: not is_alive(child), 20)
+
+
+def is_alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_a_sweep_is_unfinished_while_another_process_runs_a_point(

@@ -112,9 +112,10 @@ def _table_of_runs(listed: Sequence[ListedRun], folder: Path, metric: str) -> li
 @runs.command(epilog="Example: dither runs verify runs/RUN")
 def verify(run_directory: RunDirectory, as_json: Json = False) -> int:
     """Verify the checksums of all files needed to resume. Exits with 3 if one is damaged."""
+    from ..files.mirror import local_run
     from ..runs.list_runs import verify_run
 
-    files = verify_run(run_directory)
+    files = verify_run(local_run(run_directory))
     if not echo_json(as_json, [asdict(file) for file in files]):
         for file in files:
             echo(f"{file.path:32} {file.reason or 'intact'}")
@@ -135,9 +136,11 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """Compare two runs or experiments: options, components, plugins, versions, git."""
+    from ..files.mirror import local_run
     from ..runs.diff_runs import differences, read_side
 
-    sections = differences(read_side(first, plugins), read_side(second, plugins))
+    sides = [read_side(local_run(path), plugins) for path in (first, second)]
+    sections = differences(*sides)
     if echo_json(as_json, sections):
         return
     echo(f"{first} -> {second}")

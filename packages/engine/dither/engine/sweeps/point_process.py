@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import signal
@@ -36,6 +37,7 @@ __all__ = [
     "ENDS",
     "EXHAUSTED",
     "POINT_MODULE",
+    "end_with_parent",
     "exit_code_of",
     "main",
     "parse_arguments",
@@ -66,6 +68,8 @@ RANK_OF_POINT = "DITHER_RANK_OF_POINT"
 """Variable of the processes that torchrun starts."""
 WITHOUT_USER_SIGNALS = ("sh", "-c", 'trap "" USR1 USR2; exec "$@"', "torchrun")
 """A cluster sends these signals to all processes of a job; torchrun would end at once."""
+SET_PARENT_DEATH_SIGNAL = 1
+"""The first argument of prctl."""
 RANKS_SECONDS = 0.1
 """Seconds between two looks at torchrun."""
 
@@ -181,6 +185,7 @@ def _run_ranks(
             # A signal must reach the main rank only, which stops all others after the same step:
             # torchrun kills ranks that take more than 30 seconds for their checkpoint.
             start_new_session=True,
+            preexec_fn=end_with_parent,  # noqa: PLW1509 - this process has one thread
         )
         while (code := process.poll()) is None:
             time.sleep(RANKS_SECONDS)
@@ -196,6 +201,12 @@ def _run_ranks(
     if code and code_of_main in (0, STOPPED) and not signalled:
         return CRASHED
     return code_of_main
+
+
+def end_with_parent() -> None:
+    """Ask Linux for a SIGTERM when the parent process is gone: the third signal of a user kills it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
 
 
 def _read_ranks(point: PointFolder) -> dict[str, int]:
