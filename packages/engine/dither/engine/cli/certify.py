@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .app import Assignments, Checkpoint, Json, Overrides, PluginNames, Split, app
-from .output import echo, echo_json
+from .output import echo, echo_json, wants_json
 
 if TYPE_CHECKING:
     from dither.registry.contracts.commands import RunOptions
@@ -89,7 +89,7 @@ def certify(
     options = RunOptions(checkpoint, changes, plugins)
     source = local_run(Path(run)) if run else None
     if verify is not None:
-        return _verify(verify, source, options, part, as_json)
+        return _verify(verify, source, options, part, wants_json(as_json))
     if source is None:
         raise typer.BadParameter("give a run, or --verify FILE")
 

@@ -214,6 +214,8 @@ class Checked(BaseModel):
 
 OUTPUTS: dict[str, Any] = {
     "run": Started | Measured | Saved | Sampled | Finished | Interrupted,
+    "compare": list[Record],
+    "certify": Record,
     "sweep start": Sweep,
     "sweep status": list[Point],
     "launch": Job,
