@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from dither.engine.checkpoints.checkpoint import Damaged
+from dither.engine.cli import main
 from dither.engine.config.options import LoRA
 from dither.engine.optimizers.components import AdamW
 from dither.engine.runs.exports import export_adapter, export_run, load
@@ -457,5 +458,6 @@ def test_an_exported_adapter_starts_another_run(start, tmp_path, refusal):
     assert "adapter" not in (tmp_path / "exported" / "experiment.toml").read_text()
     assert load(tmp_path / "exported")
     assert refusal(export_adapter, base, tmp_path / "x").codes == ["misfit"]
+    assert main(["export", str(tuned), "--adapter", "--push", "a/b"]) == 2
     missing = f"train.lora.start_from={tmp_path / 'adapter'}"
     assert refusal(start, *LORA, missing).codes == ["file-not-found"]

@@ -369,7 +369,7 @@ def export(
     """
     from ..files.mirror import local_run
     from ..runs.evaluate_run import parse_checkpoint
-    from ..runs.exports import export_adapter, export_run, load, read_export_manifest
+    from ..runs.exports import export_run, load, read_export_manifest
     from ..runs.hub import PROGRAM, export_program, export_to_hub_folder
     from ..runs.hub import push as push_folder
 
@@ -378,12 +378,10 @@ def export(
             "give --out FOLDER; or --push, for a folder of an export"
         )
     source = local_run(source)
-    folder = out or source
-    if adapter and out is not None:
-        files = export_adapter(source, out, parse_checkpoint(checkpoint), plugins)
-        text = "\n".join(map(str, files))
-        echo_files(as_json, files, text, data=[], pushed=None)
+    if adapter:
+        _export_adapter(source, out, checkpoint, plugins, as_json=as_json)
         return
+    folder = out or source
     files = []
     left_out: list[tuple[str, str]] = []
     if out is not None:
@@ -417,3 +415,21 @@ def export(
         echo(address, err=wants_json(as_json))
     names = [str(path) for path in files]
     echo_json(as_json, {"files": names, "data": left_out, "pushed": address})
+
+
+def _export_adapter(
+    run: Path,
+    out: Path | None,
+    checkpoint: str,
+    plugins: list[str] | None,
+    *,
+    as_json: bool,
+) -> None:
+    from ..runs.evaluate_run import parse_checkpoint
+    from ..runs.exports import export_adapter
+
+    if out is None:
+        raise typer.BadParameter("--adapter requires --out FOLDER")
+    files = export_adapter(run, out, parse_checkpoint(checkpoint), plugins)
+    text = "\n".join(map(str, files))
+    echo_files(as_json, files, text, data=[], pushed=None)
