@@ -281,8 +281,8 @@ def under_carets(text: str) -> list[str]:
         ("depth = 3", "depth = 0", "out-of-range", "model.depth", "0"),
         ("depth = 3", "depth = true", "wrong-type", "model.depth", "true"),
         ("depth = 3", 'final = "adalm"', "unknown-value", "model.final", '"adalm"'),
-        ("lr = 3e-3", "lr = nan", "out-of-range", "train.optimizer.lr", "nan"),
-        ("lr = 3e-3", 'betas = [0.9, "x"]', "wrong-type", "train.optimizer.betas[1]", '"x"'),
+        ("lr = 1e-2", "lr = nan", "out-of-range", "train.optimizer.lr", "nan"),
+        ("lr = 1e-2", 'betas = [0.9, "x"]', "wrong-type", "train.optimizer.betas[1]", '"x"'),
         (LOSS, 'loss = "absorbing"', "unknown-component", "loss", '"absorbing"'),
         ('"adaln-zero"', '"adaln-zer"', "unknown-component", "model.block", '"adaln-zer"'),
         ('"adaln-zero"', '"adaln-zero@9"', "revision-mismatch", "model.block", '"adaln-zero@9"'),
@@ -291,7 +291,7 @@ def under_carets(text: str) -> list[str]:
         ('name = "bubble-quick"', "name = { a = 1 }", "wrong-type", "name", "{ a = 1 }"),
         ('name = "bubble-quick"', 'extends = "nowhere.toml"', "file-not-found", "extends", '"nowhere.toml"'),
         ("[train]", "[trian]", "unknown-key", "trian", "trian"),
-        ("steps = 2200", 'steps = "2200', "syntax-error", "", ""),
+        ("steps = 1100", 'steps = "1100', "syntax-error", "", ""),
         ("[sample]", '[sample]\n"日本" = "日本"', "unknown-key", 'sample."日本"', '"日本" ='),
     ],
 )  # fmt: skip
@@ -308,7 +308,7 @@ def test_each_mistake_has_a_code_a_path_and_a_caret(
 
 def test_all_problems_are_reported_in_line_order(problems_of):
     found = problems_of(
-        "[train]\nsteps = 2200",
+        "[train]\nsteps = 1100",
         '[train]\nsteps = "many"\nstpes = 1\nbatch = 2',
         "--set",
         "seed=-1",
