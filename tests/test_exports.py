@@ -425,10 +425,11 @@ def test_the_commands_of_the_language_page_run(
         for line in page.splitlines()
         if re.match(r" {4}dither [a-z-]+ runs/NAME", line)
     ]
-    assert len(lines) == 5
+    assert len(lines) == 6
     changes = {
         "tasks/my.yaml": str(toy_task),
         "evaluate.samples=256": "evaluate.samples=3",
+        "--samples 64": "--samples 3",
         "runs/NAME": "runs/latest",
     }
     for line in lines:

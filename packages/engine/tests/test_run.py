@@ -183,12 +183,11 @@ def test_evaluating_sampling_and_resuming_a_finished_run(
     assert evaluate_run(directory, split="test")[1] == {"accuracy/chance": 0.25}
 
     ours = directory / "samples" / "step-00000020" / "words.txt"
-    assert (
-        sample_run(directory, SampleRequest(5, 0, tmp_path / "out"), console=console)
-        == 0
-    )
+    request = SampleRequest(5, 0, tmp_path / "out")
+    drawn = sample_run(directory, request, console=console)
+    assert drawn.folder == tmp_path / "out"
     assert (tmp_path / "out" / "words.txt").read_bytes() == ours.read_bytes()
-    assert sample_run(directory, SampleRequest(3, 9), console=console) == 0
+    sample_run(directory, SampleRequest(3, 9), console=console)
     samples = directory / "samples" / "step-00000020-seed-9-count-3" / "words.txt"
     assert len(samples.read_text().split()) == 3
     with refused("file-exists"):

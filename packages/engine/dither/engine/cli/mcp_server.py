@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ..runs.signals import STOPPED
+from ..runs.signals import STOPPED, Stopped
 from .app import app
 from .output import error_record
 
@@ -94,7 +94,20 @@ def mcp(
     }
     for name, tool in by_name.items():
         server.add_tool(_with_errors(tool, failure), name)
-    server.run()
+    try:
+        server.run()
+    except BaseExceptionGroup as group:
+        # The signal came while a task of the server ran.
+        if (stopped := group.subgroup(Stopped)) is None:
+            raise
+        raise _first(stopped) from None
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return the first exception of nested groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _with_errors(
