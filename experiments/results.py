@@ -94,6 +94,12 @@ QUICK = {
             ("boosting", "logistic"),
         ),
         Metric(
+            "valid",
+            "accessibility_auprc",
+            "average precision",
+            ("boosting", "logistic"),
+        ),
+        Metric(
             "valid", "accessibility_mse", "mean squared error", ("boosting", "ridge")
         ),
         Metric("valid", "accessibility_r2", "R2", ("boosting", "ridge")),
