@@ -56,12 +56,12 @@ Or `dither sample zoo/{name} --count 4`, and `train.start_from = "zoo/{name}"` t
 
 ## Training
 
-`experiment.toml` is experiments/{experiment}.toml{fewer}: {parameters:,} parameters, seed {seed}, step {step:,}, CPU
-minutes on one core of {cpu}: {minutes:.0f}. Weights are stored as bfloat16.
+{parameters:,} parameters, trained by experiments/{experiment}.toml with seed {seed} for {step:,} steps: {minutes:.0f} CPU
+minutes of one core ({cpu}). Weights are stored as bfloat16.{fewer}
 
 ## Metrics
 
-Of this one seed, on the validation split, and of samples ({samples:,}); ± is half of a 95 % interval over them.
+Of one seed, on the validation split{measured_on}; ± is half of a 95 % interval over its samples.
 
 | | metric | model | baselines |
 |---|---|---|---|
@@ -206,7 +206,11 @@ def _card(name: str, run: Path) -> str:
     parameters = sum(weight.numel() for weight in system.model.parameters())
 
     rows = list(_rows("valid", model.metrics, metrics, baselines))
+    measured_on = ""
+    if model.checkpoint == "best":
+        measured_on = ", on which the step was chosen"
     if model.samples:
+        measured_on += f", and of {model.samples:,} samples"
         drawn = make_samples(system, model.samples, SEED, pictures=False)
         assert drawn is not None
         real = system.task.baselines("valid")
@@ -214,7 +218,10 @@ def _card(name: str, run: Path) -> str:
 
     fewer = ""
     if model.train is not None:
-        fewer = f" but for {model.train:,} training samples, with which new ones are compared"
+        fewer = (
+            f"\n`experiment.toml` makes {model.train:,} training samples only, with which"
+            " new ones are compared."
+        )
     return CARD.format(
         name=name,
         summary=model.summary,
@@ -225,7 +232,7 @@ def _card(name: str, run: Path) -> str:
         step=manifest["step"],
         minutes=int((run / COST).read_text()) / 60,
         cpu=processor(),
-        samples=model.samples,
+        measured_on=measured_on,
         metrics="\n".join(rows),
         data=model.data,
     )
