@@ -56,8 +56,8 @@ Or `dither sample zoo/{name} --count 4`, and `train.start_from = "zoo/{name}"` t
 
 ## Training
 
-{parameters:,} parameters, trained by experiments/{experiment}.toml with seed {seed} for {step:,} steps: {minutes:.0f} CPU
-minutes of one core ({cpu}). Weights are stored as bfloat16.{fewer}
+{parameters:,} parameters, trained by experiments/{experiment}.toml with seed {seed} for {step:,} steps: {minutes:.0f}
+CPU minutes of one core ({cpu}). Weights are stored as bfloat16.{fewer}
 
 ## Metrics
 
