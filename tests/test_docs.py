@@ -26,7 +26,7 @@ from dither.registry.hookspecs import Hooks
 from dither.registry.kinds import KINDS
 from dither.registry.plugins.manager import load_plugins
 from dither.registry.plugins.policy import read_policy
-from experiments.comparisons import PAGE, page
+from experiments import comparisons
 from experiments.results import documents
 
 ROOT = Path(__file__).parents[1]
@@ -478,7 +478,9 @@ def test_links_of_notebooks_lead_to_pages_of_the_site(hooks):
 
 
 def test_the_table_of_comparisons_is_that_of_the_stored_arms():
-    assert PAGE.read_text() == page(), "python -m experiments.comparisons --write"
+    assert comparisons.PAGE.read_text() == comparisons.page(), (
+        "python -m experiments.comparisons --write"
+    )
 
 
 def test_tables_of_quick_runs_are_those_that_were_measured():
