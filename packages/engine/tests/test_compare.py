@@ -28,6 +28,7 @@ from dither.engine.files.per_sample import (
 from dither.engine.reports.svg import forest
 from dither.engine.runs.evaluate_run import evaluate_run
 from dither.engine.runs.exports import export_run
+from dither.engine.runs.loading import find_weights
 from dither.engine.runs.measure_run import measure_run
 from dither.engine.sweeps import compare as comparing
 from dither.engine.sweeps.arms import (
@@ -230,8 +231,10 @@ def test_damaged_values_are_refused_and_nothing_is_unpickled(start):
 
 
 def test_a_measured_run_has_the_evaluation_of_its_weights(start, load, tmp_path):
-    _, run = start()
-    measured = measure_run(load(), run, tmp_path / "measured", ["test"], print)
+    compared = tmp_path / "compared"
+    compared.mkdir()
+    run = start()[1].rename(compared / "run")
+    measured = measure_run(load(), run, compared / "measured", ["test"], print)
     first = read_per_sample(run, "valid")
     second = read_per_sample(measured, "valid")
     assert np.array_equal(first.sums, second.sums)
@@ -241,9 +244,13 @@ def test_a_measured_run_has_the_evaluation_of_its_weights(start, load, tmp_path)
     ]
     assert figures[0] == figures[1]
     fewer = load("sampler.steps=1")
-    other = measure_run(fewer, run, tmp_path / "measured", ["test"], print)
+    other = measure_run(fewer, run, compared / "measured", ["test"], print)
     calls = json.loads((other / "summary.json").read_text())["figures"]["sample"]
     assert calls["model_calls_per_sample"] == 2
+    # A comparison that was moved still has its weights.
+    moved = compared.rename(tmp_path / "moved")
+    weights, _ = find_weights(moved / measured.relative_to(compared))
+    assert weights.samefile(find_weights(moved / "run")[0])
 
 
 # finished runs

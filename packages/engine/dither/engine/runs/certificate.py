@@ -15,18 +15,26 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from secrets import SystemRandom
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Float64
+from pydantic import (
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    model_validator,
+)
 from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.contracts.commands import RunOptions
 from dither.registry.contracts.protocols import Split, TokenProcess
 from dither.registry.contracts.records import Clean
-from dither.registry.files.limits import read_text
+from dither.registry.files.limits import RECORD_BYTES, read_bytes
 from dither.registry.files.lookup import is_file
+from dither.registry.plugins.manifest import Foreign, parse_foreign
 
 from ..config.load_experiment import Loaded, load_experiment
 from ..config.provenance import component_record, data_record
@@ -65,7 +73,7 @@ OTHER_NOISE = 4.0
 
 @dataclass(frozen=True)
 class CertificateOptions:
-    """What to measure.
+    """Samples and draws of a certificate.
 
     Attributes:
         split: Split of the data.
@@ -75,11 +83,13 @@ class CertificateOptions:
         seed: Seed of the draws.
     """
 
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+
     split: Split = "valid"
-    samples: int = 32
-    draws: int = 32
-    tight: int = 4
-    seed: int = 0
+    samples: PositiveInt = 32
+    draws: PositiveInt = 32
+    tight: NonNegativeInt = 4
+    seed: NonNegativeInt = 0
 
 
 @dataclass(frozen=True)
@@ -306,31 +316,55 @@ def _versions() -> dict[str, str]:
 def read_certificate(path: Path) -> dict[str, Any]:
     """Return a certificate; Refused for any other file, or values of other types."""
     try:
-        record = json.loads(read_text(path))
-        if record["format"] != FORMAT:
-            message = f"{path} has format {record['format']}, expected {FORMAT}"
-            raise Refused(message, code="other-version")
-        # A wrong type is found here, not in the middle of a verification.
-        CertificateOptions(**record["options"])
-        results_of(record["rows"], record["units"])
-        for table in ("fingerprints", "versions", "results"):
-            record[table].items()
-        if len(record["rows"]) != record["options"]["samples"]:
-            raise ValueError("rows are missing")
+        data = read_bytes(path)
     except (FileNotFoundError, IsADirectoryError):
         raise Refused(f"{path} is no file", code="file-not-found") from None
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        IndexError,
-        RecursionError,
-    ) as error:
-        message = f"{path} is no certificate: {type(error).__name__}: {error}"
-        raise Refused(message, code="damaged-file") from None
-    certificate: dict[str, Any] = record
+    version_of = parse_foreign(_Versioned, data, path, RECORD_BYTES)
+    if version_of.format != FORMAT:
+        message = f"{path} has format {version_of.format}, expected {FORMAT}"
+        raise Refused(message, code="other-version")
+    parse_foreign(_Certificate, data, path, RECORD_BYTES)
+    # With unknown keys, which the checksum covers.
+    certificate: dict[str, Any] = json.loads(data)
     return certificate
+
+
+class _Versioned(Foreign):
+    format: int
+
+
+class _Row(Foreign):
+    model_config = ConfigDict(extra="forbid")
+
+    nats: float
+    half_width: float | None
+
+
+class _TightRow(_Row):
+    tight_nats: float
+    tight_half_width: float | None
+
+
+class _Fingerprints(Foreign):
+    weights: str
+    data: str
+
+
+class _Certificate(_Versioned):
+    source: str
+    options: CertificateOptions
+    device: str
+    fingerprints: _Fingerprints
+    units: dict[str, list[Annotated[int, Field(ge=0, lt=1 << 53)]]]
+    rows: list[_TightRow] | list[_Row] = Field(min_length=1)
+    results: dict[str, dict[str, float]]
+
+    @model_validator(mode="after")
+    def _has_all_samples(self) -> _Certificate:
+        columns = [self.rows, *self.units.values()]
+        if any(len(column) != self.options.samples for column in columns):
+            raise ValueError("samples are missing")
+        return self
 
 
 def verify_certificate(
@@ -354,7 +388,7 @@ def verify_certificate(
     clean = _samples(loaded, system, options)
     now = _fingerprints(loaded, system, clean)
     for kind in ("weights", "data"):
-        stored = str(record["fingerprints"].get(kind))
+        stored = record["fingerprints"][kind]
         agrees = stored == now[kind]
         detail = now[kind][:16] if agrees else f"{stored[:16]} -> {now[kind][:16]}"
         yield Finding(kind, agrees, detail)
@@ -367,7 +401,7 @@ def verify_certificate(
 
     count = min(part, options.samples)
     chosen = sorted(SystemRandom().sample(range(options.samples), count))
-    same_device = record.get("device") == system.device.type
+    same_device = record["device"] == system.device.type
     for row in chosen:
         found = _measure(system, clean, row, options)
         stored_row = record["rows"][row]
@@ -379,7 +413,7 @@ def verify_certificate(
 def _run_of(path: Path, record: Mapping[str, Any]) -> Path:
     """Return the run or experiment that a certificate lies in the folder of."""
     folder = path.absolute().parents[1]
-    source = str(record.get("source", ""))
+    source = record["source"]
     # A name from a file is never a path.
     if source and source == Path(source).name and is_file(folder / source):
         return folder / source

@@ -154,7 +154,7 @@ def find_weights(
     if not is_folder(source / "checkpoints") and is_file(source / "manifest.json"):
         measured = read_manifest(source).get("weights_of")
         if measured is not None:
-            return find_weights(Path(measured), which, console)
+            return find_weights(source / measured, which, console)
     found = find_checkpoint(source, which, console)
     return weights_of(found), int(found.name.removeprefix("step-"))
 

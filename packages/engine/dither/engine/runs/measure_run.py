@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -57,7 +58,8 @@ def measure_run(
         loaded,
         system.eval(),
         step=step,
-        source=run,
+        # A comparison may be moved: relative to the new directory inside `runs`.
+        source=Path(os.pardir, os.path.relpath(run, runs)),
         runs=runs,
         argv=argv,
         warn=warn,
@@ -86,7 +88,7 @@ def measure_export(export: Path, runs: Path, warn: Callable[[str], object]) -> P
         loaded,
         system,
         step=step,
-        source=export,
+        source=export.resolve(),
         runs=folder,
         argv=["dither", "compare", str(export)],
         warn=warn,
@@ -105,7 +107,10 @@ def _measure(
     warn: Callable[[str], object],
     of_training: Mapping[str, Any],
 ) -> Path:
-    """Evaluate and sample a system; write a run directory with the facts `of_training`."""
+    """Evaluate and sample a system; write a run directory with the facts `of_training`.
+
+    `source` has the weights, absolute or relative to that directory.
+    """
     experiment = loaded.experiment
     settings = experiment.evaluate
     batch_size = settings.batch_size or experiment.train.batch_size
@@ -139,7 +144,7 @@ def _measure(
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "argv": list(argv),
             "seed": experiment.seed,
-            "weights_of": str(source.resolve()),
+            "weights_of": str(source),
             **provenance(loaded),
             "parameters": of_training.get("parameters"),
         }
