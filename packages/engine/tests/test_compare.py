@@ -397,7 +397,12 @@ def test_a_dry_run_lists_the_arms(experiment_file, tmp_path, capfd):
     assert main([*words, "--runs", str(runs)]) == 0
     assert "lr=0.1" in capfd.readouterr().out
     assert not runs.exists()
-    for wrong in (["--against", "x"], ["--json"], ["--resume", "x"]):
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capfd.readouterr().out) == [
+        {"arm": "lr=0.02"},
+        {"arm": "lr=0.1"},
+    ]
+    for wrong in (["--against", "x"], ["--out", "x"], ["--resume", "x"]):
         assert main([*words, *wrong]) == 2
     assert main(["compare"]) == 2
     assert main(["compare", str(tmp_path), "--seeds", "3"]) == 2
@@ -419,11 +424,15 @@ def test_an_unknown_metric_is_refused_before_the_runs(experiment_file, tmp_path,
         output = capfd.readouterr()
         assert "known:" in output.out + output.err
         assert not (tmp_path / "runs").exists()
-    assert main([*words, "--metric", "valid/loss"]) == 0
-    assert "0-lr=0.02,seed=3" in capfd.readouterr().out
+    assert main([*words, "--metric", "valid/loss", "--json"]) == 0
+    output = capfd.readouterr()
+    assert "0-lr=0.02,seed=3" in output.err
     (path,) = (tmp_path / "runs").glob("compare-*")
-    assert main(["compare", str(path), "--metric", "valid/loss"]) == 0
-    for option in (["--metric", "valid/loss"], ["--against", "x"], ["--json"]):
+    for again in ([str(path), "--metric", "valid/loss"], ["--resume", str(path)]):
+        assert main(["compare", *again, "--json"]) == 0
+        assert capfd.readouterr().out == output.out
+    assert [record["seeds"] for record in json.loads(output.out)] == [1, 1]
+    for option in (["--metric", "valid/loss"], ["--against", "x"], ["--out", "x"]):
         assert main(["compare", "--resume", str(path), *option]) == 2
 
 

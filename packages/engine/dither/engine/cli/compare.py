@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -24,10 +25,12 @@ from .app import (
     Words,
     app,
 )
-from .output import echo, echo_json
+from .output import echo, echo_json, wants_json
 
 if TYPE_CHECKING:
     from ..sweeps.compare import Request
+    from ..sweeps.comparison import Comparison
+    from ..sweeps.directory import SweepDirectory
     from ..sweeps.launch import Settings
 
 __all__: list[str] = []
@@ -111,11 +114,12 @@ def compare(
 
     from ..reports.comparison_page import write_comparison_page
     from ..sweeps.arms import arm_layers
-    from ..sweeps.compare import Request
+    from ..sweeps.compare import Request, open_comparison
     from ..sweeps.launch import Settings
 
     if (resume is None) == (not targets):
         raise Refused("give an experiment file, runs, or --resume DIR", code="usage")
+    as_json = wants_json(as_json)
     settings = Settings(
         jobs=jobs,
         ranks=ranks,
@@ -134,9 +138,8 @@ def compare(
         "--unset": removals,
     }
     of_table = {"metric": metric, "against": against, "split": split}
-    output = {"--json": as_json, "--out": out}
     if targets and _is_experiment(targets, bool(over or arms)):
-        _refuse_flags(output, "only with finished runs or a comparison")
+        _refuse_flags({"--out": out}, "only with finished runs or a comparison")
         options = {"seeds": seeds, "equal": equal, **of_table}
         request = Request(
             target=targets[0],
@@ -147,14 +150,14 @@ def compare(
             runs=runs,
             argv=["dither", *sys.argv[1:]],
         )
-        return _start(request, settings)
+        return _start(request, settings, as_json)
 
     _refuse_flags(of_arms, "only with an experiment file, or one trained model")
     if resume is not None:
         flags = {f"--{name}": value for name, value in of_table.items()}
         reason = f"not with --resume: dither compare {quote(str(resume))} --metric NAME"
-        _refuse_flags({**flags, **output}, reason)
-        return _resume(resume, settings)
+        _refuse_flags({**flags, "--out": out}, reason)
+        return _run(open_comparison(resume), settings, as_json)
     assert targets
     _show(targets, of_table, runs, out, as_json)
     return 0
@@ -184,18 +187,36 @@ def _refuse_flags(flags: Mapping[str, object], reason: str) -> None:
         raise Refused(f"{', '.join(given)}: {reason}", code="usage")
 
 
-def _start(request: Request, settings: Settings) -> int:
+def _start(request: Request, settings: Settings, as_json: bool) -> int:
     from ..runs.progress import Screen
-    from ..sweeps.compare import prepare_comparison, start_comparison
+    from ..sweeps.compare import prepare_comparison
 
-    sweep = prepare_comparison(request, settings, Screen())
-    return 0 if sweep is None else start_comparison(sweep, settings)
+    names: list[str] = []
+    settings = replace(settings, checked=names.extend)
+    sweep = prepare_comparison(request, settings, Screen(stderr=as_json))
+    if sweep is None:
+        echo_json(as_json, [{"arm": name} for name in names])
+        return 0
+    return _run(sweep, settings, as_json)
 
 
-def _resume(path: Path, settings: Settings) -> int:
-    from ..sweeps.compare import open_comparison, start_comparison
+def _run(sweep: SweepDirectory, settings: Settings, as_json: bool) -> int:
+    """Run the unfinished points; print the table, or as JSON the arms as far as they are finished."""
+    from ..runs.progress import Screen
+    from ..sweeps.compare import start_comparison
+    from ..sweeps.comparison import show_comparison
 
-    return start_comparison(open_comparison(path), settings)
+    screen = Screen(stderr=as_json)
+    records: list[dict[str, Any]] = []
+
+    def show(comparison: Comparison) -> None:
+        records.extend(comparison.records())
+        if not as_json:
+            show_comparison(screen, comparison)
+
+    code = start_comparison(sweep, settings, screen, show)
+    echo_json(as_json, records)
+    return code
 
 
 def _show(

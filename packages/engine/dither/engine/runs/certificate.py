@@ -375,7 +375,7 @@ def verify_certificate(
     `run` is by default the one whose folder the certificate is in.
     """
     record = read_certificate(path)
-    source = run or _run_of(path, record)
+    source = run or _run_of(path, record["source"])
     damaged = checksum_differs(record)
     yield Finding("checksum", not damaged, "of the file")
 
@@ -410,10 +410,9 @@ def verify_certificate(
         yield Finding(f"sample {row}", agrees, detail)
 
 
-def _run_of(path: Path, record: Mapping[str, Any]) -> Path:
-    """Return the run or experiment that a certificate lies in the folder of."""
+def _run_of(path: Path, source: str) -> Path:
+    """Return the run, or the experiment of that name, in whose folder a certificate is."""
     folder = path.absolute().parents[1]
-    source = record["source"]
     # A name from a file is never a path.
     if source and source == Path(source).name and is_file(folder / source):
         return folder / source

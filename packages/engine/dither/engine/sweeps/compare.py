@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
@@ -35,7 +35,7 @@ from ..runs.progress import Screen, say
 from ..runs.run_directory import flat, resolved_file
 from ..runs.signals import STOPPED
 from .arms import Arm, check_comparison, compare_of, require_arm, training_key
-from .comparison import ArmRuns, Comparison, compare_arms, show_comparison
+from .comparison import ArmRuns, Comparison, compare_arms
 from .directory import MARK, WEIGHTS_OF, PointFolder, SweepDirectory, write_json
 from .equal_training import equal_training
 from .finished_runs import FinishedRun, held_out_difference, most_complete
@@ -254,6 +254,7 @@ def prepare_comparison(
         elif settings.dry_run:
             say(console, arm.name)
     if settings.dry_run:
+        settings.checked([arm.name for arm, _ in valid])
         return None
 
     require_measured(valid[0][1], compare.metric)
@@ -270,23 +271,27 @@ def prepare_comparison(
     return sweep
 
 
-def start_comparison(sweep: SweepDirectory, settings: Settings) -> int:
-    """Run the unfinished points of a comparison, and show the table; return the exit code of a sweep.
+def start_comparison(
+    sweep: SweepDirectory,
+    settings: Settings,
+    screen: Console,
+    show: Callable[[Comparison], object],
+) -> int:
+    """Run the unfinished points of a comparison, and show it; return the exit code of a sweep.
 
     Raises:
         Refused: The metric is unknown (`unknown-metric`); the runs have ended.
     """
-    screen = Screen()
     refusals: list[Refused] = []
 
-    def show(sweep: SweepDirectory, console: Console) -> None:
+    def show_finished(sweep: SweepDirectory, _: Console) -> None:
         try:
-            show_comparison(console, read_comparison(sweep))
+            show(read_comparison(sweep))
         except Refused as refused:
             # This must not hide how the points ended.
             refusals.append(refused)
 
-    code = run_sweep(sweep, replace(settings, show=show), screen)
+    code = run_sweep(sweep, replace(settings, show=show_finished), screen)
     for refused in refusals:
         problem = refused.problems[0]
         if problem.code == "unknown-metric" and code != STOPPED:
