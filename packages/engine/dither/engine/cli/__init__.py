@@ -78,11 +78,7 @@ def _run(arguments: Sequence[str], verb: str | None) -> int:
         # A component that exits with 0 must not look like a command that succeeded.
         raise RuntimeError(f"SystemExit: {ended.code}") from ended
     except Exception as error:
-        return (
-            _report_refused(_as_refused(error))
-            or _report_shortage(error)
-            or _report_usage(error)
-        )
+        return _report(error)
     return result if isinstance(result, int) else 0
 
 
@@ -100,6 +96,15 @@ def _discard_output() -> int:
     stdout = sys.__stdout__.fileno() if sys.__stdout__ else 1
     os.dup2(os.open(os.devnull, os.O_WRONLY), stdout)
     return 0
+
+
+def _report(error: Exception) -> int:
+    """Print why a command failed and return its exit code; a bug is raised again."""
+    return (
+        _report_refused(_as_refused(error))
+        or _report_shortage(error)
+        or _report_usage(error)
+    )
 
 
 def _as_refused(error: Exception) -> Exception:

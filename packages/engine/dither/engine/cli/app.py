@@ -36,6 +36,7 @@ __all__ = [
     "Trained",
     "Words",
     "app",
+    "joined",
     "load",
     "quoted",
 ]
@@ -213,10 +214,15 @@ def load(
     with without_collection():
         from ..config.load_experiment import load_experiment
 
-        changes: list[str] = []
-        for source in overrides:
-            changes += source or ()
-        return load_experiment(path, changes, removals or (), plugins)
+        return load_experiment(path, joined(*overrides), joined(removals), plugins)
+
+
+def joined(*options: Words) -> list[str]:
+    """Return the values of repeatable options in one list."""
+    words: list[str] = []
+    for values in options:
+        words += values or ()
+    return words
 
 
 def quoted(*words: object) -> str:

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .app import Assignments, Checkpoint, Json, Overrides, PluginNames, Split, app
+from .app import (
+    Assignments,
+    Checkpoint,
+    Json,
+    Overrides,
+    PluginNames,
+    Split,
+    app,
+    joined,
+)
 from .output import echo, echo_json, wants_json
 
 if TYPE_CHECKING:
@@ -81,7 +90,7 @@ def certify(
 
     from ..files.mirror import local_run
 
-    changes = [*(overrides or ()), *(words or ())]
+    changes = joined(overrides, words)
     # Without RUN the first override takes its place.
     if verify is not None and "=" in run:
         changes.insert(0, run)

@@ -24,6 +24,7 @@ from .app import (
     Runs,
     Words,
     app,
+    joined,
 )
 from .output import echo, echo_json, wants_json
 
@@ -124,8 +125,8 @@ def compare(
         jobs=jobs,
         ranks=ranks,
         executor=executor,
-        options=tuple(_listed(job_options)),
-        select=tuple(_listed(plugins)),
+        options=tuple(joined(job_options)),
+        select=tuple(joined(plugins)),
         dry_run=dry_run,
         write_page=write_comparison_page,
     )
@@ -143,9 +144,9 @@ def compare(
         options = {"seeds": seeds, "equal": equal, **of_table}
         request = Request(
             target=targets[0],
-            changes=_listed(overrides),
-            removals=_listed(removals),
-            layers=arm_layers(_listed(over), _listed(arms)),
+            changes=joined(overrides),
+            removals=joined(removals),
+            layers=arm_layers(joined(over), joined(arms)),
             options={key: value for key, value in options.items() if value is not None},
             runs=runs,
             argv=["dither", *sys.argv[1:]],
@@ -161,10 +162,6 @@ def compare(
     assert targets
     _show(targets, of_table, runs, out, as_json)
     return 0
-
-
-def _listed(words: Words) -> list[str]:
-    return words or []
 
 
 def _is_experiment(targets: list[Path], has_arms: bool) -> bool:

@@ -22,6 +22,7 @@ from .app import (
     Runs,
     Words,
     app,
+    joined,
     load,
     quoted,
 )
@@ -36,7 +37,7 @@ from .output import (
 )
 
 if TYPE_CHECKING:
-    from ..config.load_experiment import Setting
+    from ..config.load_experiment import Loaded, Setting
 
 __all__: list[str] = []
 
@@ -81,16 +82,13 @@ def run(
         resume = _copy_of_mirror(address, runs, plugins)
     # After --resume RUN the first argument is an override as well.
     if resume is not None and experiment is not None and "=" in str(experiment):
-        words = [str(experiment), *(words or ())]
+        words = [str(experiment), *joined(words)]
         experiment = None
     if experiment is None and resume is None:
         return _list_shipped(as_json)
     path = _file_to_run(experiment, resume)
     loaded = load(path, [overrides, words], removals, plugins)
-    if loaded.experiment.sweep is not None:
-        hint = f"use {quoted('sweep', path)} for all points, or --unset sweep for none of them"
-        place = loaded.document.origin(("sweep",))
-        raise _usage(f"{path} is a sweep, not one run", hint, ("sweep",), place)
+    _require_one_run(loaded)
 
     from ..runs.progress import Screen, say
 
@@ -98,6 +96,7 @@ def run(
     if "RANK" not in os.environ:
         # `say` never ends a run, as on a full disk
         say(Screen(stderr=as_json), f"{path}: valid; loading torch and the data")
+    options = _json_output() if as_json else {}
     with without_collection():
         from ..runs.run import run as start
 
@@ -105,12 +104,6 @@ def run(
     argv = ["dither", *sys.argv[1:]]
     if "run" not in argv:
         argv.insert(1, "run")
-    options: dict[str, Any] = {}
-    if as_json:
-        options["console"] = Screen(stderr=True)
-        # Every rank reports the error that ends the run.
-        if os.environ.get("RANK", "0") == "0":
-            options["emit"] = echo_event
     return start(
         loaded,
         runs,
@@ -120,6 +113,28 @@ def run(
         created=link_latest,
         **options,
     )
+
+
+def _require_one_run(loaded: Loaded) -> None:
+    if loaded.experiment.sweep is None:
+        return
+    path = loaded.path
+    hint = (
+        f"use {quoted('sweep', path)} for all points, or --unset sweep for none of them"
+    )
+    place = loaded.document.origin(("sweep",))
+    raise _usage(f"{path} is a sweep, not one run", hint, ("sweep",), place)
+
+
+def _json_output() -> dict[str, Any]:
+    """Return options of a run that prints text to stderr, and events to stdout."""
+    from ..runs.progress import Screen
+
+    options: dict[str, Any] = {"console": Screen(stderr=True)}
+    # Every rank reports the error that ends the run.
+    if os.environ.get("RANK", "0") == "0":
+        options["emit"] = echo_event
+    return options
 
 
 def _copy_of_mirror(address: str, runs: Path, plugins: list[str] | None) -> Path:

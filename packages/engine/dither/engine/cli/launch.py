@@ -19,6 +19,7 @@ from .app import (
     Removals,
     Runs,
     app,
+    joined,
     load,
 )
 from .output import echo_files, wants_json
@@ -87,10 +88,10 @@ def launch(
         raise Refused(Problem(message, help=hint, code="usage"))
 
     loaded = load(experiment, [overrides, words], removals, plugins)
-    command = ["run", str(experiment), *(words or ())]
+    command = ["run", str(experiment), *joined(words)]
     repeated = (("--set", overrides), ("--unset", removals), ("-p", plugins))
     for option, values in repeated:
-        for value in values or ():
+        for value in joined(values):
             command += [option, value]
     options = JobOptions(
         name=loaded.experiment.name,

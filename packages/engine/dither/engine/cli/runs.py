@@ -22,6 +22,7 @@ from .app import (
     Trained,
     Words,
     app,
+    joined,
 )
 from .engine import RunEngine
 from .output import echo, echo_files, echo_json, wants_json
@@ -254,7 +255,7 @@ def sample(
         metrics=metrics,
         pictures=pictures,
     )
-    options = RunOptions(checkpoint, [*(overrides or ()), *(words or ())], plugins)
+    options = RunOptions(checkpoint, joined(overrides, words), plugins)
     templates: Templates | None = None
     if prompt is not None:
 
@@ -299,7 +300,7 @@ def evaluate(
     """Evaluate a checkpoint of a run, next to baselines; overrides are of evaluate.*."""
     from dither.registry.contracts.commands import RunOptions
 
-    options = RunOptions(checkpoint, [*(overrides or ()), *(words or ())], plugins)
+    options = RunOptions(checkpoint, joined(overrides, words), plugins)
     RunEngine().evaluate(
         run,
         options,
@@ -386,7 +387,7 @@ def export(
     left_out: list[tuple[str, str]] = []
     if out is not None:
         which = parse_checkpoint(checkpoint)
-        changes = [*(overrides or ()), *(words or ())]
+        changes = joined(overrides, words)
         # A model repository needs a card and a configuration, any other export does not.
         if hub or push is not None:
             files = export_to_hub_folder(

@@ -24,6 +24,7 @@ from .app import (
     Runs,
     Words,
     app,
+    joined,
 )
 from .output import echo, echo_json, wants_json
 
@@ -98,14 +99,14 @@ def start(
     names: list[str] = []
     if (experiment is None) == (resume is None):
         raise Refused("give either an experiment file or --resume SWEEP", code="usage")
-    changes = [*(overrides or ()), *(words or ())]
+    changes = joined(overrides, words)
     settings = Settings(
         jobs=jobs,
         ranks=ranks,
         keep_going=keep_going,
         executor=executor,
-        options=tuple(options or ()),
-        select=tuple(plugins or ()),
+        options=tuple(joined(options)),
+        select=tuple(joined(plugins)),
         dry_run=dry_run,
         write_page=write_sweep_page,
         opened=sweeps.append,
@@ -122,16 +123,17 @@ def start(
         code = start_sweep(
             find_experiment(experiment),
             changes,
-            removals=removals or (),
-            axes=values or (),
+            removals=joined(removals),
+            axes=joined(values),
             runs=runs,
             argv=["dither", *sys.argv[1:]],
             settings=settings,
             console=screen,
         )
-    path = str(sweeps[0].path) if sweeps else None
-    points = rows_of(sweeps[0]) if sweeps else [{"name": name} for name in names]
-    echo_json(as_json, {"sweep": path, "points": points})
+    record: dict[str, Any] = {"sweep": None, "points": [{"name": n} for n in names]}
+    if sweeps:
+        record = {"sweep": str(sweeps[0].path), "points": rows_of(sweeps[0])}
+    echo_json(as_json, record)
     return code
 
 

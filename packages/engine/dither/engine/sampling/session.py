@@ -93,22 +93,12 @@ class Session:
             raw = torch.zeros(0, state.x.shape[1], vocab, device=at.device)
             return process.read(raw, state[:0], noise[:0]).at(at[:0])
 
-        # Raw output with the condition and, under guidance, without: `B L V`, or `1 N V` if the
-        # head can be applied to single positions
-        raws = []
+        # With the condition and, under guidance, without
         branches = self.branches
         inside = self._guided_times(t)
         if inside is not None and not inside.any():
             branches = branches[:1]
-        for branch in branches:
-            clean = self._piece(state.x, branch)
-            self.calls.rows += len(state.x)
-            if at is not None and self._head is not None:
-                requested = replace(state, requested=at)
-                h = system.call(system.trunk, requested, t, clean, cache=branch.cache)
-                raws.append(self._head(h[at])[None])
-            else:
-                raws.append(system.raw(state, t, clean, branch.cache))
+        raws = [self._raw(branch, state, t, at) for branch in branches]
         raw = raws[0]
         if len(raws) == 2:
             if inside is not None and at is not None and self._head is not None:
@@ -125,6 +115,26 @@ class Session:
         sigma = over(noise.sigma, state.x).expand(at.shape)[at]
         rate = over(noise.rate, state.x).expand(at.shape)[at]
         return process.read(raw, rows, Noise(sigma[None], rate[None]))
+
+    def _raw(
+        self,
+        branch: Branch,
+        state: State,
+        t: Float[Tensor, "B *L"],
+        at: Bool[Tensor, "B L"] | None,
+    ) -> Any:
+        """Run the model with the conditions of a branch; return its raw output.
+
+        `B L V`; with `at` `1 N V`, if the head can be applied to single positions.
+        """
+        system = self.system
+        clean = self._piece(state.x, branch)
+        self.calls.rows += len(state.x)
+        if at is None or self._head is None:
+            return system.raw(state, t, clean, branch.cache)
+        requested = replace(state, requested=at)
+        h = system.call(system.trunk, requested, t, clean, cache=branch.cache)
+        return self._head(h[at])[None]
 
     def _guided_times(self, t: Float[Tensor, "B *L"]) -> Bool[Tensor, "B *L"] | None:
         """Return which times are in the guidance interval; None if all are."""

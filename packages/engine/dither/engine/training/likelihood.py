@@ -19,7 +19,7 @@ from torch.nn.functional import pad
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.contracts.records import Clean
-from dither.registry.contracts.spaces import TokenSpace
+from dither.registry.contracts.spaces import FeatureSpace, TokenSpace
 
 from .diffusion import Diffusion
 from .evaluation import student_quantiles
@@ -119,10 +119,7 @@ def _clean_of(system: Diffusion, ids: Tensor, known: Any) -> Clean:
     """Return ids as a batch, with padding as the task defines it; Refused if no sample has them."""
     space = system.process.space
     if not isinstance(space, TokenSpace):
-        if not ids.is_floating_point() or ids.shape[1:] != (space.length, space.width):
-            message = f"values of shape {tuple(ids.shape)}, but a sample is {space}"
-            raise Refused(Problem(message, code="misfit"))
-        return Clean.of(ids, known=_mask(known, ids))
+        return _clean_features(space, ids, known)
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         message = f"ids are integers, got {str(ids.dtype).removeprefix('torch.')}"
         raise Refused(Problem(message, code="wrong-type"))
@@ -146,6 +143,13 @@ def _clean_of(system: Diffusion, ids: Tensor, known: Any) -> Clean:
     ids = pad(ids, (0, missing))
     _require_clean(space, ids, valid)
     return Clean.of(ids, valid, pad(known.cpu(), (0, missing)))
+
+
+def _clean_features(space: FeatureSpace, x0: Tensor, known: Any) -> Clean:
+    if not x0.is_floating_point() or x0.shape[1:] != (space.length, space.width):
+        message = f"values of shape {tuple(x0.shape)}, but a sample is {space}"
+        raise Refused(Problem(message, code="misfit"))
+    return Clean.of(x0, known=_mask(known, x0))
 
 
 def _mask(known: Any, x0: Tensor) -> Bool[Tensor, "B L"]:
