@@ -11,8 +11,8 @@ import typer
 from dither.registry.config.errors import Refused
 from dither.testing.commands import register_commands
 from dither.testing.sampler_adapters import sampler_of
-from dither.testing.sampler_laws import LENGTH, ToyDenoiser
 from dither.testing.sampler_report import floor_of, measure_sampler
+from dither.testing.toy_denoiser import LENGTH, ToyDenoiser
 
 SAMPLES = 3000
 FAR = 0.1
@@ -174,6 +174,14 @@ def test_wrong_names_and_functions_are_refused(words, code) -> None:
     with pytest.raises(Refused) as refused:
         run(*words)
     assert [problem.code for problem in refused.value.problems] == [code]
+
+
+def test_a_file_that_fails_is_not_called_missing(tmp_path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("open('nowhere')\n")
+    with pytest.raises(Refused) as refused:
+        run(f"{file}:sample")
+    assert [problem.code for problem in refused.value.problems] == ["plugin-failed"]
 
 
 def test_a_version_of_diffusers_without_the_class_is_named(monkeypatch) -> None:

@@ -13,8 +13,8 @@ from transformers import GenerationConfig, GenerationMixin, PretrainedConfig
 from transformers import PreTrainedModel as Base
 from transformers.modeling_outputs import CausalLMOutput
 
-from .sampler_laws import IDS, LENGTH, ToyDenoiser
 from .sampler_report import Sample
+from .toy_denoiser import IDS, LENGTH, ToyDenoiser
 
 __all__ = ["causal_sample"]
 

@@ -1,15 +1,16 @@
-"""`dither test-sampler`: measure a sampler of anybody with a model that is known exactly."""
+"""`dither test-sampler`: measure any sampler with a model that is known exactly."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from dither.registry import hookimpl
+from dither.registry.config.document import Document
 from dither.registry.config.errors import Problem, Refused, printable
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ HEADS = (
 )
 UNLIKELY = 1e-4
 """p-value below which batches are said to differ: 1 of 10,000 measurements does by chance."""
-Word = Annotated[
+Samplers = Annotated[
     list[str],
     typer.Argument(
         metavar="SAMPLER",
@@ -51,7 +52,7 @@ def register_commands(app: typer.Typer, engine: Any) -> None:
         epilog="Example: dither test-sampler ancestral DiscreteDDIMScheduler",
     )
     def test_sampler(
-        samplers: Word,
+        samplers: Samplers,
         steps: Annotated[
             str, typer.Option("--steps", metavar="N,N", help="Numbers of steps.")
         ] = ",".join(map(str, STEPS)),
@@ -88,7 +89,7 @@ def register_commands(app: typer.Typer, engine: Any) -> None:
         does not determine samples or rows of a batch depend on each other.
         """
         counts = _numbers(steps)
-        table = _table_of(options or ())
+        table = Document.from_overrides(options or ()).tree
         from .sampler_adapters import sampler_of
         from .sampler_report import floor_of
 
@@ -112,9 +113,8 @@ def register_commands(app: typer.Typer, engine: Any) -> None:
         if as_json:
             typer.echo(json.dumps({"samples": records, "faults": faults}, indent=2))
         else:
-            typer.echo(
-                "\n".join(f"fault: {fault}" for fault in faults), nl=bool(faults)
-            )
+            for fault in faults:
+                typer.echo(f"fault: {fault}")
         return 1 if faults else 0
 
 
@@ -127,10 +127,7 @@ def _measure(
     before = None
     for steps in counts:
         row = measure_sampler(sample, noise, steps, samples, seed)
-        if before is not None and asdict(before) == {
-            **asdict(row),
-            "steps": before.steps,
-        }:
+        if before is not None and replace(row, steps=before.steps) == before:
             return
         yield row
         before = row
@@ -142,23 +139,6 @@ def _numbers(text: str) -> list[int]:
         message = f'--steps: expected positive numbers such as 4,8, got "{text}"'
         raise Refused(Problem(message, code="usage"))
     return [int(word) for word in words]
-
-
-def _table_of(options: Sequence[str]) -> dict[str, Any]:
-    """Return KEY=VALUE as a table; a value is TOML or a string."""
-    import tomllib
-
-    table: dict[str, Any] = {}
-    for option in options:
-        key, equals, value = option.partition("=")
-        if not equals:
-            message = f'--set: expected KEY=VALUE, got "{option}"'
-            raise Refused(Problem(message, code="usage"))
-        try:
-            table[key] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            table[key] = value
-    return table
 
 
 def _print_head(name: str, noise: str, floor: Floor) -> None:

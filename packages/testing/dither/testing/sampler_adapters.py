@@ -6,12 +6,11 @@ Letters: B batch, L length.
 from __future__ import annotations
 
 import importlib
-import importlib.util
+import runpy
 import sys
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -22,12 +21,13 @@ from dither.registry import Catalog, FeatureSpace, Field, TokenSpace, default_ca
 from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.contracts.records import Clean, State
 from dither.registry.kinds import ModelFacts
-from dither.registry.plugins.install_command import install_command
+from dither.registry.plugins.install_command import optional_import
 
-from .sampler_laws import IDS, LENGTH, NoiseName, ToyDenoiser
+from .checks.samplers import supports
 from .sampler_report import Sample
+from .toy_denoiser import IDS, LENGTH, NoiseName, ToyDenoiser
 
-__all__ = ["ADAPTERS", "HuggingFaceModel", "sampler_of"]
+__all__ = ["ADAPTERS", "sampler_of"]
 
 PROCESSES: dict[NoiseName, dict[str, Any]] = {
     "absorbing": {"use": "absorbing"},
@@ -64,37 +64,27 @@ def _function(target: str) -> Sample:
     place, _, name = target.rpartition(":")
     if not name:
         raise Refused(Problem(f'"{target}" names no function', code="usage"))
+    is_file = place.endswith(".py")
+    if is_file and not Path(place).is_file():
+        raise Refused(Problem(f"{place} does not exist", code="file-not-found"))
     try:
-        if place.endswith(".py"):
-            module = _module_of_file(Path(place))
+        if is_file:
+            values = runpy.run_path(place)
         else:
             # A script of an environment does not search the working directory.
             sys.path.insert(0, "")
-            module = importlib.import_module(place)
-    except FileNotFoundError:
-        raise Refused(
-            Problem(f"{place} does not exist", code="file-not-found")
-        ) from None
+            values = vars(importlib.import_module(place))
     except Exception as error:
         message = f"{place} cannot be imported: {type(error).__name__}: {error}"
         raise Refused(Problem(message, code="plugin-failed")) from error
-    function = vars(module).get(name)
+    function = values.get(name)
     if not callable(function):
-        functions = [key for key, value in vars(module).items() if callable(value)]
+        functions = [key for key, value in values.items() if callable(value)]
         hint = did_you_mean(name, functions, "")
         message = f'{place} has no function "{name}"'
         raise Refused(Problem(message, help=hint or None, code="unknown-value"))
     sample: Sample = function
     return sample
-
-
-def _module_of_file(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 class _Session:
@@ -154,33 +144,18 @@ def _our_sampler(
         raise Refused(Problem(message, help=hint or None, code="unknown-component"))
     spec = _parse(catalog, name, options)
     candidates: list[NoiseName] = [noise] if noise else [*PROCESSES]
-    misfits: list[str] = []
+    messages = []
     for candidate in candidates:
         space: Any = TokenSpace((Field("text", LENGTH, IDS),))
         if candidate == "gaussian":
             space = FeatureSpace(LENGTH, 1)
         process: Any = catalog.parse("process", PROCESSES[candidate])
-        found = _misfits(spec, process.facts(space))
-        if not found:
+        if supports(spec, process, space):
             sample = _component_sample(catalog, name, options, process.build(space))
             return candidate, sample
-        misfits += found
-    raise Refused(Problem(misfits[0], code="process-mismatch"))
-
-
-def _misfits(spec: Any, facts: Any) -> list[str]:
-    """Return why a sampler does not fit a process, with an exact model of whole texts or of its blocks."""
-    messages = []
-    # An exact model has blocks of any size, also of one that is an option of the sampler.
-    sizes = [None]
-    if "size" in type(spec).model_fields:
-        sizes.append(spec.size)
-    for size in sizes:
-        misfits = [misfit.message for misfit in spec.check(facts, ModelFacts(size))]
-        if not misfits:
-            return []
-        messages += misfits
-    return messages
+        misfits = spec.check(process.facts(space), ModelFacts())
+        messages += [misfit.message for misfit in misfits]
+    raise Refused(Problem(messages[0], code="process-mismatch"))
 
 
 def _parse(catalog: Catalog, name: str, options: Mapping[str, Any]) -> Any:
@@ -203,26 +178,23 @@ def _component_sample(
         if "steps" in type(_parse(catalog, name, options)).model_fields:
             table.setdefault("steps", steps)
         sampler = _parse(catalog, name, table).build()
-        features = denoiser.noise == "gaussian"
-        like = Clean.of(
-            x[..., None] if features else x,
-            known=known[..., None] if features else known,
-        )
+        shape = x.shape
+        if denoiser.noise == "gaussian":
+            # A feature has an axis of its own: B L -> B L 1
+            x = x[..., None]
+            known = known[..., None]
+        like = Clean.of(x, known=known)
         last: Tensor
         (*_, last) = sampler(process, _Session(process, denoiser), like)
-        return last[..., 0] if features else last
+        return last.view(shape)
 
     return sample
 
 
 def _scheduler(name: str, options: Mapping[str, Any]) -> Any:
     """Construct a scheduler of diffusers; Refused without the library, the class or an option."""
-    try:
+    with optional_import(f"{name} requires diffusers", "dither-testing", "samplers"):
         diffusers = importlib.import_module("diffusers")
-    except ImportError:
-        message = f"{name} requires diffusers"
-        hint = install_command("dither-processes", "diffusers")
-        raise Refused(Problem(message, help=hint, code="missing-dependency")) from None
     try:
         scheduler_class = getattr(diffusers, name)
     except (AttributeError, ImportError):
@@ -302,28 +274,12 @@ def _gaussian(name: str, options: dict[str, Any]) -> Sample:
     return sample
 
 
-class HuggingFaceModel:
-    """The denoiser in the shape that `generate` functions of masked models expect: model(ids).logits."""
-
-    def __init__(self, denoiser: ToyDenoiser) -> None:
-        self.denoiser = denoiser
-        self.device = torch.device("cpu")
-        self.config = SimpleNamespace(
-            vocab_size=denoiser.vocab, mask_token_id=denoiser.mask
-        )
-
-    def __call__(self, input_ids: Tensor, *args: Any, **options: Any) -> Any:
-        return SimpleNamespace(logits=self.denoiser(input_ids))
-
-
 def _generate(name: str, options: dict[str, Any]) -> Sample:
     """Return `generate` of transformers on the exact next-token distribution: a call per token."""
-    try:
+    with optional_import(
+        "generate requires transformers", "dither-testing", "samplers"
+    ):
         from .causal_model import causal_sample
-    except ImportError:
-        message = "generate requires transformers"
-        hint = "python -m pip install transformers"
-        raise Refused(Problem(message, help=hint, code="missing-dependency")) from None
     return causal_sample(options)
 
 

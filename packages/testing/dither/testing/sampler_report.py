@@ -15,7 +15,8 @@ from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused
 
-from .sampler_laws import IDS, LENGTH, NoiseName, ToyDenoiser
+from .toy_denoiser import IDS, LENGTH, NoiseName, ToyDenoiser
+from .toy_distributions import chi_square_p, pool_rare
 
 __all__ = ["Floor", "Measurement", "Sample", "floor_of", "measure_sampler"]
 
@@ -77,14 +78,15 @@ def floor_of(noise: NoiseName, samples: int, seed: int = 0) -> Floor:
     denoiser = ToyDenoiser(noise)
     clean = denoiser.draw(samples)
     ids = denoiser.ids_of(clean)
-    given = denoiser.probabilities * (denoiser.outcomes[:, PROMPT] == 0)
-    rows = denoiser.outcomes[torch.multinomial(given, samples, replacement=True)]
+    given_prompt = _given_prompt(denoiser)
+    rows = torch.multinomial(given_prompt, samples, replacement=True)
+    prompted = denoiser.outcomes[rows]
     seen = [(t, denoiser.corrupt(clean, t)) for t in (0.25, 0.5, 0.75, 0.9)]
     if denoiser.mask is not None:
         seen = [(0.0, x) for _, x in seen]
     return Floor(
         total_variation=_total_variation(_counts(ids), denoiser.probabilities),
-        given_prompt=_total_variation(_counts(rows), given / given.sum()),
+        given_prompt=_total_variation(_counts(prompted), given_prompt),
         marginals=_marginal_error(denoiser, seen),
     )
 
@@ -113,13 +115,11 @@ def measure_sampler(
     # Features of the first id are around -1.
     prompt[:, PROMPT] = -1 if noise == "gaussian" else 0
     prompted = _draw(sample, denoiser, prompt, known, steps, seed + 1)
-    given = denoiser.probabilities * (denoiser.outcomes[:, PROMPT] == 0)
     changed = (prompted != prompt)[:, PROMPT]
 
     small: list[Tensor] = []
-    for part in torch.split(
-        _start(denoiser, MAX_BATCH * SMALL_BATCHES, seed + 2), MAX_BATCH
-    ):
+    starts = _start(denoiser, MAX_BATCH * SMALL_BATCHES, seed + 2)
+    for part in starts.split(MAX_BATCH):
         few = torch.zeros(part.shape, dtype=torch.bool)
         small.append(_draw(sample, denoiser, part, few, steps, seed + 3 + len(small)))
     small_counts = _counts(denoiser.ids_of(torch.cat(small)))
@@ -128,7 +128,7 @@ def measure_sampler(
         calls=calls,
         total_variation=_total_variation(counts, denoiser.probabilities),
         given_prompt=_total_variation(
-            _counts(denoiser.ids_of(prompted)), given / given.sum()
+            _counts(denoiser.ids_of(prompted)), _given_prompt(denoiser)
         ),
         marginals=_marginal_error(denoiser, seen),
         stranded=_stranded(drawn),
@@ -136,6 +136,12 @@ def measure_sampler(
         repeats=torch.equal(drawn, again),
         batches_agree=_p_of_equal(counts, small_counts),
     )
+
+
+def _given_prompt(denoiser: ToyDenoiser) -> Float64[Tensor, " O"]:
+    """Return the probability of each outcome given the prompt."""
+    joint = denoiser.probabilities * (denoiser.outcomes[:, PROMPT] == 0)
+    return joint / joint.sum()
 
 
 def _start(denoiser: ToyDenoiser, samples: int, seed: int) -> Shaped[Tensor, "N L"]:
@@ -234,18 +240,8 @@ def _p_of_equal(first: Float64[Tensor, " K"], second: Float64[Tensor, " K"]) -> 
     table = torch.stack([first, second])
     smaller = min(float(first.sum()), float(second.sum()))
     expected_least = table.sum(0) / table.sum() * smaller
-    # Rare outcomes are pooled, as the test requires.
-    rare = expected_least < 5
-    pooled = table[:, rare].sum(1, keepdim=True)
-    table = torch.cat([table[:, ~rare], pooled], 1)
-    table = table[:, table.sum(0) > 0]
-    outcomes = table.shape[1]
-    if outcomes < 2:
-        return 1.0
-
+    table = pool_rare(table, expected_least)
     rows = table.sum(1, keepdim=True)
     columns = table.sum(0, keepdim=True)
     expected = rows * columns / table.sum()
-    statistic = ((table - expected).square() / expected).sum()
-    half_freedom = torch.tensor((outcomes - 1) / 2, dtype=torch.float64)
-    return float(torch.special.gammaincc(half_freedom, statistic / 2))
+    return chi_square_p(table, expected, outcomes=table.shape[1])

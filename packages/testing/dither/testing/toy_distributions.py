@@ -30,12 +30,14 @@ __all__ = [
     "assert_follows",
     "assert_normal",
     "blank_batch",
+    "chi_square_p",
     "divergences",
     "exact_normal",
     "exact_outputs",
     "forward_table",
     "normal_divergence",
     "outcome_index",
+    "pool_rare",
 ]
 
 _Pairs = Int[Tensor, "B P"]
@@ -273,19 +275,32 @@ def assert_follows(
         f"{what}: an outcome of probability 0 was drawn: {text}"
     )
 
-    # Pool rare outcomes, and drop impossible ones.
+    table = torch.stack([counts, expected])
+    counts, expected = pool_rare(table, expected)
+    p = chi_square_p(counts, expected, outcomes=len(counts))
+    assert p > MIN_P_VALUE, f"{what}: p = {p:.0e} in a chi-square test: {text}"
+
+
+def pool_rare(
+    table: Float[Tensor, "R K"], expected: Float[Tensor, " K"]
+) -> Float[Tensor, "R P"]:
+    """Return a table with outcomes of low expected counts pooled, and without empty ones."""
     rare = expected < MIN_EXPECTED
-    both = torch.stack([counts, expected])
-    pooled = both[:, rare].sum(1, keepdim=True)
-    both = torch.cat([both[:, ~rare], pooled], 1)
-    counts, expected = both[:, both[1] > 0]
-    if len(counts) < 2:
-        return
+    pooled = table[:, rare].sum(1, keepdim=True)
+    table = torch.cat([table[:, ~rare], pooled], 1)
+    return table[:, table.sum(0) > 0]
+
+
+def chi_square_p(
+    counts: Float[Tensor, "*R P"], expected: Float[Tensor, "*R P"], outcomes: int
+) -> float:
+    """Return the p-value of counts in a chi-square test of `outcomes` - 1 degrees of freedom."""
+    if outcomes < 2:
+        return 1.0
     statistic = ((counts - expected).square() / expected).sum()
     # The survival function of the chi-square distribution.
-    half_freedom = torch.tensor((len(counts) - 1) / 2).double()
-    p = torch.special.gammaincc(half_freedom, statistic / 2).item()
-    assert p > MIN_P_VALUE, f"{what}: p = {p:.0e} in a chi-square test: {text}"
+    half_freedom = torch.tensor((outcomes - 1) / 2).double()
+    return torch.special.gammaincc(half_freedom, statistic / 2).item()
 
 
 def assert_normal(

@@ -36,7 +36,7 @@ from ..toy_distributions import (
     outcome_index,
 )
 
-__all__ = ["CHECKS"]
+__all__ = ["CHECKS", "supports"]
 
 COPIES = 64
 """Equal rows, to which samplers that draw give different samples."""
@@ -259,9 +259,9 @@ def _sample_exact_models(s: Situation) -> None:
     ran = False
     for part in s.catalog.parts("process"):
         spec: Any = default_spec(part, s.catalog)
-        if _supports(s.spec, spec, SPACE):
+        if supports(s.spec, spec, SPACE):
             _check_tokens(s, spec)
-        elif _supports(s.spec, spec, FEATURES):
+        elif supports(s.spec, spec, FEATURES):
             _check_features(s, spec)
         else:
             continue
@@ -272,7 +272,7 @@ def _sample_exact_models(s: Situation) -> None:
         )
 
 
-def _supports(spec: Any, process: Any, space: Space) -> bool:
+def supports(spec: Any, process: Any, space: Space) -> bool:
     """Whether the sampler accepts a process over a space with some model."""
     if list(process.check(space)):
         return False

@@ -1,4 +1,4 @@
-"""A distribution of texts that is known exactly, with its denoiser, for samplers of anybody.
+"""A distribution of texts that is known exactly, with its denoiser, for any sampler.
 
 Noise leaves each token, or its feature, with alpha = 1 - t. Letters: B batch, L length, V ids, O
 outcomes.
@@ -108,16 +108,16 @@ class ToyDenoiser:
             time = time.where(~known, 0.0)
         # B O L
         time = time[:, None]
-        given = x[:, None]
+        observed = x[:, None]
         if self.noise == "gaussian":
             centre = (1 - time).sqrt() * (self.outcomes - 1)
             variance = (1 - time) * SPREAD**2 + time
-            terms = (given.double() - centre).square() / variance + variance.log()
+            terms = (observed.double() - centre).square() / variance + variance.log()
             return -terms.sum(-1) / 2
 
-        same = given == self.outcomes
+        same = observed == self.outcomes
         if self.noise == "absorbing":
-            return (same | (given == IDS)).double().log().sum(-1)
+            return (same | (observed == IDS)).double().log().sum(-1)
         return ((1 - time) * same + time / IDS).log().sum(-1)
 
     def _mean(
