@@ -47,6 +47,20 @@ def walk(sampler, process):
     return list(sampler(process, session, LIKE))
 
 
+def assert_steps_equal(states, scheduler, predict):
+    """Compare with a scheduler whose random numbers are those of `walk`."""
+    torch.manual_seed(0)
+    x = torch.randn(4, 5, 3)
+    for index, state in zip(scheduler.timesteps, states, strict=True):
+        output = model_output(x, (index.item() + 1) / T)
+        x = scheduler.step(output, index, x).prev_sample
+        # The division of eps by small signals loses a digit of float32.
+        tolerance = 1e-3 if predict == "eps" else 1e-4
+        assert torch.allclose(
+            state, x, atol=tolerance * x.abs().max().item(), rtol=tolerance
+        )
+
+
 @pytest.mark.parametrize("predict", PREDICT)
 def test_dpm_solver_sde_equals_diffusers(predict):
     scheduler = DPMSolverMultistepScheduler(
@@ -56,20 +70,9 @@ def test_dpm_solver_sde_equals_diffusers(predict):
         timestep_spacing="trailing",
     )
     scheduler.set_timesteps(20)
-    torch.manual_seed(0)
-    x = torch.randn(4, 5, 3)
     states = walk(build("sampler", "dpm-solver-sde", steps=20), process_of(predict))
-    torch.manual_seed(0)
-    torch.randn(4, 5, 3)
     assert len(states) == 20
-    for index, state in zip(scheduler.timesteps, states, strict=True):
-        output = model_output(x, (index.item() + 1) / T)
-        x = scheduler.step(output, index, x).prev_sample
-        # The division of eps by small signals loses a digit of float32.
-        tolerance = 1e-3 if predict == "eps" else 1e-4
-        assert torch.allclose(
-            state, x, atol=tolerance * x.abs().max().item(), rtol=tolerance
-        )
+    assert_steps_equal(states, scheduler, predict)
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])
@@ -82,18 +85,10 @@ def test_unipc_equals_diffusers(predict, order):
         timestep_spacing="trailing",
     )
     scheduler.set_timesteps(10)
-    torch.manual_seed(0)
-    x = torch.randn(4, 5, 3)
     sampler = build("sampler", "unipc", steps=10, order=order)
     states = walk(sampler, process_of(predict))
     assert len(states) == 10
-    for index, state in zip(scheduler.timesteps, states, strict=True):
-        output = model_output(x, (index.item() + 1) / T)
-        x = scheduler.step(output, index, x).prev_sample
-        tolerance = 1e-3 if predict == "eps" else 1e-4
-        assert torch.allclose(
-            state, x, atol=tolerance * x.abs().max().item(), rtol=tolerance
-        )
+    assert_steps_equal(states, scheduler, predict)
 
 
 def test_heun_equals_diffusers():

@@ -168,6 +168,7 @@ class DenoiserModel(ModelSpec):
         yield from self._check_patch(space)
         space = self._blocks_space(space)
         yield from self._check_blocks(space)
+        yield from self._check_positions(space)
         yield from self._check_full_attention(space)
         condition = self.condition.with_space(space)
         of_condition = list(condition.check(self._cond))
@@ -281,6 +282,10 @@ class DenoiserModel(ModelSpec):
                 )
                 fix = 'set model.blocks = [] and block = "adaln-zero"'
                 yield Misfit(message, key, ("model", "block_size"), fix)
+
+    def _check_positions(self, space: Space) -> Iterator[Misfit]:
+        """Require the coordinates that blocks take."""
+        key = ("blocks",) if self.blocks else ("block",)
         if self._has("positions"):
             yield from missing_condition(space.conditions, CENTRE, key)
         on_grid = isinstance(space, FeatureSpace) and space.grid is not None

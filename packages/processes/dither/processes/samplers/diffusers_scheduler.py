@@ -52,17 +52,24 @@ larger levels have no digits in float32."""
 
 @dataclass(frozen=True)
 class SchedulerClass:
-    """Conventions of a class: its coordinates, the model output it expects, and the options it has."""
+    """Conventions of a class: its coordinates, the model output it expects, and the options it has.
+
+    Attributes:
+        calls: Calls of the model in a step.
+        reads_alphas: Whether it has no levels. It then clips to the values of images by default.
+    """
 
     coordinates: Literal["diffusion", "levels", "line"]
     output: Literal["sample", "epsilon", "flow"] = "sample"
     options: tuple[str, ...] = ()
     solver_types: tuple[str, ...] = ()
+    calls: int = 1
+    reads_alphas: bool = False
 
 
 SCHEDULERS: dict[str, SchedulerClass] = {
-    "DDIMScheduler": SchedulerClass("diffusion", options=("eta",)),
-    "DDPMScheduler": SchedulerClass("diffusion"),
+    "DDIMScheduler": SchedulerClass("diffusion", options=("eta",), reads_alphas=True),
+    "DDPMScheduler": SchedulerClass("diffusion", reads_alphas=True),
     "DPMSolverMultistepScheduler": SchedulerClass(
         coordinates="diffusion",
         options=(
@@ -79,8 +86,10 @@ SCHEDULERS: dict[str, SchedulerClass] = {
     "FlowMatchEulerDiscreteScheduler": SchedulerClass(
         "line", output="flow", options=("stochastic_sampling",)
     ),
-    "FlowMatchHeunDiscreteScheduler": SchedulerClass("line", output="flow"),
-    "HeunDiscreteScheduler": SchedulerClass("levels", options=("use_karras_sigmas",)),
+    "FlowMatchHeunDiscreteScheduler": SchedulerClass("line", output="flow", calls=2),
+    "HeunDiscreteScheduler": SchedulerClass(
+        "levels", options=("use_karras_sigmas",), calls=2
+    ),
     "UniPCMultistepScheduler": SchedulerClass(
         coordinates="diffusion",
         options=("solver_order", "solver_type", "use_karras_sigmas"),
@@ -193,14 +202,11 @@ class DiffusersScheduler(GaussianSampler):
         scheduler = self._construct(len(times))
         scheduler.alphas_cumprod = alphas
         scheduler.set_timesteps(len(times))
-        if self.scheduler in ("DDIMScheduler", "DDPMScheduler"):
+        if kind.reads_alphas:
             return scheduler, ratios
 
         if kind.coordinates == "line":
-            u = ratios / (1 + ratios)
-            if self.scheduler == "FlowMatchHeunDiscreteScheduler":
-                # Both calls of a step but the first are at the same level.
-                u = torch.cat([u[:1], u[1:].repeat_interleave(2)])
+            u = _at_calls(ratios / (1 + ratios), kind.calls)
             scheduler.sigmas = torch.cat([u, torch.zeros(1)]).float()
             scheduler.timesteps = u.float()
         # Equal time steps would be looked up otherwise.
@@ -232,8 +238,7 @@ class DiffusersScheduler(GaussianSampler):
         if kind.output != "flow":
             options["prediction_type"] = kind.output
             options["timestep_spacing"] = "trailing"
-        # They clip to the values of images by default.
-        if self.scheduler in ("DDIMScheduler", "DDPMScheduler"):
+        if kind.reads_alphas:
             options["clip_sample"] = False
         return scheduler_class(**options)
 
@@ -244,8 +249,6 @@ class DiffusersScheduler(GaussianSampler):
         levels: Float64[Tensor, " N"],
     ) -> Float[Tensor, "N B"]:
         """Return the time of each call: those of the spacing, or of levels that the scheduler chose."""
-        import torch
-
         from ..timestep_sampling import time_of
 
         if self.use_karras_sigmas:
@@ -254,9 +257,14 @@ class DiffusersScheduler(GaussianSampler):
             # The search rounds both ends.
             chosen = chosen.to(times.dtype).clamp(times[-1, 0], times[0, 0])
             return chosen[:, None].expand(-1, times.shape[1])
-        if len(levels) > len(times):
-            return torch.cat([times[:1], times[1:].repeat_interleave(2, 0)])
-        return times
+        return _at_calls(times, SCHEDULERS[self.scheduler].calls)
+
+
+def _at_calls(values: Float[Tensor, "K *B"], calls: int) -> Float[Tensor, "N *B"]:
+    """Return values of times at each call: the second call of a step is at the time of its end."""
+    import torch
+
+    return torch.cat([values[:1], values[1:].repeat_interleave(calls, 0)])
 
 
 def _factors(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dither.registry.contracts.protocols import GaussianProcess, Session
     from dither.registry.contracts.records import Clean, Noise
 
-__all__ = ["DPMSolver", "log_snr", "solve"]
+__all__ = ["DPMSolver", "extrapolate", "log_snr", "solve"]
 
 
 class DPMSolver(GaussianSampler):
@@ -37,9 +37,7 @@ class DPMSolver(GaussianSampler):
     def sample(
         self, process: GaussianProcess, model: Session, like: Clean
     ) -> Iterator[Float[Tensor, "B L M"]]:
-        import torch
-
-        from ..features.signal import path_norm
+        from ..features.signal import diffusion_norm
 
         state = process.prior(like)
         schedule = process.schedule
@@ -52,23 +50,14 @@ class DPMSolver(GaussianSampler):
             lambda_t = log_snr(noise_t)
             h = log_snr(noise_s) - lambda_t
 
-            # D = (1 + 1 / 2r) x_0 - 1 / 2r x_0 of the step before, r = h before / h
             line = x0
             if earlier is not None and self.order == 2:
-                lambda_before, x0_before = earlier
-                h_before = lambda_t - lambda_before
-                # First order if no time has passed
-                inverse_r = h / torch.where(h_before > 0, h_before, torch.inf)
-                half = (inverse_r / 2).to(x0.dtype)[:, None, None]
-                line = x0 + half * (x0 - x0_before)
+                line = extrapolate(x0, lambda_t, h, earlier)
 
             # On the straight line of flow matching x is that of diffusion, scaled.
-            if process.linear_path:
-                norm_t = path_norm(noise_t, line).to(line.dtype)
-                norm_s = path_norm(noise_s, line).to(line.dtype)
-                x = solve(state.x * norm_t, line, noise_t, noise_s, h) / norm_s
-            else:
-                x = solve(state.x, line, noise_t, noise_s, h)
+            y = state.x * diffusion_norm(process, noise_t, line)
+            y = solve(y, line, noise_t, noise_s, h)
+            x = y / diffusion_norm(process, noise_s, line)
             state = process.replace(state, x, like)
             earlier = lambda_t, x0
             yield state.x
@@ -82,6 +71,23 @@ def log_snr(noise: Noise) -> Float[Tensor, " B"]:
 
     sigma = wide(noise.sigma)
     return (-sigma - one_minus_exp(sigma).log()) / 2
+
+
+def extrapolate(
+    x0: Float[Tensor, "B L M"],
+    lambda_t: Float[Tensor, " B"],
+    h: Float[Tensor, " B"],
+    earlier: tuple[Float[Tensor, " B"], Float[Tensor, "B L M"]],
+) -> Float[Tensor, "B L M"]:
+    """Return D = (1 + 1 / 2r) x_0 - 1 / 2r x_0 of the step before, r = h before / h."""
+    import torch
+
+    lambda_before, x0_before = earlier
+    h_before = lambda_t - lambda_before
+    # First order if no time has passed
+    inverse_r = h / torch.where(h_before > 0, h_before, torch.inf)
+    half = (inverse_r / 2).to(x0.dtype)[:, None, None]
+    return x0 + half * (x0 - x0_before)
 
 
 def solve(

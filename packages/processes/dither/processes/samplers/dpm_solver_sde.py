@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from .dpm_solver import log_snr
+from .dpm_solver import extrapolate, log_snr
 from .options import GaussianSampler
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class DPMSolverSDE(GaussianSampler):
     ) -> Iterator[Float[Tensor, "B L M"]]:
         import torch
 
-        from ..features.signal import path_norm
+        from ..features.signal import diffusion_norm
 
         state = process.prior(like)
         times = self.times(process, like)
@@ -49,23 +49,15 @@ class DPMSolverSDE(GaussianSampler):
             lambda_t = log_snr(noise_t)
             h = log_snr(noise_s) - lambda_t
 
-            # D = (1 + 1 / 2r) x_0 - 1 / 2r x_0 of the step before, r = h before / h
             line = x0
             if earlier is not None:
-                lambda_before, x0_before = earlier
-                h_before = lambda_t - lambda_before
-                # First order if no time has passed
-                inverse_r = h / torch.where(h_before > 0, h_before, torch.inf)
-                line = x0 + _broadcast(inverse_r / 2, x0) * (x0 - x0_before)
+                line = extrapolate(x0, lambda_t, h, earlier)
 
             # On the straight line of flow matching x is that of diffusion, scaled.
             eps = torch.randn_like(x0)
-            if process.linear_path:
-                norm_t = path_norm(noise_t, line).to(line.dtype)
-                norm_s = path_norm(noise_s, line).to(line.dtype)
-                x = _step(state.x * norm_t, line, eps, noise_t, noise_s, h) / norm_s
-            else:
-                x = _step(state.x, line, eps, noise_t, noise_s, h)
+            y = state.x * diffusion_norm(process, noise_t, line)
+            y = _step(y, line, eps, noise_t, noise_s, h)
+            x = y / diffusion_norm(process, noise_s, line)
             state = process.replace(state, x, like)
             earlier = lambda_t, x0
             yield state.x

@@ -38,15 +38,7 @@ class UniPC(GaussianSampler):
     def sample(
         self, process: GaussianProcess, model: Session, like: Clean
     ) -> Iterator[Float[Tensor, "B L M"]]:
-        import torch
-
-        from ..features.signal import path_norm
-
-        def norm(noise: Noise, like: Tensor) -> Tensor:
-            """Return x of diffusion over that of the process, a straight line under flow matching."""
-            if process.linear_path:
-                return path_norm(noise, like).to(like.dtype)
-            return torch.ones((), dtype=like.dtype, device=like.device)
+        from ..features.signal import diffusion_norm
 
         state = process.prior(like)
         times = self.times(process, like)
@@ -60,14 +52,15 @@ class UniPC(GaussianSampler):
             if number > 0:
                 # The step that led here once more, with the prediction at its end
                 before = points[-1][0]
-                y = start * norm(before, start)
-                x = _step(y, points, now, x0) / norm(now, y)
+                y = start * diffusion_norm(process, before, start)
+                x = _step(y, points, now, x0) / diffusion_norm(process, now, y)
                 state = process.replace(state, x, like)
-            points = [*points[1 - self.order :], (now, x0)][-self.order :]
+            points = [*points, (now, x0)][-self.order :]
             start = state.x
-            y = start * norm(now, start)
+            y = start * diffusion_norm(process, now, start)
             # The steps before the last one have lower orders, too.
-            x = _step(y, points[number - len(times) :], then) / norm(then, y)
+            x = _step(y, points[number - len(times) :], then)
+            x = x / diffusion_norm(process, then, y)
             state = process.replace(state, x, like)
             yield state.x
         yield process.finish(state, model(state, times[-1]), like)
@@ -83,10 +76,12 @@ def _step(
 
     With the prediction there, this is the corrector.
     """
+    import torch
+
     now, x0 = points[-1]
     start = log_snr(now)
     h = log_snr(then) - start
-    # Earlier predictions, and perhaps that at the end, as differences quotients in units of h
+    # Earlier predictions, and perhaps that at the end, as difference quotients in units of h
     ratios = []
     quotients = []
     for noise, earlier in reversed(points[:-1]):
@@ -94,7 +89,7 @@ def _step(
         ratios.append(ratio)
         quotients.append((earlier - x0) / ratio.to(x0.dtype)[:, None, None])
     if x0_then is not None:
-        ratios.append(h / h)
+        ratios.append(torch.ones_like(h))
         quotients.append(x0_then - x0)
     line = x0
     for weight, quotient in zip(_weights(ratios, h), quotients, strict=True):
