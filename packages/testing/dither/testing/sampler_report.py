@@ -119,7 +119,7 @@ def measure_sampler(
 
     small: list[Tensor] = []
     starts = _start(denoiser, MAX_BATCH * SMALL_BATCHES, seed + 2)
-    for part in starts.split(MAX_BATCH):
+    for part in torch.split(starts, MAX_BATCH):
         few = torch.zeros(part.shape, dtype=torch.bool)
         small.append(_draw(sample, denoiser, part, few, steps, seed + 3 + len(small)))
     small_counts = _counts(denoiser.ids_of(torch.cat(small)))

@@ -300,7 +300,7 @@ def chi_square_p(
     statistic = ((counts - expected).square() / expected).sum()
     # The survival function of the chi-square distribution.
     half_freedom = torch.tensor((outcomes - 1) / 2).double()
-    return torch.special.gammaincc(half_freedom, statistic / 2).item()
+    return float(torch.special.gammaincc(half_freedom, statistic / 2))
 
 
 def assert_normal(
