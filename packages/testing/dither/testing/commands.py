@@ -147,7 +147,7 @@ def _print_head(name: str, noise: str, floor: Floor) -> None:
         f"{printable(name)}, {noise} noise; exact samples: TV {floor.total_variation:.3f}, "
         f"given prompt {floor.given_prompt:.3f}, marginals {marginals}"
     )
-    typer.echo("  ".join(head.rjust(max(len(head), 7)) for head in HEADS))
+    typer.echo(_aligned(HEADS))
 
 
 def _line(row: Measurement) -> str:
@@ -163,9 +163,12 @@ def _line(row: Measurement) -> str:
         "same" if row.repeats else "differs",
         "differ" if row.batches_agree < UNLIKELY else "agree",
     )
-    widths = [max(len(head), 7) for head in HEADS]
-    pairs = zip(cells, widths, strict=True)
-    return "  ".join(cell.rjust(width) for cell, width in pairs)
+    return _aligned(cells)
+
+
+def _aligned(cells: Sequence[str]) -> str:
+    pairs = zip(cells, HEADS, strict=True)
+    return "  ".join(cell.rjust(max(len(head), 7)) for cell, head in pairs)
 
 
 def _faults(name: str, row: Measurement) -> Iterator[str]:

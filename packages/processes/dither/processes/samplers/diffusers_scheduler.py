@@ -132,12 +132,8 @@ class DiffusersScheduler(GaussianSampler):
                 code="missing-dependency",
             )
         available = SCHEDULERS[self.scheduler]
-        foreign = [
-            option
-            for option in type(self).model_fields
-            if any(option in other.options for other in SCHEDULERS.values())
-            and option not in available.options
-        ]
+        options = set().union(*(kind.options for kind in SCHEDULERS.values()))
+        foreign = sorted(options.difference(available.options))
         yield from no_effect(self, foreign, f'with scheduler = "{self.scheduler}"')
         kinds = available.solver_types
         if kinds and self.solver_type not in (None, *kinds):
