@@ -227,15 +227,27 @@ def test_two_documents_would_be_cut(tmp_path, refused):
     assert "[no-samples]" in refused(words, tmp_path / "out", "--merge")
 
 
+@pytest.mark.parametrize(
+    ("value", "mistake"), [(-1, "-1.0 is negative"), (1e5, "100000 is more than")]
+)
 def test_a_wrong_value_is_reported_by_its_shard(
-    tmp_path, request, write_array, refused
+    value, mistake, tmp_path, request, write_array, refused
 ):
     words = store(tmp_path, request)
     features = np.ones((2400, 2), np.float32)
-    features[1700, 1] = -1
+    features[1700, 1] = value
     shutil.rmtree(tmp_path / "x.zarr" / "data")
     write_array(tmp_path / "x.zarr" / "data", features)
     assert prepare(words, tmp_path / "out", "--shard", "1/3") == 0
-    assert 'row 1700, column "B": -1.0 is negative' in refused(
-        words, tmp_path / "out", "--shard", "3/3"
+    message = refused(words, tmp_path / "out", "--shard", "3/3")
+    assert f'row 1700, column "B": {mistake}' in message
+
+
+def test_a_source_that_is_nearly_all_rejected_fails_its_shard(tmp_path, refused):
+    folder = write_text(tmp_path / "text")
+    (folder / "0-train.jsonl").write_text(
+        '{"body": "no text"}\n' * 20 + '{"text": "a"}\n'
     )
+    words = ["text", str(folder), "--tokenizer", "bytes", "--to"]
+    assert "[invalid-sample]" in refused(words, tmp_path / "out", "--shard", "2/3")
+    assert prepare(words, tmp_path / "out", "--shard", "1/3") == 0

@@ -16,7 +16,7 @@ from dither.registry.config.errors import Refused
 
 from .arrays import Boundaries, Tokens
 from .geometry.boundary import corners_of
-from .geometry.outline_fit import place_in_outline
+from .geometry.outline_fit import outline_iou, outline_outside, place_in_outline
 from .geometry.placement import (
     Placement,
     area_errors,
@@ -219,4 +219,27 @@ def layout_area_error(samples: Iterable[DecodedSample]) -> dict[str, float]:
     return {
         "area_kept": float((errors == 0).mean()),
         "area_error": float(errors.mean()),
+    }
+
+
+def layout_met(samples: Iterable[DecodedSample]) -> dict[str, float]:
+    """Return the share of samples of level 5 whose layout meets everything that it has to."""
+    unmet = []
+    for sample in samples:
+        if sample.level >= 5:
+            unmet.append(bool(sample.placement and sample.placement.unmet))
+    return {"layout_met": 1 - float(np.mean(unmet))} if unmet else {}
+
+
+def outline_metrics(samples: Iterable[DecodedSample]) -> dict[str, float]:
+    """Return the means of `outline_iou` and `outline_outside` over layouts in an outline."""
+    placements = []
+    for sample in samples:
+        if sample.placement and sample.placement.outline:
+            placements.append(sample.placement)
+    if not placements:
+        return {}
+    return {
+        "outline_iou": float(np.mean([*map(outline_iou, placements)])),
+        "outline_outside": float(np.mean([*map(outline_outside, placements)])),
     }

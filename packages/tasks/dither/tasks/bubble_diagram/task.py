@@ -25,11 +25,16 @@ from ..token_metrics import Accuracy
 from .arrays import Boundaries, Boundary, Numbers, Tokens
 from .constraints.guidance import ConstraintGuidance
 from .constraints.table import Constraints
-from .decoded_samples import decode_samples, layout_area_error, read_samples
+from .decoded_samples import (
+    decode_samples,
+    layout_area_error,
+    layout_met,
+    outline_metrics,
+    read_samples,
+)
 from .export import write_samples
 from .formats.jsonl import read_plan
 from .geometry.boundary import read_boundary
-from .geometry.outline_fit import outline_iou, outline_outside
 from .geometry.outline_rectangles import most_rooms
 from .geometry.wall_constraints import SMALLEST
 from .metrics import (
@@ -432,9 +437,11 @@ class BubbleDiagrams(Task):
     def _layout_metrics(self, tokens: Tokens, like: Clean) -> dict[str, float]:
         """Return metrics of the layouts of samples, which take much longer than others."""
         count = len(tokens)
+        if not count:
+            return {}
         boundaries = _boundaries_of(like)
         required = boundaries is not None or self.modelled["areas"]
-        if count and not required:
+        if not required:
             # Others are no dwellings, and nothing else is measured.
             tokens = tokens[is_buildable(tokens[:, : self._base], self.rooms)]
         samples = list(
@@ -445,22 +452,13 @@ class BubbleDiagrams(Task):
                 narrow=_narrow(like),
             )
         )
-        metrics: dict[str, float] = {}
-        if count:
-            metrics["level_6"] = sum(sample.level == 6 for sample in samples) / count
+        dwellings = [sample for sample in samples if sample.level == 6]
+        metrics = {"level_6": len(dwellings) / count}
         if self.modelled["areas"]:
             metrics |= layout_area_error(samples)
-        buildable = [sample for sample in samples if sample.level >= 5]
-        if buildable and required:
-            unmet = [bool(s.placement and s.placement.unmet) for s in buildable]
-            metrics["layout_met"] = 1 - float(np.mean(unmet))
-        placements = [sample.placement for sample in samples if sample.placement]
-        bounded = [placement for placement in placements if placement.outline]
-        if bounded:
-            metrics["outline_iou"] = float(np.mean([*map(outline_iou, bounded)]))
-            outside = [*map(outline_outside, bounded)]
-            metrics["outline_outside"] = float(np.mean(outside))
-        return metrics
+        if required:
+            metrics |= layout_met(samples)
+        return metrics | outline_metrics(samples)
 
     def plots(self, samples: _Samples, like: Clean) -> Iterator[Picture]:
         tokens = samples.cpu().numpy()
