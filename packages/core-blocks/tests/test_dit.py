@@ -169,6 +169,31 @@ def test_weights_of_dit_give_its_output():
     assert torch.allclose(raw.mT.reshape(expected.shape), expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("variances", [True, False])
+def test_weights_of_sit_give_its_velocity(variances):
+    weights = their_weights()
+    image = torch.randn(3, CHANNELS, 8, 8)
+    u, y = torch.tensor([0.0, 0.3, 1.0]), torch.tensor([0, 3, 4])
+    # SiT (models.py of willisma/SiT): t is 0 at noise, the second half of channels is dropped.
+    velocity = their_forward(weights, image, 1 - u, y)[:, :CHANNELS]
+    if not variances:
+        for name in ("final_layer.linear.weight", "final_layer.linear.bias"):
+            of_pixels = weights[name].unflatten(0, (PATCH**2, -1))
+            weights[name] = of_pixels[:, :CHANNELS].flatten(0, 1)
+
+    parts = [{"use": "level", "time_scale": 1.0}, {"use": "label", "of": "label"}]
+    parts[1]["dropout"] = 0.1
+    condition = {"use": "sum", "parts": parts}
+    spec = spec_of(WIDTH, DEPTH, HEADS, condition=condition)
+    space = replace(grid(8, CHANNELS, LABELS), outputs=1, level_end=1.0)
+    model = spec.build(space).eval()
+    model.load_state_dict(spec.rename("sit", weights))
+    x = image.flatten(2).mT
+    valid = torch.ones(x.shape[:2], dtype=torch.bool)
+    raw = model(State.of(x), u, valid, {"label": y})
+    assert torch.allclose(raw.mT.reshape(image.shape), -velocity, atol=1e-5)
+
+
 def test_other_positions_than_those_of_dit_are_refused():
     weights = their_weights()
     weights["pos_embed"] = weights["pos_embed"].roll(1, 1)

@@ -114,6 +114,7 @@ class DenoiserModel(ModelSpec):
             "get-dit": "GET with blocks of DiT",
             "mdlm": "MDLM and BD3-LM without time conditioning",
             "dit": "DiT",
+            "sit": "SiT, DiT with flow matching",
             "llada": "LLaDA",
             "llama": "models of transformers with the names of Llama",
         }
@@ -336,7 +337,7 @@ class DenoiserModel(ModelSpec):
 
     def rename(self, layout: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return weights of a layout under the names of this model."""
-        from .convert.dit import DIT
+        from .convert.dit import DIT, SIT
         from .convert.get import GET, GET_DIT
         from .convert.llada import LLADA, LLAMA
         from .convert.sedd import MDLM, SEDD
@@ -347,6 +348,7 @@ class DenoiserModel(ModelSpec):
             "get": GET,
             "get-dit": GET_DIT,
             "dit": DIT,
+            "sit": SIT,
             "llada": LLADA,
             "llama": LLAMA,
         }
