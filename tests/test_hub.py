@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import yaml
+from huggingface_hub import ModelCard
 
 import dither
 from dither.engine import Diffusion, load_experiment
@@ -114,15 +114,22 @@ def folder(trained, tmp_path_factory):
 
 
 def test_card_config_and_tokenizer(folder, trained):
-    _, head, card = (folder / "README.md").read_text().split("---\n", 2)
-    head = yaml.safe_load(head)
-    assert (head["license"], head["library_name"]) == ("apache-2.0", "dither")
-    assert {"diffusion", "language-model"} <= set(head["tags"])
+    card = ModelCard.load(folder / "README.md")
+    data = card.data
+    assert (data.license, data.library_name) == ("apache-2.0", "dither")
+    assert (data.pipeline_tag, data.data_license) == ("text-generation", "CC0")
+    assert {"diffusion", "dither", "language-model", "absorbing"} == set(data.tags)
     metrics = json.loads((trained[1] / "summary.json").read_text())["figures"]["valid"]
-    assert f"| valid | nats_per_token | {metrics['nats_per_token']:.4g}" in card
-    assert "Licence of the data: CC0." in card
-    assert f'dither.load("{folder.name}")' in card
-    assert "`task.data.paths`" in card
+    results = {
+        (one.dataset_name, one.dataset_split, one.metric_type): one.metric_value
+        for one in data.eval_results
+    }
+    assert results["text-files", "valid", "nats_per_token"] == metrics["nats_per_token"]
+    assert not any(metric.endswith("_ci95") for *_, metric in results)
+    assert f"| valid | nats_per_token | {metrics['nats_per_token']:.4g}" in card.content
+    assert "Licence of the data: CC0." in card.content
+    assert f'dither.load("{folder.name}")' in card.content
+    assert "`task.data.paths`" in card.content
     config = json.loads((folder / "config.json").read_text())
     assert config["experiment"]["model"]["width"] > 0
     assert config["parameters"] == sum(dither.load(folder).parameter_counts().values())

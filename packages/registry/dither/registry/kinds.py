@@ -155,6 +155,8 @@ class TaskSpec(Spec):
     asset_option: ClassVar[str] = ""
     """Option that an export sets to the folder of its assets, so that the task is built with
     them."""
+    hub_task: ClassVar[str] = "other"
+    """Task of the Hugging Face hub, such as text-generation, under which models are listed."""
     legend: ClassVar[str] = ""
     """Explanation of the pictures and metrics of samples, above the samples of a report."""
 

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ from dither.registry.config.errors import Problem, Refused
 from dither.registry.contracts.records import State
 from dither.registry.files.limits import read_text
 from dither.registry.files.lookup import is_file
+from dither.registry.kinds import TaskSpec
+from dither.registry.plugins.manager import default_catalog
+from dither.registry.spec import Spec
 
 from ..files.metrics_file import is_companion_metric, shown_baselines, with_interval
 from ..training.diffusion import Diffusion
@@ -71,32 +74,36 @@ def export_to_hub_folder(
 
     `licence` is an identifier of the hub, such as apache-2.0. Errors are those of `export_run`.
     """
+    hub = import_hub("dither export --hub")
     files = export_run(run, to, checkpoint, select, changes)
     tree = tomllib.loads(read_text(to / EXPERIMENT))
     manifest = read_manifest(run)
     step = json.loads(read_text(to / "MANIFEST.json"))["step"]
-    total = manifest["parameters"]["total"]
-    version = importlib.metadata.version("dither-engine")
+    parameters = manifest["parameters"]["total"]
     config = {
         "model_type": "dither",
-        "dither_version": version,
+        "dither_version": importlib.metadata.version("dither-engine"),
         "step": step,
-        "parameters": total,
+        "parameters": parameters,
         "experiment": tree,
     }
-    tags = [
-        "diffusion",
-        "dither",
-        *(_name_of(tree[kind]) for kind in ("task", "process")),
-    ]
-    fields = {"license": licence, "library_name": "dither", "tags": tags}
-    metadata = "".join(
-        f"{key}: {json.dumps(value)}\n" for key, value in fields.items()
-    )  # YAML contains JSON
-    card = f"---\n{metadata}---\n" + _card(run, to, tree, step, total, data_licence)
+    task = _spec_of("task", tree["task"])
+    hub_task = TaskSpec.hub_task
+    if task is not None:
+        hub_task = cast(type[TaskSpec], task).hub_task
+    card_data = hub.ModelCardData(
+        license=licence,
+        library_name="dither",
+        pipeline_tag=hub_task,
+        tags=["diffusion", "dither", _name_of(tree["task"]), _name_of(tree["process"])],
+        data_license=data_licence,
+        model_name=tree["name"],
+        eval_results=_eval_results(run, tree, hub_task) or None,
+    )
+    text = _card_text(run, to, tree, step, parameters, data_licence)
     added = {
         "config.json": json.dumps(config, indent=2, default=str) + "\n",
-        "README.md": card,
+        "README.md": str(hub.ModelCard(f"---\n{card_data}\n---\n{text}")),
     }
     if is_file(tokenizer := run / ASSETS / "tokenizer.json"):
         shutil.copyfile(tokenizer, to / tokenizer.name)
@@ -104,8 +111,8 @@ def export_to_hub_folder(
         added["tokenizer_config.json"] = (
             json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}) + "\n"
         )
-    for name, text in added.items():
-        (to / name).write_text(text, encoding="utf-8")
+    for name, content in added.items():
+        (to / name).write_text(content, encoding="utf-8")
     return [*files, *(to / name for name in added)]
 
 
@@ -118,55 +125,85 @@ def _name_of(component: str | Mapping[str, Any] | None) -> str:
     return str(name).rpartition("/")[2].partition("@")[0]
 
 
-def _card(
+def _data_of(tree: Mapping[str, Any]) -> str:
+    """Return the name of the data of an experiment."""
+    task = tree["task"]
+    return _name_of(task.get("data") if isinstance(task, Mapping) else None)
+
+
+def _spec_of(kind: str, component: str | Mapping[str, Any] | None) -> type[Spec] | None:
+    """Return the Spec of a component; None if its plugin is not installed."""
+    catalog = default_catalog()
+    name = _name_of(component)
+    return catalog.find(kind, name).spec if name in catalog.names(kind) else None
+
+
+def _eval_results(run: Path, tree: Mapping[str, Any], hub_task: str) -> list[Any]:
+    """Return the metrics at the end of a run as the hub's EvalResult, by which models are searched."""
+    hub = import_hub("dither export --hub")
+    data = _data_of(tree)
+    results = []
+    for kind, metrics in _final_metrics(run).get("figures", {}).items():
+        for name, value in metrics.items():
+            if value is None or is_companion_metric(name, metrics):
+                continue
+            results.append(
+                hub.EvalResult(
+                    task_type=hub_task,
+                    task_name=_name_of(tree["task"]),
+                    dataset_type=data,
+                    dataset_name=data,
+                    dataset_split=kind,
+                    metric_type=name,
+                    metric_name=name,
+                    metric_value=value,
+                )
+            )
+    return results
+
+
+def _card_text(
     run: Path,
     to: Path,
     tree: Mapping[str, Any],
     step: int,
-    total: int,
+    parameters: int,
     data_licence: str,
 ) -> str:
-    from dither.registry.plugins.manager import default_catalog
-
     data = tree["task"].get("data") if isinstance(tree["task"], Mapping) else None
+    spec = _spec_of("data", data) or _spec_of("task", tree["task"])
+    summary = "" if spec is None else (spec.__doc__ or "").strip().partition("\n")[0]
     missing = ", ".join(f"`{option}`" for option, _ in read_export_manifest(to)[0])
-    found = default_catalog()
-    named = (("data", _name_of(data)), ("task", _name_of(tree["task"])))
-    spec = next(
-        (
-            found.find(kind, name).spec
-            for kind, name in named
-            if name in found.names(kind)
-        ),
-        None,
-    )
-    summary = (
-        (spec.__doc__ or "").strip().partition("\n")[0] if spec is not None else ""
-    )
+    if missing:
+        missing = f"Data files are not part of this repository: {missing}."
     kinds = ("task", "process", "model", "loss", "sampler")
     return CARD.format(
         name=tree["name"],
         folder=to.name,
         components=", ".join(f"{kind} {_name_of(tree[kind])}" for kind in kinds),
-        parameters=total,
+        parameters=parameters,
         step=step,
-        metrics="\n".join(_metrics(run)) or "Not evaluated.",
+        metrics="\n".join(_metrics_table(run)) or "Not evaluated.",
         task=_name_of(tree["task"]),
-        data=_name_of(data),
+        data=_data_of(tree),
         summary=summary,
-        missing=f"Data files are not part of this repository: {missing}."
-        if missing
-        else "",
+        missing=missing,
         data_licence=data_licence,
         experiment=EXPERIMENT,
     )
 
 
-def _metrics(run: Path) -> Iterator[str]:
+def _final_metrics(run: Path) -> dict[str, Any]:
+    """Return the summary of a run; empty if it has not ended."""
+    file = run / "summary.json"
+    return dict(json.loads(read_text(file))) if is_file(file) else {}
+
+
+def _metrics_table(run: Path) -> Iterator[str]:
     """Yield a table of the metrics at the end of a run, if it has ended."""
-    if not is_file(run / "summary.json"):
+    summary = _final_metrics(run)
+    if not summary:
         return
-    summary = json.loads(read_text(run / "summary.json"))
     yield from ("| | metric | model | baselines |", "| --- | --- | --- | --- |")
     for kind, values in summary["figures"].items():
         known = {name: value for name, value in values.items() if value is not None}

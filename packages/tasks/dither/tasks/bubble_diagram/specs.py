@@ -44,6 +44,7 @@ class BubbleDiagram(TaskSpec):
     """Floor plans as graphs: room types and pairwise spatial relations, 13 types and 10 relations as in Graph2Plan."""
 
     name = "bubble-diagram"
+    hub_task: ClassVar[str] = "graph-ml"
     rev = 2
     bucketed: ClassVar[bool | None] = True
     headline: ClassVar[tuple[str, ...]] = (

@@ -46,6 +46,7 @@ class GetRegion(TaskSpec):
     """
 
     name = "get-region"
+    hub_task: ClassVar[str] = "tabular-regression"
     bucketed: ClassVar[bool | None] = False
     rev = 3
     headline: ClassVar[tuple[str, ...]] = (

@@ -32,6 +32,7 @@ class Images(TaskSpec):
     """
 
     name = "images"
+    hub_task: ClassVar[str] = "unconditional-image-generation"
     bucketed: ClassVar[bool | None] = False
     headline: ClassVar[tuple[str, ...]] = ("sample/accuracy", "sample/frechet")
     higher: ClassVar[tuple[str, ...]] = ("accuracy*", "precision", "recall")

@@ -44,6 +44,7 @@ class LanguageModel(TaskSpec):
     """Windows of text: documents one after the other, cut into windows of equal length."""
 
     name = "language-model"
+    hub_task: ClassVar[str] = "text-generation"
     bucketed: ClassVar[bool | None] = False
     higher: ClassVar[tuple[str, ...]] = ("accuracy*",)
     lower: ClassVar[tuple[str, ...]] = ("*_perplexity",)
