@@ -12,10 +12,13 @@ from safetensors.numpy import save_file
 
 from dither.registry import default_catalog
 from dither.registry.config.errors import Refused
+from dither.registry.kinds import DataSpec
 from dither.tasks.images.files import MAX_PIXELS, open_arrays, read_image
 from dither.tasks.images.metrics import frechet_distance, nearest, precision_recall
-from dither.tasks.images.task import BORDER, SquaredErrors, _tiles
+from dither.tasks.images.task import BORDER, PART, SquaredErrors, _tiles
 
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of ImageNet, as torchvision standardises images."""
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 
 
@@ -306,3 +309,65 @@ def test_tiles_are_in_rows_and_the_last_row_is_filled_with_white():
     assert grid.shape == (2 * side, 2 * side, 3)
     corners = grid[BORDER::side, BORDER::side, 0]
     assert corners.tolist() == [[10, 20], [30, 255]]
+
+
+class Halves(DataSpec):
+    """Mean of the left and the right half of an image."""
+
+    name = "halves"
+    gives = "image-features"
+
+    def build(self):
+        def halves(images):
+            assert len(images) <= PART
+            assert images.dtype == np.float32
+            assert (images.min(), images.max()) == (0, 1)
+            return images.reshape(len(images), 8, 2, 4).mean((1, 3))
+
+        return halves
+
+
+def test_distances_are_in_the_features_of_a_component(digits):
+    task = spec_of(extractor=Halves()).build()
+    clean = task.batch("train", range(100))
+    metrics = task.sample_metrics(clean.x0, clean)
+
+    def halves(images):
+        return images.reshape(len(images), 8, 2, 4).mean((1, 3), dtype=float) / 16
+
+    train, valid = (task.images.images[split] for split in ("train", "valid"))
+    expected = frechet_distance(halves(train[:100]), halves(valid))
+    assert metrics["frechet"] == pytest.approx(expected, rel=1e-4)
+    assert metrics["accuracy"] == digits.sample_metrics(clean.x0, clean)["accuracy"]
+
+
+def test_features_of_another_shape_and_of_another_type_are_refused():
+    class Pixels(Halves):
+        """Features that are not vectors."""
+
+        name = "pixels"
+
+        def build(self):
+            return lambda images: images
+
+    with pytest.raises(ValueError, match="expected N F"):
+        _ = spec_of(extractor=Pixels()).build().reference
+    assert misfits(spec_of(extractor="digits")) == [("wrong-kind", ("extractor",))]
+    missing = {"use": "torchvision", "weights": "missing.pth"}
+    misfit = ("file-not-found", ("extractor", "weights"))
+    assert misfit in misfits(spec_of(extractor=missing))
+
+
+def test_features_of_torchvision_are_the_input_of_the_last_layer(tmp_path):
+    models = pytest.importorskip("torchvision.models")
+    path = tmp_path / "resnet.pth"
+    model = models.resnet18().eval()
+    torch.save(model.state_dict(), path)
+    options = {"use": "torchvision", "model": "resnet18", "weights": str(path)}
+    features = default_catalog().parse("data", options | {"size": 32}).build()
+    image = torch.rand(2, 32, 32, 3)
+    last = []
+    model.fc.register_forward_hook(lambda layer, x, y: last.append(x[0]))
+    with torch.no_grad():
+        model((image - torch.tensor(MEAN)).div(torch.tensor(STD)).permute(0, 3, 1, 2))
+    assert np.allclose(features(image.numpy()), last[0], atol=1e-5)

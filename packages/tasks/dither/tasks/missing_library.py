@@ -33,6 +33,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "lm-eval": ("lm_eval",),
     "parquet": ("pyarrow",),
     "resplan": ("shapely",),
+    "torchvision": ("torchvision",),
 }
 """Modules that each extra installs."""
 

@@ -15,7 +15,7 @@ from .get_region.data_specs import (
     ScannedRegions,
 )
 from .get_region.specs import GetRegion
-from .images.specs import Digits, ImageArrays, ImageFolder, Images
+from .images.specs import Digits, ImageArrays, ImageFolder, Images, TorchvisionFeatures
 from .language_model.data.specs import (
     ConvertedText,
     MarkovText,
@@ -60,6 +60,7 @@ def register_components() -> list[type[Spec]]:
         PromptResponse,
         StdlibText,
         TextFiles,
+        TorchvisionFeatures,
     ]
 
 

@@ -1,4 +1,6 @@
-"""Metrics of images in the features of a small classifier. Letters: N images, F features, D values.
+"""Metrics of images in features, by default of a small classifier.
+
+Letters: N images, H rows, W columns, C channels, F features, D values.
 
 The classifier is trained on the test split, which no model has seen, and the reference are
 validation images.
@@ -6,19 +8,27 @@ validation images.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Float32, Int64
 from numpy import ndarray
 
 if TYPE_CHECKING:
     from sklearn.neural_network import MLPClassifier
 
-__all__ = ["Reference", "frechet_distance", "nearest", "precision_recall"]
+__all__ = [
+    "FeatureExtractor",
+    "Reference",
+    "frechet_distance",
+    "nearest",
+    "precision_recall",
+]
 
 _Values = Float[ndarray, "N D"]
 _Labels = Int64[ndarray, " N"]
+FeatureExtractor = Callable[[Float32[ndarray, "N H W C"]], Float[ndarray, "N F"]]
 
 HIDDEN = 64
 """Units of the hidden layer, which are the features."""
@@ -35,7 +45,7 @@ class Reference:
         values: Scaled images by split, flattened.
         labels: Their classes.
         classes: Names of the classes; without any the features are the values.
-        features: See `Images.features`.
+        features: See `Images.features`, or a function of such values.
     """
 
     def __init__(
@@ -43,7 +53,8 @@ class Reference:
         values: dict[str, _Values],
         labels: dict[str, _Labels],
         classes: tuple[str, ...],
-        features: Literal["classifier", "pixels"],
+        features: Literal["classifier", "pixels"]
+        | Callable[[_Values], Float[ndarray, "N F"]],
     ) -> None:
         self.values = values
         self.labels = labels
@@ -52,12 +63,14 @@ class Reference:
         # A classifier requires two classes.
         if len(np.unique(labels["test"])) > 1:
             self.classifier = _train(values["test"], labels["test"])
-        self.in_pixels = features == "pixels" or self.classifier is None
+        self.extract = features
         self.held_out = self.features(values["valid"][:MAX_IMAGES])
 
     def features(self, values: _Values) -> Float[ndarray, "N F"]:
-        """Return the hidden layer of the classifier, or the values."""
-        if self.in_pixels or self.classifier is None:
+        """Return the hidden layer of the classifier, the values, or those of a function."""
+        if not isinstance(self.extract, str):
+            return self.extract(values)
+        if self.extract == "pixels" or self.classifier is None:
             return values.astype(np.float64)
         weight = self.classifier.coefs_[0]
         bias = self.classifier.intercepts_[0]

@@ -14,14 +14,15 @@ from dither.registry.kinds import DataSpec, TaskSpec
 from dither.registry.spec.base import PathStr, Slot, named
 from dither.registry.spec.misfit import Misfit, below
 
-from ..missing_library import require_extra
+from ..missing_library import missing_libraries, require_extra
 from .facts import ImageFacts
 
 if TYPE_CHECKING:
     from .data import Images as ImageData
+    from .metrics import FeatureExtractor
     from .task import ImageTask
 
-__all__ = ["Digits", "ImageArrays", "ImageFolder", "Images"]
+__all__ = ["Digits", "ImageArrays", "ImageFolder", "Images", "TorchvisionFeatures"]
 
 
 class Images(TaskSpec):
@@ -61,14 +62,22 @@ class Images(TaskSpec):
     features: Literal["classifier", "pixels"] = "classifier"
     """Features of distances: the hidden layer of a small classifier that is trained on the test
     split, or the values themselves."""
+    extractor: Slot[DataSpec] | None = None
+    """Features of distances in place of `features`: a data component with `gives =
+    "image-features"`, whose `build` returns a function of images `N H W C` that returns `N F`.
+    Brightnesses are from 0 to 1, latents in the units of the data."""
 
     def check(self) -> Iterator[Misfit]:
-        """Yield a wrong source, and its own problems."""
-        if self.data.gives != "images":
-            gives = f'"{self.data.name}" gives {self.data.gives}'
-            message = f"{gives}, but images requires images"
-            yield Misfit(message, ("data",), code="wrong-kind")
-        yield from below("data", self.data.check())
+        """Yield a source or features of another type, and their own problems."""
+        sources = {"data": (self.data, "images")}
+        if self.extractor is not None:
+            sources["extractor"] = (self.extractor, "image-features")
+        for key, (source, expected) in sources.items():
+            if source.gives != expected:
+                gives = f'"{source.name}" gives {source.gives}'
+                message = f"{gives}, but {key} requires {expected}"
+                yield Misfit(message, (key,), code="wrong-kind")
+            yield from below(key, source.check())
 
     def space(self) -> FeatureSpace:
         """Return one position per pixel, one column per channel, and the condition "label"."""
@@ -89,12 +98,13 @@ class Images(TaskSpec):
         from .task import ImageTask
 
         images: ImageData = self.data.build()
+        extractor = self.extractor
         return ImageTask(
             images,
             self.space(),
             scale=self.scale,
             flip=self.flip,
-            features=self.features,
+            features=self.features if extractor is None else extractor.build(),
         )
 
 
@@ -225,3 +235,34 @@ class ImageArrays(_Held):
             held=self.held,
             seed=self.seed,
         )
+
+
+class TorchvisionFeatures(DataSpec):
+    """Input of the last layer of a classifier of torchvision: features of images.
+
+    Frechet distances in those of Inception are near published ones, but not comparable: these use a
+    port of other weights.
+    """
+
+    name = "torchvision"
+    gives: ClassVar[str] = "image-features"
+    model: str = "inception_v3"
+    """A name of `torchvision.models.list_models`."""
+    weights: PathStr = Field(min_length=1)
+    """File of its weights, as torchvision publishes them."""
+    size: int = Field(299, ge=1, le=1024)
+    """Rows and columns to which images are scaled."""
+
+    def check(self) -> Iterator[Misfit]:
+        """Yield a missing library, and a missing file."""
+        for problem in missing_libraries("torchvision", self.name):
+            yield Misfit(problem.message, help=problem.help, code=problem.code)
+        if not Path(self.weights).expanduser().is_file():
+            message = f"{self.weights} is not a file"
+            yield Misfit(message, ("weights",), code="file-not-found")
+
+    def build(self) -> FeatureExtractor:
+        require_extra("torchvision", self.name)
+        from .torchvision_features import load_features
+
+        return load_features(self.model, Path(self.weights).expanduser(), self.size)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ from dither.registry.contracts.records import Clean, Measured, Noised
 from dither.registry.contracts.spaces import FeatureSpace
 
 from .data import Images
-from .metrics import MAX_IMAGES, Reference, nearest
+from .metrics import MAX_IMAGES, FeatureExtractor, Reference, nearest
 
 __all__ = ["ImageTask"]
 
@@ -34,6 +34,8 @@ SHOWN = 10
 SIDE = 48
 """Pixels that a small image is enlarged to in pictures, about."""
 BORDER = 2
+PART = 64
+"""Images whose features are computed at once."""
 
 
 class ImageTask(Task):
@@ -49,14 +51,14 @@ class ImageTask(Task):
         *,
         scale: Literal["standardise", "range"],
         flip: bool,
-        features: Literal["classifier", "pixels"],
+        features: Literal["classifier", "pixels"] | FeatureExtractor,
     ) -> None:
         assert space.grid is not None
         self.images = images
         self.space: FeatureSpace = space
         self.shape = (*space.grid, space.width)
         self.flip = flip
-        self.features: Literal["classifier", "pixels"] = features
+        self.features: Literal["classifier", "pixels"] | FeatureExtractor = features
         self.shift, self.factor = _scaling(images.images["train"], scale)
 
     @property
@@ -188,9 +190,32 @@ class ImageTask(Task):
         values = {}
         for split, images in self.images.images.items():
             values[split] = self.scaled(images).reshape(len(images), -1)
+        features = self.features
+        if not isinstance(features, str):
+            features = partial(self._extract, features)
         return Reference(
-            values, dict(self.images.labels), self.images.classes, self.features
+            values, dict(self.images.labels), self.images.classes, features
         )
+
+    def _extract(
+        self, extractor: FeatureExtractor, values: Float[ndarray, "N D"]
+    ) -> Float[ndarray, "N F"]:
+        """Return features of scaled images by the function of a component."""
+        images = values.reshape(-1, *self.shape) * self.factor + self.shift
+        if self.images.pixels is not None:
+            low, high = self.images.pixels
+            images = (images - low) / (high - low)
+
+        # In parts: a network requires far more memory for an image than its features.
+        features = []
+        for start in range(0, len(images), PART):
+            part = images[start : start + PART].astype(np.float32)
+            of_part = np.asarray(extractor(part), np.float64)
+            if of_part.ndim != 2 or len(of_part) != len(part):
+                shape = f"{of_part.shape} for {len(part)} images"
+                raise ValueError(f"features have the shape {shape}, expected N F")
+            features.append(of_part)
+        return np.concatenate(features)
 
     def scaled(self, images: Any) -> Float[ndarray, "N H W C"]:
         """Return images in the units of samples."""
