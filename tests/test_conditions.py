@@ -14,12 +14,14 @@ from safetensors.torch import load_file
 from dither.embeddings.specs import check_experiment
 from dither.engine.cli import main
 from dither.engine.config.experiment import Experiment
+from dither.engine.runs import evaluate_run
 from dither.engine.sampling.samples import make_samples
 from dither.engine.sampling.session import draw
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.evaluation import evaluate
 from dither.engine.training.trainer import Trainer
 from dither.registry.config.validation import dump
+from dither.registry.contracts.commands import RunOptions, SampleRequest
 from dither.registry.contracts.protocols import Metrics
 from dither.registry.contracts.records import Clean
 from dither.registry.contracts.spaces import FeatureSpace
@@ -243,7 +245,9 @@ def test_invalid_conditions_and_guidance(tables, path):
         assert text not in misfit.message or suggestion in misfit.help
 
 
-def test_from_a_file_to_samples_and_to_other_samples_of_the_same_run(tmp_path, capsys):
+def test_from_a_file_to_samples_and_to_other_samples_of_the_same_run(
+    tmp_path, capsys, monkeypatch
+):
     """The second drawing requests another label and no guidance, and costs half as much; weights are left alone."""
     shutil.copy(Path(__file__).with_name("toy_tasks.py"), tmp_path)
     sample = {"count": 2, "guidance": {"condition": "kind", "weight": 2.0}}
@@ -297,6 +301,23 @@ def test_from_a_file_to_samples_and_to_other_samples_of_the_same_run(tmp_path, c
         drawn = load_file(tmp_path / name / "samples.safetensors")["samples"]
         assert drawn.shape == (8, 8)
     assert calls[0] == 2 * calls[1]
+
+    # Templates of a command, too, get the label that is requested.
+    seen = []
+    draw_set = evaluate_run.make_samples
+
+    def make(*arguments, like, **options):
+        seen.extend(like.cond["kind"].tolist())
+        return draw_set(*arguments, like=like, **options)
+
+    monkeypatch.setattr(evaluate_run, "make_samples", make)
+    evaluate_run.sample_run(
+        run,
+        SampleRequest(count=2, out=tmp_path / "c"),
+        RunOptions(changes=["sample.cond.kind=high"]),
+        lambda task, n, seed: task.like(n, seed),
+    )
+    assert seen == [1, 1]
     assert (
         main(
             [

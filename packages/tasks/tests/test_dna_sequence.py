@@ -1,5 +1,6 @@
 """The task dna-sequence: exact likelihoods, baselines, metrics against closed forms, and every sampler and process."""
 
+import gzip
 import math
 from itertools import product
 
@@ -8,10 +9,16 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
+from dither.registry.config.errors import Refused
 from dither.tasks.dna_sequence import sequences as sequences_module
 from dither.tasks.dna_sequence.metrics import COPIED, Markov, Reference, kmer_codes
 from dither.tasks.dna_sequence.sequences import Planted, Sequences, as_text
-from dither.tasks.dna_sequence.specs import DHSSequences, DnaSequence, PlantedMotifs
+from dither.tasks.dna_sequence.specs import (
+    DHSSequences,
+    DnaSequence,
+    PlantedMotifs,
+    SequenceFile,
+)
 from dither.tasks.get_region.data.human_dhs import CELLS
 from dither.tasks.get_region.data.human_dhs import Sequences as Regions
 from dither.tasks.get_region.data.motif_scan import Motif, encode
@@ -311,3 +318,71 @@ def test_human_sequences_are_split_by_chromosome(monkeypatch):
     labels = {split: rows.tolist() for split, rows in built.labels.items()}
     assert labels == {"train": [2, 3], "valid": [1, 0], "test": [0]}
     assert built.facts() == DHSSequences().facts() == (200, tuple(CELLS))
+
+
+def own(path, **options):
+    return SequenceFile(path=str(path), **options)
+
+
+def test_own_sequences_of_fasta_and_tables(tmp_path):
+    fasta = tmp_path / "own.fa.gz"
+    records = [f">r{n} {'ab'[n % 2]} x\nACG\n{'tA'[n % 2]}T\n" for n in range(20)]
+    fasta.write_bytes(gzip.compress("".join(records).encode()))
+    assert not list(own(fasta).check())
+    assert own(fasta).facts() == (5, ("a", "b"))
+    read = own(fasta, held=0.2).build()
+    assert [len(bases) for bases in read.bases.values()] == [12, 4, 4]
+    for split, bases in read.bases.items():
+        texts = {
+            (text, label)
+            for text, label in zip(as_text(bases), read.labels[split], strict=True)
+        }
+        assert texts == {("ACGTT", 0), ("ACGAT", 1)}
+
+    table = tmp_path / "own.tsv"
+    rows = [f"{part}\tACGT\n" for part in ("valid", "test", "train", "train")]
+    table.write_text("split\tsequence\n" + "".join(rows))
+    read = own(table).build()
+    assert read.cells == ("all",)
+    assert [len(bases) for bases in read.bases.values()] == [2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("", "unknown-format"),
+        ("bases,cell\nACGT,a\n", "unknown-format"),
+        ("sequence\n", "no-samples"),
+        ("sequence,cell\nACGT,a\nACG,a\n", "invalid-sample"),
+        ("sequence,cell\nACGT,a\nACGN,a\n", "invalid-sample"),
+        ("sequence,cell\nACGT,a\nACGT,\n", "invalid-sample"),
+        ("sequence,split\nACGT,train\nACGT,dev\n", "invalid-sample"),
+        (">a\nACGT\n>b\n", "invalid-sample"),
+        (None, "file-not-found"),
+    ],
+)
+def test_wrong_files_of_sequences_are_refused(tmp_path, text, code):
+    path = tmp_path / "own"
+    if text is not None:
+        path.write_text(text)
+    (misfit,) = own(path).check()
+    assert (misfit.code, misfit.path) == (code, ("path",))
+    assert str(path) in misfit.message
+
+
+def test_every_label_is_in_every_split(tmp_path):
+    path = tmp_path / "own.csv"
+    path.write_text("sequence,label,split\nAC,a,train\nAC,a,valid\nAC,b,test\n")
+    with pytest.raises(Refused) as error:
+        own(path).build()
+    assert error.value.codes == ["no-samples"]
+
+
+def test_known_bases_of_a_text_with_gaps(task):
+    like = task.infill("ac[MASK:3]GT", 2, seed=0)
+    assert like.x0[1, like.known[1]].tolist() == [0, 1, 2, 3]
+    assert like.known[0].nonzero().flatten().tolist() == [0, 1, 5, 6]
+    for text, code in (("ACN", "unknown-value"), ("A" * 31, "misfit")):
+        with pytest.raises(Refused) as error:
+            task.infill(text, 1, seed=0)
+        assert error.value.codes == [code]

@@ -5,7 +5,7 @@ from typing import Any
 from dither.registry import Spec, hookimpl
 
 from .bubble_diagram.specs import BubbleDiagram, JsonPlans, PlanFiles, ProceduralPlans
-from .dna_sequence.specs import DHSSequences, DnaSequence, PlantedMotifs
+from .dna_sequence.specs import DHSSequences, DnaSequence, PlantedMotifs, SequenceFile
 from .get_region.data_specs import (
     HumanDHS,
     PreparedRegions,
@@ -55,6 +55,7 @@ def register_components() -> list[type[Spec]]:
         RegionFile,
         RegionStore,
         ScannedRegions,
+        SequenceFile,
         Shakespeare,
         ShardFolder,
         PromptResponse,

@@ -288,7 +288,8 @@ def sample_run(
     check_forms(loaded.experiment.task, request.formats)
     like = None
     if templates is not None:
-        like = templates(system.task, request.count, request.seed)
+        known = templates(system.task, request.count, request.seed)
+        like = system.with_labels(known)
     if templates is not None or loaded.experiment.task.starts_known():
         kept = any(change.startswith("sampler") for change in options.changes)
         start = like if like is not None else system.like(1, request.seed)

@@ -393,7 +393,10 @@ class Diffusion(nn.Module):
 
     def like(self, n: int, seed: int) -> Clean:
         """Return the task's start of `n` samples, with the requested condition labels."""
-        like = self.task.like(n, seed)
+        return self.with_labels(self.task.like(n, seed))
+
+    def with_labels(self, like: Clean) -> Clean:
+        """Return templates with the requested condition labels."""
         labels = {
             condition: torch.full(like.valid.shape[:1], label, device=like.valid.device)
             for condition, label in self.labels.items()

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 from jaxtyping import Float, Int64, UInt8
 from numpy import ndarray
 
+from dither.registry.config.errors import Refused
 from dither.registry.contracts.protocols import Split
 from dither.registry.files.cache import fetch_wheel
 
@@ -22,6 +24,7 @@ from ..get_region.data.human_dhs import CELLS, HELD_OUT, REGION_WHEEL, read_sequ
 from ..get_region.data.motif_scan import BASES, Motif, encode
 from ..get_region.formats.motif_files import read_motifs
 from .facts import SequenceFacts
+from .sequence_files import read_sequence_file
 
 __all__ = [
     "Bases",
@@ -31,6 +34,7 @@ __all__ = [
     "as_text",
     "plant",
     "read_dhs",
+    "read_own",
     "reverse_complement",
 ]
 
@@ -78,6 +82,34 @@ def read_dhs(name: str) -> Sequences:
         bases={split: bases[mask] for split, mask in rows.items()},
         labels={split: labels[mask] for split, mask in rows.items()},
         motifs=partial(read_motifs, None),
+    )
+
+
+def read_own(path: Path, held: float, seed: int) -> Sequences:
+    """Return the sequences of a file by its column `split`, else divided at random."""
+    table = read_sequence_file(path)
+    cells = table.facts().cells
+    bases = encode(table.sequences)
+    labels = np.array([cells.index(label) for label in table.labels], np.int64)
+    parts = np.array(table.splits)
+    if not table.splits[0]:
+        count = round(held * len(labels))
+        names = ["valid"] * count + ["test"] * count
+        names += ["train"] * (len(labels) - 2 * count)
+        parts = np.random.default_rng(seed).permutation(names)
+    for split in get_args(Split):
+        # Samples are compared with held-out sequences of their cell type.
+        missing = set(range(len(cells))) - set(labels[parts == split])
+        if missing:
+            listed = ", ".join(cells[number] for number in sorted(missing))
+            message = f"{path}: no sequences of {listed} in the split {split}"
+            raise Refused(message, code="no-samples")
+    return Sequences(
+        name=str(path),
+        cells=cells,
+        bases={split: bases[parts == split] for split in get_args(Split)},
+        labels={split: labels[parts == split] for split in get_args(Split)},
+        motifs=list,
     )
 
 

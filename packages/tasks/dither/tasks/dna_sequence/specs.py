@@ -16,14 +16,14 @@ from dither.registry.kinds import DataSpec, TaskSpec
 from dither.registry.spec.base import PathStr, Slot, named
 from dither.registry.spec.misfit import Misfit, below
 
-from ..missing_library import require_extra
+from ..missing_library import missing_libraries, require_extra
 from .facts import SequenceFacts
 
 if TYPE_CHECKING:
     from .sequences import Sequences
     from .task import DnaSequences
 
-__all__ = ["DHSSequences", "DnaSequence", "PlantedMotifs"]
+__all__ = ["DHSSequences", "DnaSequence", "PlantedMotifs", "SequenceFile"]
 
 
 class DnaSequence(TaskSpec):
@@ -130,6 +130,47 @@ class DHSSequences(DataSpec):
             f"{len(rows):,} for {split}" for split, rows in sequences.bases.items()
         )
         return f"{sizes}; {len(sequences.motifs()):,} motifs"
+
+
+class SequenceFile(DataSpec):
+    """Sequences of one length in a file: FASTA with records `>NAME LABEL`, or a table.
+
+    A .csv or .tsv has the column sequence, and perhaps label and split (train, valid or test). Any
+    may be gzipped. Motifs are those of the option `motifs` of the task.
+    """
+
+    name = "sequence-file"
+    gives: ClassVar[str] = "sequences"
+    path: PathStr = Option(min_length=1)
+    """The file, relative to the working directory."""
+    held: float = Option(0.1, gt=0, le=0.4)
+    """Share of the sequences in the validation split, and in the test split, if the file has no
+    column split."""
+    seed: int = Option(0, ge=0, lt=2**31)
+    """Seed of the division."""
+
+    def check(self) -> Iterator[Misfit]:
+        """Yield the mistakes of the file."""
+        if problems := list(missing_libraries("regions", self.name)):
+            yield from (Misfit(p.message, help=p.help, code=p.code) for p in problems)
+            return
+        try:
+            self.facts()
+        except Refused as refused:
+            for problem in refused.problems:
+                yield Misfit(
+                    problem.message, ("path",), help=problem.help, code=problem.code
+                )
+
+    def facts(self) -> SequenceFacts:
+        from .sequence_files import read_sequence_file
+
+        return read_sequence_file(Path(self.path).expanduser()).facts()
+
+    def build(self) -> Sequences:
+        from .sequences import read_own
+
+        return read_own(Path(self.path).expanduser(), self.held, self.seed)
 
 
 class PlantedMotifs(DataSpec):

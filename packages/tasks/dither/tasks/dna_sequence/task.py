@@ -22,6 +22,8 @@ from dither.registry.contracts.protocols import Picture, Split, Task
 from dither.registry.contracts.records import Clean
 from dither.registry.contracts.spaces import Condition, Field, TokenSpace
 
+from ..get_region.data.motif_scan import BASES, encode
+from ..infilling import with_known
 from ..plot_style import BLUE, GREY, LIGHT, ORANGE, new_figure, to_png
 from .metrics import BaseMetrics, Group, Reference, contrast
 from .sequences import Sequences, as_text, reverse_complement
@@ -93,6 +95,10 @@ class DnaSequences(Task):
             cell=torch.arange(n) % len(self.sequences.cells),
         )
 
+    def infill(self, text: str, n: int, seed: int) -> Clean:
+        """Return `n` templates with the bases of a text, and K free ones at each `[MASK:K]`."""
+        return with_known(self.like(n, seed), text, _known_bases)
+
     def metrics(self) -> BaseMetrics:
         """Return an accumulator of nats per base."""
         return BaseMetrics(self.space)
@@ -161,6 +167,16 @@ class DnaSequences(Task):
         return "".join(
             f">sample-{row} {names[labels[row]]}\n{text}\n" for row, text in texts
         )
+
+
+def _known_bases(text: str) -> Int64[ndarray, " K"]:
+    """Return the bases of a text; Refused for other letters than A, C, G and T."""
+    bases = encode([text])[0].astype(np.int64)
+    if (bases >= len(BASES)).any():
+        others = ", ".join(sorted(set(text.upper()) - set(BASES)))
+        message = f"the text contains {others} in place of A, C, G or T"
+        raise Refused(message, code="unknown-value")
+    return bases
 
 
 def _arrays(

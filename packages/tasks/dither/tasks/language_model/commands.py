@@ -52,7 +52,7 @@ def _add_sampling(app: typer.Typer, engine: Engine) -> None:
         text: Annotated[
             str,
             typer.Argument(
-                help="Text with gaps: \\[MASK:K] stands for K tokens to draw.",
+                help="Text with gaps: \\[MASK:K] stands for K tokens or bases to draw.",
                 show_default=False,
             ),
         ],
@@ -68,9 +68,9 @@ def _add_sampling(app: typer.Typer, engine: Engine) -> None:
         plugins: PluginNames = None,
         as_json: Json = False,
     ) -> None:
-        """Complete a text with gaps: sample given its known tokens."""
+        """Complete a text or DNA with gaps: sample given its known tokens."""
         # The commands of all tasks are registered by every `dither`, which must not import torch.
-        from .text_task import require_text
+        from ..infilling import require_infilling
 
         request = SampleRequest(
             count=count,
@@ -84,7 +84,7 @@ def _add_sampling(app: typer.Typer, engine: Engine) -> None:
             run,
             run_options(checkpoint, plugins, overrides, settings),
             request,
-            lambda task, n, seed: require_text(task).infill(text, n, seed),
+            lambda task, n, seed: require_infilling(task).infill(text, n, seed),
             as_json,
         )
 

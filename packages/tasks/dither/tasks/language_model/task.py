@@ -6,11 +6,10 @@ Letters: B batch, L length, N samples.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from math import exp, log
 from pathlib import Path
@@ -25,6 +24,7 @@ from dither.registry.contracts.protocols import Picture, Split, Task
 from dither.registry.contracts.records import Clean
 from dither.registry.contracts.spaces import Field, TokenSpace
 
+from ..infilling import with_known
 from .data.corpus import Corpus
 from .data.pairs import Long, Pair, PairIds, encode_pairs
 from .data.specs import text_conditions
@@ -66,11 +66,6 @@ REFERENCE = 256
 
 CONTROLS = {code: 0xFFFD for code in (*range(32), 127) if chr(code) not in "\n\t"}
 """Control characters, which could move the cursor of a terminal."""
-
-MASK = re.compile(r"\[MASK(?::([1-9]\d{0,6}))?\]")
-"""A gap in a text to fill in, with its number of ids."""
-GAP_LIKE = re.compile(r"\[\s*mask\s*(\]|:[^\]]*|[-\d]+\s*\])", re.IGNORECASE)
-"""A gap, or a misspelled one, such as `[mask:3]` or `[MASK:-1]`."""
 
 
 class TextTemplates:
@@ -159,32 +154,8 @@ class TextTemplates:
         Ids after the text are drawn, too. Refused if the text is longer than a window, or has
         unknown characters.
         """
-        ids = [np.zeros(0, np.int64)]
-        known = [np.zeros(0, bool)]
-        # The pattern splits into text, count, text, count ...
-        for index, piece in enumerate(MASK.split(text)):
-            is_gap = index % 2 == 1
-            if is_gap:
-                ids.append(np.zeros(int(piece or 1), np.int64))
-            else:
-                wrong = GAP_LIKE.search(piece)
-                if wrong is not None:
-                    message = f'"{wrong[0]}" is not a gap: write [MASK] or [MASK:3]'
-                    raise Refused(message, code="invalid-value")
-                ids.append(_known_ids(piece, self.tokenizer, "the text"))
-            known.append(np.full(len(ids[-1]), not is_gap))
-        size = sum(map(len, ids))
-        if size > self.length:
-            message = f"the text has {size} ids, but a window {self.length}"
-            raise Refused(message, code="misfit")
-
-        like = self.like(n, seed)
-        x0 = like.x0.clone()
-        x0[:, :size] = torch.from_numpy(np.concatenate(ids))
-        known_mask = torch.zeros_like(like.known)
-        known_mask[:, :size] = torch.from_numpy(np.concatenate(known))
-        valid = like.valid | (torch.arange(self.length) < size)
-        return Clean.of(x0, valid, known_mask, **like.cond)
+        encode = partial(_known_ids, tokenizer=self.tokenizer, what="the text")
+        return with_known(self.like(n, seed), text, encode)
 
     def tokens(self, text: str) -> list[int]:
         """Return the ids of a text; unknown characters are a warning, as they make scores better."""

@@ -1,4 +1,4 @@
-"""Tasks whose samples are text, for infilling and the evaluation harness."""
+"""Tasks whose samples are text, for the evaluation harness."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from dither.registry.config.errors import Refused
-from dither.registry.contracts.records import Clean
+
+from ..infilling import InfillingTask
 
 __all__ = ["TextTask", "require_text"]
 
 
 @runtime_checkable
-class TextTask(Protocol):
+class TextTask(InfillingTask, Protocol):
     """A task whose samples are text: that of this package, or of an export without its data."""
-
-    def infill(self, text: str, n: int, seed: int) -> Clean:
-        """Return `n` templates of a text in which `[MASK:K]` stands for K unknown tokens."""
 
     def tokens(self, text: str) -> Sequence[int]:
         """Return the ids of a text."""
