@@ -12,8 +12,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
@@ -36,6 +38,7 @@ OUTSIDE = {
 """Pages of the root and their places in the site."""
 LINK = re.compile(r"(?<=\]\()(?!https?:)([^)#]+)")
 NOTEBOOK_LINK = re.compile(r'href="(?!\w+:|#|/)([^"#]+\.(?:md|ipynb))(#[^"]*)?"')
+COLAB = "https://colab.research.google.com/github"
 FIRST_PARAGRAPH = re.compile(r"(?:\n\n|\A)(?!```)([\w*`].*?)(?:\n\n|\Z)", re.DOTALL)
 """The first text of a page that is neither a title nor code."""
 LINKED = re.compile(r"\[([^\]]+)\]\([^)]*\)")
@@ -94,11 +97,21 @@ def on_files(files: Files, config: Any) -> None:
                 files.append(File.generated(config, place, content=path.read_bytes()))
 
 
+def on_pre_page(page: Any, config: Any, files: Files) -> Any:
+    """Let the edit link lead to the file of the repository, which a generated page does not have."""
+    path = origin(page.file.src_uri)
+    page.edit_url = None
+    if config.repo_url and path.is_file():
+        page.edit_url = f"{config.repo_url}/edit/main/{path.relative_to(ROOT)}"
+    return page
+
+
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Point links to where their files are in the site; note the first paragraph for llms.txt."""
     if found := FIRST_PARAGRAPH.search(markdown):
         first = LINKED.sub(r"\1", " ".join(found[1].split()))
         summaries.append(f"- [{page.title}]({page.url or 'index.html'}): {first}")
+        page.meta.setdefault("description", first.replace("`", ""))
     folder = origin(page.file.src_uri).parent
     up = len(PurePosixPath(page.file.src_uri).parts) - 1
 
@@ -111,8 +124,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return LINK.sub(moved, markdown)
 
 
-def on_page_content(html: str, page: Any, files: Files, **_: Any) -> str:
-    """Point links of notebooks, which are converted without mkdocs, to pages of the site."""
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    """Point links of notebooks, which are converted without mkdocs, to pages; add a link to Colab."""
     if not page.file.src_uri.endswith(".ipynb"):
         return html
     folder = PurePosixPath(page.file.src_uri).parent
@@ -121,18 +134,64 @@ def on_page_content(html: str, page: Any, files: Files, **_: Any) -> str:
         place = posixpath.normpath(f"{folder}/{match[1]}")
         target = files.get_file_from_path(place)
         if target is None:
-            log.warning("%s links to %s, which is no page", page.file.src_uri, match[1])
             return match[0]
         return f'href="{target.url_relative_to(page.file)}{match[2] or ""}"'
 
-    return NOTEBOOK_LINK.sub(moved, html)
+    html = NOTEBOOK_LINK.sub(moved, html)
+    prefix, _, repository = config.repo_url.partition("github.com/")
+    if prefix == "https://":
+        url = f"{COLAB}/{repository}/blob/main/docs/{page.file.src_uri}"
+        html = f'<p><a href="{url}">Open in Colab</a></p>\n{html}'
+    return html
 
 
+@event_priority(-100)  # after the other plugins have written their files
 def on_post_build(config: Any) -> None:
-    """Write llms.txt: every page with its first paragraph, for language models."""
+    """Write llms.txt: every page with its first paragraph, for language models; check all links."""
     lines = ["# dither", "", f"> {config.site_description}", "", *summaries]
     text = "\n".join(lines) + "\n"
     Path(config.site_dir, "llms.txt").write_text(text, encoding="utf-8")
+    for page, link in broken_links(Path(config.site_dir)):
+        log.warning("%s has a broken link: %s", page, link)
+
+
+def broken_links(site: Path) -> Iterator[tuple[str, str]]:
+    """Yield page and address of links within a site whose file or anchor does not exist."""
+    pages = {path: Links(path.read_text("utf-8")) for path in site.rglob("*.html")}
+    for path, page in pages.items():
+        # The page for unknown addresses may be shown anywhere: its links start at the host.
+        if path.name == "404.html":
+            continue
+        for address in sorted(page.addresses):
+            url = urlsplit(address)
+            if url.scheme or url.netloc:
+                continue
+            target = (path.parent / unquote(url.path)).resolve()
+            if not url.path:
+                target = path
+            elif target.is_dir():
+                target /= "index.html"
+            anchors = pages[target].anchors if target in pages else {url.fragment}
+            if not target.is_file() or unquote(url.fragment) not in anchors:
+                yield path.relative_to(site).as_posix(), address
+
+
+class Links(HTMLParser):
+    """The addresses to which a page links, and the anchors that it has."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.addresses: set[str] = set()
+        self.anchors = {""}
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Collect the attributes that hold addresses and anchors."""
+        for name, value in attrs:
+            if name in ("href", "src", "srcset"):
+                self.addresses.add(value or "")
+            elif name in ("id", "name"):
+                self.anchors.add(value or "")
 
 
 def origin(place: str) -> Path:

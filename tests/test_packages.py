@@ -4,6 +4,8 @@ import hashlib
 import json
 import os
 import re
+import runpy
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -144,6 +146,22 @@ def test_every_package_has_the_licence_and_requires_the_others_by_version():
         assert all(word.endswith(f"=={root['version']}") for word in ours), path
         for name in ("LICENSE", "NOTICE"):
             assert (path.parent / name).read_text() == (ROOT / name).read_text(), path
+
+
+def test_the_version_is_set_everywhere(tmp_path):
+    files = [
+        *("pyproject.toml", "CITATION.cff"),
+        *(path.relative_to(ROOT) for path in ROOT.glob("packages/*/pyproject.toml")),
+    ]
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / file, tmp_path / file)
+    tool = runpy.run_path(str(ROOT / "tools/version.py"))
+    assert tool["main"](tmp_path, "9.8.7rc1") == 0
+    old = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    for file in files:
+        before = (ROOT / file).read_text()
+        assert (tmp_path / file).read_text() == before.replace(old, "9.8.7rc1"), file
 
 
 PACKAGES = Path(__file__).parents[1] / "packages"
