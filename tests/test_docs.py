@@ -441,12 +441,32 @@ def hooks():
     hooks.merged.cleanup()
 
 
+def test_broken_links_of_the_site_are_found(hooks, tmp_path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b/index.html").write_text('<h1 id="top">b</h1><img src="../a.png">')
+    links = [
+        "b/",
+        "b/#top",
+        "#here",
+        "https://elsewhere.org/#x",
+        "b/c/",
+        "b/#end",
+        "#no",
+    ]
+    text = "".join(f'<a href="{link}" id="here"></a>' for link in links)
+    (tmp_path / "index.html").write_text(text)
+    assert sorted(hooks.broken_links(tmp_path)) == [
+        ("b/index.html", "../a.png"),
+        *(("index.html", link) for link in ("#no", "b/#end", "b/c/")),
+    ]
+
+
 def test_the_site_links_to_a_repository_and_its_home_page_has_a_picture(
     hooks, monkeypatch
 ):
     assert "repo_url:" in (ROOT / "mkdocs.yml").read_text()
     page = (ROOT / "docs/index.md").read_text()
-    (picture,) = re.findall(r"!\[[^]]+\]\(([^)]+)\)", page)
+    (picture,) = re.findall(r'<img src="([^"]+\.gif)"', page)
     assert (ROOT / "docs" / picture).is_file()
 
     for remote, url in (
@@ -472,9 +492,27 @@ def test_links_of_notebooks_lead_to_pages_of_the_site(hooks):
 
     page = SimpleNamespace(file=SimpleNamespace(src_uri="notebooks/a.ipynb"))
     html = '<a href="../floor-plans.md#constraints">a</a><a href="https://b.org/c.md">'
-    moved = hooks.on_page_content(html, page=page, files=Files())
+    config = SimpleNamespace(repo_url="https://github.com/a/dither")
+    moved = hooks.on_page_content(html, page=page, config=config, files=Files())
+    assert f'href="{hooks.COLAB}/a/dither/blob/main/docs/notebooks/a.ipynb"' in moved
     assert 'href="../../floor-plans/#constraints"' in moved
     assert 'href="https://b.org/c.md"' in moved
+
+
+@pytest.mark.parametrize(
+    ("place", "file"),
+    [
+        ("runs.md", "docs/runs.md"),
+        ("AGENTS.md", "AGENTS.md"),
+        ("notebooks/get_region.ipynb", "docs/notebooks/get_region.ipynb"),
+        ("components.md", None),
+    ],
+)
+def test_the_edit_link_of_a_page_leads_to_its_file(place, file, hooks):
+    page = SimpleNamespace(file=SimpleNamespace(src_uri=place), edit_url="wrong")
+    config = SimpleNamespace(repo_url="https://example.org/a/dither")
+    hooks.on_pre_page(page, config, files=None)
+    assert page.edit_url == (file and f"{config.repo_url}/edit/main/{file}")
 
 
 def test_the_table_of_comparisons_is_that_of_the_stored_arms():
