@@ -16,6 +16,7 @@ from dither.losses.chunked import (
 from dither.losses.reductions import PerSample
 from dither.losses.tokens import masked_ce
 from dither.processes.timestep_sampling import TimestepSampling
+from dither.processes.tokens.gidd import GIDDProcess
 from dither.processes.tokens.priors import even_prior, frequency_prior, mask_prior
 from dither.processes.tokens.process import TokenProcess
 from dither.registry.contracts.protocols import FusedLoss
@@ -37,15 +38,19 @@ class Constant:
 
 def make_process(name, predict, sigma, size=V, length=L):
     space = TokenSpace((Field("text", length, size),))
-    if name == "absorbing":
+    if name in ("absorbing", "gidd"):
         space = space.with_mask()
+    timesteps = TimestepSampling(Constant(sigma))
+    if name == "gidd":
+        tables = (mask_prior(space), even_prior(space))
+        return GIDDProcess(space, *tables, 0.3, timesteps, predict)
     uneven = {"text": [float(i % 4) for i in range(size)]}  # some ids never occur
     prior = {
         "uniform": lambda: even_prior(space),
         "absorbing": lambda: mask_prior(space),
         "marginal": lambda: frequency_prior(space, uneven),
     }[name]()
-    return TokenProcess(space, prior, TimestepSampling(Constant(sigma)), predict)
+    return TokenProcess(space, prior, timesteps, predict)
 
 
 def situation(process, dtype=torch.float64, scale=1.0, biased=True, per_position=False):
@@ -100,6 +105,7 @@ CASES = [
     for name in ("uniform", "absorbing", "marginal")
     for predict in ("score", "plug-in", "posterior")
 ]
+CASES.append(("gidd", "plug-in"))
 
 
 @pytest.mark.parametrize("sigma", [1e-5, 0.7, 20.0])

@@ -83,8 +83,8 @@ class ForeignTokens(Foreign, TokenProcess):
     def prior(self, like):
         return State.of(torch.where(like.fixed, like.x0, MASK))
 
-    def renoise(self, state, gap, like):
-        lost = torch.rand(state.x.shape) < gap.one_minus_alpha(state.x)
+    def renoise(self, state, now, then, like):
+        lost = torch.rand(state.x.shape) < now.since(then).one_minus_alpha(state.x)
         return State.of(torch.where(lost & ~like.fixed, MASK, state.x))
 
     def read(self, raw, state, noise):

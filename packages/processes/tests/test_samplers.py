@@ -210,12 +210,14 @@ def test_noise_between_two_times_is_the_chain(
     process, n, gap = text_process(kind, 1, 3, schedule="log-linear"), 10_000, 0.7
     law = transition(process.prior_probs()[0], gap)
     noise = Noise(torch.full((n,), gap), torch.ones(n))
+    nothing = Noise(torch.zeros(n), torch.ones(n))
     for x in range(process.space.vocab):
         state = State.of(torch.full((n, 1), x))
-        moved = process.renoise(state, noise, Clean.of(torch.zeros(n, 1).long())).x
+        like = Clean.of(torch.zeros(n, 1).long())
+        moved = process.renoise(state, noise, nothing, like).x
         assert likely(moved, law[x].where(law[x] > 1e-12, 0)) > 1e-3
     known = Clean.of(torch.zeros(n, 1).long(), known=torch.ones(n, 1, dtype=torch.bool))
-    assert torch.equal(process.renoise(state, noise, known).x, state.x)
+    assert torch.equal(process.renoise(state, noise, nothing, known).x, state.x)
 
 
 def far(x: torch.Tensor, joint: torch.Tensor) -> float:

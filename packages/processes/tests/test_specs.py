@@ -18,6 +18,7 @@ TOKENS = TokenSpace((Field("nodes", 2, 5, mask=3, pad=4), Field("edges", 3, 4)))
 TEXT = TokenSpace((Field("text", 8, 27),))
 FEATURES = FeatureSpace(4, 5, (Group("motifs", 0, 4), Group("accessibility", 4, 5)))
 SPACES = {
+    "gidd": TOKENS,
     "hybrid": TOKENS,
     "absorbing": TOKENS,
     "uniform": TOKENS,
@@ -33,7 +34,15 @@ def test_absorbing_appends_masks_and_uniform_does_not(part) -> None:
     priors = [
         part("process", name).facts(space).prior for name, space in SPACES.items()
     ]
-    assert priors == ["mixture", "mask", "uniform", "frequencies", "gaussian", "hidden"]
+    assert priors == [
+        "mixture",
+        "mixture",
+        "mask",
+        "uniform",
+        "frequencies",
+        "gaussian",
+        "hidden",
+    ]
 
 
 @pytest.mark.parametrize(

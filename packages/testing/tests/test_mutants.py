@@ -592,7 +592,7 @@ MUTANTS = [
     Mutant("tracker_life_cycle", "tracker:memory", spec(build=lambda self: SimpleNamespace())),
     *of(
         "process:absorbing",
-        renoise_keeps_fixed=function(renoise=lambda inner, state, gap, like: State.of(1 - state.x)),
+        renoise_keeps_fixed=function(renoise=lambda inner, state, now, then, like: State.of(1 - state.x)),
     ),
     *of(
         "process:gaussian",
@@ -1000,7 +1000,9 @@ ROWS: dict[str, tuple[str, str, Any]] = {
         JOINT,
         UNIFORM,
         function(
-            renoise=lambda i, state, gap, like: i.renoise(state, scaled(gap, 1.1), like)
+            renoise=lambda i, state, now, then, like: i.renoise(
+                state, scaled(now, 1.1), then, like
+            )
         ),
     ),
     "hidden state": ("time_per_position", ABSORBING, drifting("corrupt")),

@@ -11,7 +11,7 @@ chunk.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, NamedTuple, cast
 
@@ -153,6 +153,8 @@ class ChunkedLoss:
         self, process: Process, noise: Noise, logits: Float[Tensor, "n V"], part: Noised
     ) -> tuple[Float[Tensor, " n"], Float[Tensor, "n V"]]:
         """Return losses and their gradient, from the graph of one chunk."""
+        if part.prior is None and isinstance(process, TokenProcess):
+            part = replace(part, prior=process.prior_at(part.noise))
         logits.requires_grad_()
         pred = process.read(logits[:, None], part.state, noise)
         values = self.loss(pred, part).values[:, 0]
@@ -423,7 +425,13 @@ def _rows_of(active: Bool[Tensor, "B L"]) -> Int[Tensor, " N"]:
 
 
 def _select_rows(noised: Noised, rows: Int[Tensor, " N"]) -> Noised:
-    """Return chosen positions as samples of length 1."""
+    """Return chosen positions as samples of length 1.
+
+    A prior per sample is left out: those of all rows together are as large as their logits.
+    """
+    prior = noised.prior
+    if prior is not None and prior.ndim > 2:
+        prior = None
 
     def select(value: Shaped[Tensor, "B L"]) -> Shaped[Tensor, "N 1"]:
         return value.flatten()[rows][:, None]
@@ -435,7 +443,7 @@ def _select_rows(noised: Noised, rows: Int[Tensor, " N"]) -> Noised:
         target_mask=select(noised.target_mask),
         valid=select(noised.valid),
         fixed=select(noised.fixed),
-        prior=noised.prior,
+        prior=prior,
     )
 
 

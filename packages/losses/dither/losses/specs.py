@@ -136,6 +136,18 @@ class FlowKL(_TokenLoss):
         """Return that it is the bound of jumps straight to x_0."""
         return frozenset({"own-jumps"})
 
+    def check(self, process: ProcessFacts) -> Iterable[Misfit]:
+        """Require one distribution of replaced tokens at all times."""
+        yield from super().check(process)
+        if process.prior_varies:
+            message = f'loss "{self.name}" requires a constant prior, not process "{process.name}"'
+            yield Misfit(
+                message,
+                related=("process",),
+                help='use loss "score-entropy"',
+                code="process-mismatch",
+            )
+
     def build(self, process: ProcessFacts) -> Loss:
         from .tokens import flow_kl
 

@@ -131,16 +131,14 @@ def at_ids(
 
 
 def _lookup(
-    table: Shaped[Tensor, "rows V"], x: Int[Tensor, "B L"]
+    table: Shaped[Tensor, "*B rows V"], x: Int[Tensor, "B L"]
 ) -> Shaped[Tensor, "B L"]:
     """Return the entry of each position's row at its id."""
-    length = x.shape[1]
-    position = torch.arange(length, device=x.device)
-    return table.expand(length, -1)[position, x]
+    return at_ids(table.expand(*x.shape, -1), x)
 
 
 def _log_ratios(
-    noised: Noised, log_prior: Float[Tensor, "rows V"], active: Bool[Tensor, "B L"]
+    noised: Noised, log_prior: Float[Tensor, "*B rows V"], active: Bool[Tensor, "B L"]
 ) -> tuple[Float[Tensor, "B L"], Float[Tensor, "B L"]]:
     """Return log r(y) - log_prior(y), the same for every y but x_0, and log r(x_0); 0 where not active.
 
@@ -225,7 +223,7 @@ def _compare(
     log_score: Float[Tensor, "B L V"],
     log_ratio: Float[Tensor, "B L"],
     log_ratio_x0: Float[Tensor, "B L"],
-    log_prior: Float[Tensor, "rows V"],
+    log_prior: Float[Tensor, "*B rows V"],
     x: Int[Tensor, "B L"],
     x0: Int[Tensor, "B L"],
 ) -> tuple[Float[Tensor, "B L V"], Float[Tensor, "B L V"]]:

@@ -32,7 +32,7 @@ from .samplers.unipc import UniPC
 from .schedules.alpha import Cosine, CosineSquared, LogLinear, Polynomial, SigmoidAlpha
 from .schedules.betas import CosineBeta, LinearBeta, ScaledLinearBeta, SigmoidBeta
 from .schedules.sigma import Geometric, LinearSigma
-from .tokens.specs import Absorbing, Hybrid, Marginal, Uniform
+from .tokens.specs import GIDD, Absorbing, Hybrid, Marginal, Uniform
 
 __all__ = ["register_components"]
 
@@ -56,6 +56,7 @@ def register_components() -> list[type[Spec]]:
         Euler,
         FirstHitting,
         FlowMatching,
+        GIDD,
         Gaussian,
         Geometric,
         Guided,

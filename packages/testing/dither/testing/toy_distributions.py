@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from dither.registry import FeatureSpace, Field, TokenSpace
-from dither.registry.contracts.records import Clean, Noise, State, over
+from dither.registry.contracts.protocols import TokenProcess
+from dither.registry.contracts.records import Clean, Noise, Noised, State, over
 
 from .check_utils import gaussian_scales, with_variances
 
@@ -38,6 +39,7 @@ __all__ = [
     "normal_divergence",
     "outcome_index",
     "pool_rare",
+    "replaced_probs",
 ]
 
 _Pairs = Int[Tensor, "B P"]
@@ -66,7 +68,7 @@ def outcome_index(x: Int[Tensor, "B 2"]) -> Int[Tensor, " B"]:
 def exact_outputs(
     state: State,
     noise: Noise,
-    prior: Float[Tensor, "1 V"],
+    prior: Float[Tensor, "*B rows V"],
     before: _Pairs | None = None,
     targets: Sequence[str] = ("posterior", "plug-in", "score"),
 ) -> dict[str, Float[Tensor, "B L V"]]:
@@ -82,6 +84,8 @@ def exact_outputs(
     same = one_hot(outcomes, vocab).double()
 
     # q[b, o, l, v]: probability that position l of outcome o became v.
+    if prior.ndim > 2:
+        prior = prior[:, None]
     q = alpha * same + (1 - alpha) * prior.double()
     current = x[:, None, :, None].expand(-1, len(outcomes), -1, 1)
     likelihood = q.gather(-1, current)[..., 0]
@@ -105,6 +109,20 @@ def exact_outputs(
             total = odds.sum(-1, keepdim=True)
         outputs[target] = (odds / total).log()
     return outputs
+
+
+def replaced_probs(
+    process: Any, noised: Noised, now: Noise, then: Noise | None = None
+) -> Float[Tensor, "rows V"]:
+    """Return the distribution of tokens replaced up to a noise, or between two, of the first sample."""
+    prior = noised.prior
+    if isinstance(process, TokenProcess):
+        prior = process.prior_at(now, then)
+    assert prior is not None, "a process over tokens records its prior"
+    if prior.ndim > 2:
+        prior = prior[0]
+    # In float64, as small probabilities are added.
+    return prior.double()
 
 
 def forward_table(
@@ -152,7 +170,7 @@ class OracleSession:
     """A `Session` with an exact model of the token distribution, finished positions included.
 
     `process` is over `SPACE`, `predict` its prediction target, `prior` the distribution of changed
-    tokens.
+    tokens at t = 1.
     """
 
     def __init__(self, process: Any, predict: str, prior: Float[Tensor, "1 V"]) -> None:
@@ -168,10 +186,13 @@ class OracleSession:
         at: Bool[Tensor, "B L"] | None = None,
     ) -> Any:
         noise = self.process.schedule(t)
+        prior = self.prior
+        if isinstance(self.process, TokenProcess):
+            prior = self.process.prior_at(noise)
         outputs = exact_outputs(
             state=state,
             noise=noise,
-            prior=self.prior,
+            prior=prior,
             before=self.before,
             targets=[self.predict],
         )

@@ -133,6 +133,9 @@ class BlockDiffusion:
 
     def noised(self, rows: Noised) -> Noised:
         """Join noised blocks into samples, with a noise level per position."""
+        prior = rows.prior
+        if prior is not None and prior.ndim > 2:
+            prior = self.whole(prior.expand(*rows.x0.shape, -1))
         return Noised(
             x0=self.whole(rows.x0),
             state=self.state(rows.state),
@@ -140,7 +143,7 @@ class BlockDiffusion:
             target_mask=self.whole(rows.target_mask),
             valid=self.whole(rows.valid),
             fixed=self.whole(rows.fixed),
-            prior=rows.prior,
+            prior=prior,
         )
 
     def state(self, rows: State) -> State:
@@ -166,6 +169,6 @@ class BlockDiffusion:
             :, : self.length
         ]
 
-    def spread(self, values: Shaped[Tensor, " BN"]) -> Shaped[Tensor, "B L"]:
-        """Repeat the value of each block at its positions."""
-        return self.whole(values[:, None].expand(-1, self.size))
+    def spread(self, values: Shaped[Tensor, "BN *S"]) -> Shaped[Tensor, "B L"]:
+        """Repeat the value of each block at its positions; values of positions are joined."""
+        return self.whole(values.reshape(len(values), -1).expand(-1, self.size))

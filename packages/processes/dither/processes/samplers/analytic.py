@@ -50,6 +50,7 @@ class Analytic(TokenSteps):
         from ..precision import wide
         from ..timestep_sampling import time_rows
         from ..tokens.categorical import draw
+        from ..tokens.posterior import rows_at
         from ..tokens.temperature import warp_prediction
         from ..tokens.unmasking import fill, uncertain
 
@@ -59,20 +60,18 @@ class Analytic(TokenSteps):
             return
 
         x = process.prior(like).x
-        prior = process.prior_probs(x.device)
-        position = torch.arange(x.shape[1], device=x.device).expand(x.shape)
         times = time_rows(self.steps, self.t_min, like)
         for t, s in pairwise(times):
             # d = sigma(t) - sigma(s) of every position: B L
-            gap = process.schedule(t).since(process.schedule(s))
+            noise_t = process.schedule(t)
+            noise_s = process.schedule(s)
+            gap = noise_t.since(noise_s)
             gap_sigma = wide(gap.sigma)[:, None].expand(x.shape)
 
             # log s(y) of the N tokens that the step may replace: N V
             at = uncertain(process, x, like) & (gap_sigma > 0)
             log_score = model(State.of(x), t, at=at).log_score()[0]
-            rows_prior = prior
-            if len(prior) > 1:
-                rows_prior = prior[position[at]]
+            rows_prior = rows_at(process.prior_at(noise_t, noise_s), at)
 
             # Below its rounding an entry of a score has no significant digits, and all entries may
             # be so small.

@@ -13,11 +13,14 @@ Letters: B batch, L length.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from pydantic import Field
+
+from dither.registry import Misfit
+from dither.registry.kinds import ModelFacts, ProcessFacts
 
 from .options import TokenSteps
 
@@ -42,6 +45,19 @@ class DiscreteFlow(TokenSteps):
     corrector: float = Field(0.0, ge=0, le=1000)
     """Strength of the corrector, which replaces tokens by noise and draws them again; 0 for
     none."""
+
+    def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
+        """Require one distribution of replaced tokens at all times: the rates know no other path."""
+        yield from super().check(process, model)
+        if process.prior_varies:
+            message = f'sampler "{self.name}" requires a constant prior, not process "{process.name}"'
+            yield Misfit(
+                message,
+                (),
+                ("process",),
+                'use sampler "ancestral"',
+                code="process-mismatch",
+            )
 
     def sample(
         self, process: TokenProcess, model: Session, like: Clean

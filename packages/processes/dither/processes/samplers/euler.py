@@ -59,15 +59,18 @@ class Euler(TokenSteps):
         times = time_rows(self.steps, self.t_min, like)
         for t, s in pairwise(times):
             noise_t = process.schedule(t)
-            gap = noise_t.since(process.schedule(s))
+            noise_s = process.schedule(s)
             # (sigma(t) - sigma(s)) prior(x), the forward rate from any y to x over the step: B L
-            prior_prob = lookup(process.prior_probs(x.device), x)
-            to_x = wide(gap.sigma)[:, None] * prior_prob
+            gap = noise_t.since(noise_s)
+            to_x = wide(gap.sigma)[:, None] * lookup(
+                process.prior_at(noise_t, noise_s), x
+            )
             u = torch.rand_like(to_x)
             at = ~like.fixed & (to_x > 0)
             if not predicts_scores:
                 # p_t(x) is then at least (1 - alpha) prior(x), which bounds the rate to leave x:
                 # positions whose u exceeds the bound stay without a call of the model.
+                prior_prob = lookup(process.prior_at(noise_t), x)
                 least = one_minus_exp(wide(noise_t.sigma)[:, None]) * prior_prob
                 largest_rate = to_x * (1 - least) / least
                 at &= u < one_minus_exp(largest_rate)

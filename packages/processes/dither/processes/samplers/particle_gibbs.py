@@ -161,8 +161,7 @@ def _forward_path(
     path = [state.x]
     # From t_min up to 1; x_t depends on x_s alone.
     for s, t in pairwise(times.flip(0)):
-        gap = process.schedule(t).since(process.schedule(s))
-        state = process.renoise(state, gap, free)
+        state = process.renoise(state, process.schedule(t), process.schedule(s), free)
         path.append(state.x)
     return path[::-1]
 
@@ -191,25 +190,26 @@ def log_step_prob(
     assert isinstance(process.space, TokenSpace)
     x = state.x
     known = like.known
-    prior = process.prior_probs(x.device)
-
     # m(x_t) and m(x_s), m = p(x_0 | the other positions), of the N known tokens
-    posterior = Posterior(x, noise_t, prior, process.space.clean().to(x.device))
+    posterior = Posterior(
+        x, noise_t, process.prior_at(noise_t), process.space.clean().to(x.device)
+    )
     log_m = log_context(rows, posterior.at(known))[0].double()
     ids_t = x[known]
     ids_s = x_s[known]
     m_t = at_ids(log_m, ids_t).exp()
     m_s = at_ids(log_m, ids_s).exp()
 
-    prior_t = lookup(prior, x)[known]
-    prior_s = lookup(prior, x_s)[known]
+    prior_t = lookup(process.prior_at(noise_t), x)[known]
+    prior_s = lookup(process.prior_at(noise_s), x_s)[known]
+    prior_ts = lookup(process.prior_at(noise_t, noise_s), x)[known]
     log_alpha_t = -wide(over(noise_t.sigma, x)).expand(x.shape)[known]
     log_alpha_s = -wide(over(noise_s.sigma, x)).expand(x.shape)[known]
 
-    # q(x_t | x_s) = alpha_ts [x_t = x_s] + (1 - alpha_ts) prior(x_t)
+    # q(x_t | x_s) = alpha_ts [x_t = x_s] + (1 - alpha_ts) prior_ts(x_t)
     alpha_ts = (log_alpha_t - log_alpha_s).exp()
-    q = torch.where(ids_t == ids_s, alpha_ts, 0.0) + (1 - alpha_ts) * prior_t
-    # p_t(y) = alpha_t m(y) + (1 - alpha_t) prior(y)
+    q = torch.where(ids_t == ids_s, alpha_ts, 0.0) + (1 - alpha_ts) * prior_ts
+    # p_t(y) = alpha_t m(y) + (1 - alpha_t) prior_t(y)
     p_t = log_alpha_t.exp() * m_t - log_alpha_t.expm1() * prior_t
     p_s = log_alpha_s.exp() * m_s - log_alpha_s.expm1() * prior_s
     # p(x_s | x_t) = q(x_t | x_s) p_s(x_s) / p_t(x_t)

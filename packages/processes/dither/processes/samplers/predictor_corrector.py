@@ -66,7 +66,7 @@ class PredictorCorrector(TokenSteps):
 
             # Corrector: x_r ~ q(x_r | x_s), x_s ~ p(x_s | x_r)
             for _ in range(self.corrections):
-                state = process.renoise(state, noise_r.since(noise_s), like)
+                state = process.renoise(state, noise_r, noise_s, like)
                 step = process.begin_step(state, noise_r, noise_s, like)
                 rows = warp_prediction(model(state, r, at=step.at), self)
                 state = step.complete(rows)

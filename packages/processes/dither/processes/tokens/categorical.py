@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..precision import piece_size, wide, wide_dtype
 
-__all__ = ["block_sums", "draw", "draw_along", "draw_log"]
+__all__ = ["block_sums", "draw", "draw_along", "draw_log", "search_along"]
 
 TWO_LEVEL_MIN = 4096
 """Rows with more ids are drawn in two levels."""
@@ -42,11 +42,23 @@ def draw_log(log_weights: Float[Tensor, "*N V"]) -> Int[Tensor, "*N"]:
 
 
 def draw_along(
-    cumulative: Float[Tensor, "rows V"], batch: int, length: int
+    cumulative: Float[Tensor, "*B rows V"], batch: int, length: int
 ) -> Int[Tensor, "B L"]:
     """Draw one id per position from tables of cumulative probabilities, one row per position or one for all."""
     u = torch.rand(batch, length, dtype=cumulative.dtype, device=cumulative.device)
+    return search_along(cumulative, u)
+
+
+def search_along(
+    cumulative: Float[Tensor, "*B rows V"], u: Float[Tensor, "B L"]
+) -> Int[Tensor, "B L"]:
+    """Return the ids at which the cumulative probabilities of each position exceed u times their sum."""
+    batch = len(u)
     # The search takes all draws of a row of the table at once.
+    if cumulative.ndim > 2:
+        if cumulative.shape[1] == 1:
+            return _search(cumulative[:, 0].expand(batch, -1), u)
+        return _search(cumulative.expand(*u.shape, -1), u[..., None])[..., 0]
     if len(cumulative) == 1:
         ids = _search(cumulative, rearrange(u, "b l -> 1 (b l)"))
         return rearrange(ids, "1 (b l) -> b l", b=batch)
@@ -90,11 +102,11 @@ def _pick(
 
 
 def _search(
-    cumulative: Float[Tensor, "N V"], u: Float[Tensor, "N K"]
-) -> Int[Tensor, "N K"]:
+    cumulative: Float[Tensor, "*N V"], u: Float[Tensor, "*N K"]
+) -> Int[Tensor, "*N K"]:
     # u < 1, and of a normal number u times the sum is below the sum: some cumulative weight
     # exceeds it.
-    targets = (u * cumulative[:, -1:]).contiguous()
+    targets = (u * cumulative[..., -1:]).contiguous()
     return torch.searchsorted(cumulative.contiguous(), targets, right=True)
 
 

@@ -20,26 +20,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from dither.registry.contracts.protocols import TokenProcess
-from dither.registry.contracts.records import (
-    Clean,
-    Measured,
-    Noise,
-    Noised,
-    State,
-    over,
-)
+from dither.registry.contracts.records import Clean, Measured, Noise, Noised, over
 
 from ..precision import one_minus_exp, wide
 from ..timestep_sampling import TimestepSampling
+from .categorical import search_along
 from .nelbo import Denoise, cross_entropy, place_times, prior_kl
 from .posterior import lookup
 
-__all__ = ["draw_bound", "noised"]
+__all__ = ["draw_bound"]
 
 
 @torch.no_grad()
@@ -72,29 +65,33 @@ def draw_bound(
         t = t_min + (1 - t_min) * u.square()
     times, noise = place_times(timesteps, "mask-count", t)
     noise = Noise(noise.sigma, noise.rate * density)
-    for batch in _changed(process, clean, noise):
+    for x, weight in _changed(process, clean, noise):
+        weighted = Noise(noise.sigma, noise.rate * weight)
+        batch = process.noised(clean, x, weighted)
         measured = loss(denoise(batch.state, times), batch)
         nats += (1 - t_min) * measured.values * measured.weights
 
-    # The reconstruction at t_min, with the weight of each state as the rate of its noise
+    # The reconstruction at t_min
     start = torch.full_like(t, t_min)
-    sigma = process.schedule(start).sigma
+    noise = process.schedule(start)
     start_cost = torch.zeros_like(nats)
-    for batch in _changed(process, clean, Noise(sigma, torch.ones_like(start))):
+    for x, weight in _changed(process, clean, noise):
+        batch = process.noised(clean, x, noise)
         reconstruction = cross_entropy(denoise(batch.state, start), clean)
         uncertain = batch.target_mask & free
-        weight = over(batch.noise.rate, free)
-        start_cost += (weight * reconstruction).where(uncertain, 0.0)
+        start_cost += (over(weight, free) * reconstruction).where(uncertain, 0.0)
 
     prior = prior_kl(process, clean, denoise).where(free, 0.0)
     parts = {"prior": prior, "reconstruction": start_cost}
     return Measured(nats + start_cost + prior, free.to(nats.dtype), parts=parts)
 
 
-def _changed(process: TokenProcess, clean: Clean, noise: Noise) -> Iterator[Noised]:
-    """Yield noised batches whose sum, with their rates as weights, has the mean over q(x_t | x_0)."""
+def _changed(
+    process: TokenProcess, clean: Clean, noise: Noise
+) -> Iterator[tuple[Int[Tensor, "B L"], Float[Tensor, " B"]]]:
+    """Yield states and weights, whose weighted sum has the mean over q(x_t | x_0)."""
     x0 = clean.x0
-    prior = process.prior_probs(x0.device)
+    prior = process.prior_at(noise)
     changes = (1 - lookup(prior, x0)).where(~clean.fixed, 0.0)
     m = one_minus_exp(wide(over(noise.sigma, x0)))
 
@@ -115,28 +112,17 @@ def _changed(process: TokenProcess, clean: Clean, noise: Noise) -> Iterator[Nois
     by_even = lookup(even, x) / (1 - lookup(even, x0))
     ratio = ((1 + by_even / by_prior) / 2).where(differ, 0.0)
     weight = m[:, 0] * changes.sum(1) / ratio.sum(1)
-    weight = weight.where(differ.any(1), 0.0).to(noise.rate.dtype)
-    yield noised(process, clean, x, Noise(noise.sigma, noise.rate * weight))
+    yield x, weight.where(differ.any(1), 0.0).to(noise.rate.dtype)
 
     # Nothing differs. Under an absorbing process nothing is uncertain then.
     if not process.absorbing:
         nothing = (-m * changes).log1p().sum(1).exp()
-        rate = noise.rate * nothing.to(noise.rate.dtype)
-        yield noised(process, clean, x0, Noise(noise.sigma, rate))
+        yield x0, nothing.to(noise.rate.dtype)
 
 
-def noised(
-    process: TokenProcess, clean: Clean, x: Int[Tensor, "B L"], noise: Noise
-) -> Noised:
-    """Return the record of ids x at this noise."""
-    # Where the prior cannot produce x_t, x_0 is x_t and nothing is to predict.
-    prior = process.prior_probs(x.device)
-    fixed = clean.fixed
-    target_mask = ~fixed & (lookup(prior, x) > 0)
-    return Noised(clean.x0, State.of(x), noise, target_mask, clean.valid, fixed, prior)
-
-
-def _other_ids(prior: Float[Tensor, "rows V"], x0: Int[Tensor, "B L"]) -> Tensor:
+def _other_ids(
+    prior: Float[Tensor, "*B rows V"], x0: Int[Tensor, "B L"]
+) -> Int[Tensor, "B L"]:
     """Draw ids other than x0 from the prior."""
     # The cumulative sums without the step at x0: numbers after it skip its probability.
     cumulative = prior.cumsum(-1)
@@ -144,11 +130,5 @@ def _other_ids(prior: Float[Tensor, "rows V"], x0: Int[Tensor, "B L"]) -> Tensor
     before = lookup(cumulative, x0) - skipped
     u = torch.rand_like(skipped) * (1 - skipped)
     u = torch.where(u < before, u, u + skipped)
-    if len(cumulative) == 1:
-        ids = torch.searchsorted(cumulative, rearrange(u, "b l -> 1 (b l)"), right=True)
-        ids = ids.view(x0.shape)
-    else:
-        columns = rearrange(u, "b l -> l b").contiguous()
-        ids = torch.searchsorted(cumulative, columns, right=True).T
     # The sum of a row may be a rounding below 1.
-    return ids.clamp_max(prior.shape[-1] - 1)
+    return search_along(cumulative, u).clamp_max(prior.shape[-1] - 1)

@@ -26,7 +26,7 @@ from dither.registry.contracts.records import Noise, over
 from ..precision import piece_size, wide
 from .categorical import block_sums
 
-__all__ = ["Posterior", "at_ids", "lookup", "noise_at"]
+__all__ = ["Posterior", "at_ids", "lookup", "noise_at", "rows_at"]
 
 LARGE_VOCAB = 4096
 """Number of ids above which `context_of_score` computes in the precision of the score."""
@@ -40,14 +40,12 @@ def noise_at(noise: Noise, where: Bool[Tensor, "B L"]) -> Noise:
 
 
 def lookup(
-    table: Shaped[Tensor, "rows V"], x: Int[Tensor, "B L"]
+    table: Shaped[Tensor, "*B rows V"], x: Int[Tensor, "B L"]
 ) -> Shaped[Tensor, "B L"]:
     """Return the entry of each position's row at its id."""
-    if len(table) == 1:
+    if table.ndim == 2 and len(table) == 1:
         return table.take(x)
-    length = x.shape[1]
-    position = torch.arange(length, device=x.device)
-    return table.expand(length, -1)[position, x]
+    return at_ids(table.expand(*x.shape, -1), x)
 
 
 def at_ids(
@@ -57,13 +55,23 @@ def at_ids(
     return values.gather(-1, ids[..., None])[..., 0]
 
 
+def rows_at(
+    table: Shaped[Tensor, "*B rows V"], where: Bool[Tensor, "B L"]
+) -> Shaped[Tensor, "rows V"]:
+    """Return a table with a row per chosen position; one row for all is kept."""
+    if table.ndim == 2 and len(table) == 1:
+        return table
+    return table.expand(*where.shape, -1)[where]
+
+
 class Posterior:
     """x_t = x at a noise level, under a prior.
 
     Args:
         x: The noised ids.
         noise: The level, per sample or per position.
-        prior: Distribution of replaced tokens; rows sum to 1.
+        prior: Distribution of replaced tokens; rows sum to 1. With the batch dimension if it
+            depends on the noise.
         clean: True for the ids that clean data may hold.
 
     Attributes:
@@ -74,7 +82,7 @@ class Posterior:
         self,
         x: Int[Tensor, "B L"],
         noise: Noise,
-        prior: Float[Tensor, "rows V"],
+        prior: Float[Tensor, "*B rows V"],
         clean: Bool[Tensor, "rows V"],
     ) -> None:
         self.x = x
@@ -101,15 +109,9 @@ class Posterior:
 
     def at(self, where: Bool[Tensor, "B L"]) -> Posterior:
         """Return the chosen positions, in order, as one sample `1 N`."""
-        prior = self.prior
-        clean = self.clean
-        # A table with a row per position becomes one with a row per chosen position.
-        if len(prior) > 1:
-            position = torch.arange(where.shape[1], device=where.device)
-            position = position.expand(where.shape)[where]
-            prior = prior[position]
-            clean = clean[position]
         noise = noise_at(self.noise, where)
+        prior = rows_at(self.prior, where)
+        clean = rows_at(self.clean, where)
         return Posterior(self.x[where][None], noise, prior, clean)
 
     def normalize(self, raw: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:

@@ -34,7 +34,7 @@ from dither.registry.contracts.times import as_times
 from ..precision import Constant, at_least_float32, one_minus_exp, wide, wide_dtype
 from ..timestep_sampling import TimestepSampling
 from .categorical import draw_along, draw_log
-from .changed_tokens import draw_bound, noised
+from .changed_tokens import draw_bound
 from .nelbo import (
     Denoise,
     Estimator,
@@ -108,7 +108,7 @@ class TokenProcess(protocols.TokenProcess):
         noise = self.schedule(as_times(t, clean))
         fixed = clean.fixed
         moved = self._moves(clean.x0, noise) & ~fixed
-        return self._noised(clean, noise, moved)
+        return self.noised(clean, self._replaced(clean.x0, moved, noise), noise)
 
     def estimate(
         self, clean: Clean, t: Float[Tensor, " B"]
@@ -123,13 +123,13 @@ class TokenProcess(protocols.TokenProcess):
         moved = self._moves(clean.x0, noise) & ~fixed
         if self.estimator == "mask-count":
             moved, noise = mask_at_least_one(moved, ~fixed, noise)
-        return t, self._noised(clean, noise, moved)
+        return t, self.noised(clean, self._replaced(clean.x0, moved, noise), noise)
 
-    def renoise(self, state: State, gap: Noise, like: Clean) -> State:
-        """Draw x_t given x_s, for t > s, with the noise between the two times; fixed values do not change."""
+    def renoise(self, state: State, now: Noise, then: Noise, like: Clean) -> State:
+        """Draw x_t given x_s, for t > s; fixed values do not change."""
         # q(x_t | x_s) is q(x_t | x_0) with the noise between the two times.
-        moved = self._moves(state.x, gap) & ~like.fixed
-        return State.of(torch.where(moved, self._draw_prior(state.x), state.x))
+        moved = self._moves(state.x, now.since(then)) & ~like.fixed
+        return State.of(self._replaced(state.x, moved, now, then))
 
     def read(
         self, raw: Float[Tensor, "B L V"], state: State, noise: Noise
@@ -155,16 +155,15 @@ class TokenProcess(protocols.TokenProcess):
     def posterior(self, state: State, noise: Noise) -> Posterior:
         """Return x_t and its noise, which convert between the forms of a prediction."""
         device = state.x.device
-        return Posterior(
-            state.x, noise, self.prior_probs(device), self.clean.on(device)
-        )
+        return Posterior(state.x, noise, self.prior_at(noise), self.clean.on(device))
 
     def prior_probs(self, device: Any = None) -> Float[Tensor, "rows V"]:
         return self.table.on(device)
 
     def prior(self, like: Clean) -> State:
         """Return the state at t = 1: draws from the prior, with fixed values in place."""
-        return State.of(torch.where(like.fixed, like.x0, self._draw_prior(like.x0)))
+        drawn = self._draw(self.prior_probs(like.x0.device), like.x0)
+        return State.of(torch.where(like.fixed, like.x0, drawn))
 
     def begin_step(
         self, state: State, now: Noise, then: Noise, like: Clean
@@ -172,18 +171,19 @@ class TokenProcess(protocols.TokenProcess):
         """Draw x_s given x_t: from sum over x_0 of p(x_0 | x_t) q(x_s | x_t, x_0), exactly.
 
         With the context m and alpha_ts = alpha_t / alpha_s it is a mixture, up to a factor: stay,
-        with weight alpha_ts (alpha_s m(x) + (1 - alpha_s) prior(x)); a draw from m, (1 - alpha_ts)
-        prior(x) alpha_s; and one from the prior, (1 - alpha_ts) prior(x) (1 - alpha_s).
+        with weight alpha_ts (alpha_s m(x) + (1 - alpha_s) prior_s(x)); a draw from m, (1 -
+        alpha_ts) prior_ts(x) alpha_s; and one from prior_s, (1 - alpha_ts) prior_ts(x) (1 -
+        alpha_s). The priors at s and between s and t are one unless the prior varies.
         """
         x = state.x
         posterior = self.posterior(state, now)
-        prior_prob = lookup(self.prior_probs(x.device), x)
+        prior_s = self.prior_at(then)
         log_alpha_ts = -wide(over(now.since(then).sigma, x))
         log_alpha_s = -wide(over(then.sigma, x))
 
         # The weight to stay is at least that for m(x) = 0; the weight to move does not depend on m.
-        least_stay = -log_alpha_ts.exp() * log_alpha_s.expm1() * prior_prob
-        move = -log_alpha_ts.expm1() * prior_prob
+        least_stay = -log_alpha_ts.exp() * log_alpha_s.expm1() * lookup(prior_s, x)
+        move = -log_alpha_ts.expm1() * lookup(self.prior_at(now, then), x)
 
         # x stays if u (stay + move) < stay. Where that holds even for m(x) = 0, the model is not
         # needed.
@@ -193,7 +193,7 @@ class TokenProcess(protocols.TokenProcess):
 
         # A token that moves is drawn from m with probability alpha_s, else from the prior.
         from_model = _uniform(x) < log_alpha_s.exp()
-        new = torch.where(may_move & ~from_model, self._draw_prior(x), x)
+        new = torch.where(may_move & ~from_model, self._draw(prior_s, x), x)
 
         # An id that clean data cannot hold has m(x) = 0: it moves, and only a draw from m needs the
         # model.
@@ -248,12 +248,19 @@ class TokenProcess(protocols.TokenProcess):
         """Draw which tokens are replaced: each with probability 1 - alpha."""
         return _uniform(x) < one_minus_exp(wide(over(noise.sigma, x)))
 
-    def _noised(self, clean: Clean, noise: Noise, moved: Bool[Tensor, "B L"]) -> Noised:
-        x = torch.where(moved, self._draw_prior(clean.x0), clean.x0)
-        return noised(self, clean, x, noise)
+    def _replaced(
+        self,
+        x: Int[Tensor, "B L"],
+        moved: Bool[Tensor, "B L"],
+        now: Noise,
+        then: Noise | None = None,
+    ) -> Int[Tensor, "B L"]:
+        """Return ids with draws from the prior where they moved."""
+        return torch.where(moved, self._draw(self.prior_at(now, then), x), x)
 
-    def _draw_prior(self, like: Int[Tensor, "B L"]) -> Int[Tensor, "B L"]:
-        prior = self.prior_probs(like.device)
+    def _draw(
+        self, prior: Float[Tensor, "*B rows V"], like: Int[Tensor, "B L"]
+    ) -> Int[Tensor, "B L"]:
         if self.absorbing:
             return prior.argmax(-1).expand(like.shape)
         return draw_along(prior.cumsum(-1), *like.shape)

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from dither.registry.contracts.protocols import Process
+    from dither.registry.contracts.protocols import Process, Schedule
     from dither.registry.contracts.spaces import Field as TokenField
 
-__all__ = ["Absorbing", "Hybrid", "Marginal", "Uniform", "prior_kl"]
+__all__ = ["GIDD", "Absorbing", "Hybrid", "Marginal", "Uniform", "prior_kl"]
 
 Share = Annotated[float, Field(ge=0)]
 
@@ -202,9 +202,8 @@ class Marginal(_Tokens):
 class Hybrid(_Tokens):
     """Replaced tokens become MASK, or any clean id of their field with probability `uniform` (GIDD).
 
-    The model sees wrong tokens in training, and so can correct its own: sampler "self-correct". In
-    the published processes the share of wrong tokens depends on time and is 0 at t = 1 (von Ruette
-    et al. 2025); here it is constant.
+    The model sees wrong tokens in training, and so can correct its own: sampler "self-correct". The
+    share of wrong tokens is constant; under "gidd" it falls with time.
     """
 
     name = "hybrid"
@@ -216,6 +215,60 @@ class Hybrid(_Tokens):
         from .priors import even_prior, mask_prior
 
         return self.uniform * even_prior(space) + (1 - self.uniform) * mask_prior(space)
+
+
+class GIDD(_Tokens):
+    """Tokens become wrong ones, and MASK in the end: the share of wrong tokens falls to 0 (von Ruette et al. 2025).
+
+    The model sees wrong tokens in training, and so can correct its own: sampler "self-correct".
+    """
+
+    name = "gidd"
+    prior = "mixture"
+    schedule: Slot[ScheduleSpec] = named("log-linear")
+    """Odds of MASK to a clean token as a function of time; wrong tokens come on top, and only their
+    level is an option."""
+    predict: PredictionType = "plug-in"
+    """Meaning of the raw output: logits of p(x_0 | x_t), of the x_0 to plug in, or log ratios
+    p_t(y) / p_t(x_t)."""
+    uniform: float = Field(0.1, gt=0, lt=1)
+    """Share of wrong tokens where it is largest, at t = 1/2 under log-linear noise (p_u; gamma =
+    1)."""
+
+    def facts(self, space: Space) -> ProcessFacts:
+        return replace(super().facts(space), prior_varies=True)
+
+    def sigma_end(self) -> float | None:
+        end = super().sigma_end()
+        if end is None:
+            return None
+        root = math.sqrt(math.expm1(end))
+        # As in `gidd_schedule`, with B = 2 p / (1 - p)
+        return math.log1p(2 * self.uniform / (1 - self.uniform) * root + root**2)
+
+    def build_schedule(self) -> Schedule:
+        from .gidd import gidd_schedule
+
+        return gidd_schedule(super().build_schedule(), self.uniform)
+
+    def table(self, space: TokenSpace) -> Float[Tensor, "rows V"]:
+        from .priors import mask_prior
+
+        return mask_prior(space)
+
+    def build(self, space: Space) -> Process:
+        from .gidd import GIDDProcess
+        from .priors import even_prior
+
+        tokens = self.tokens(space)
+        return GIDDProcess(
+            space=tokens,
+            mask=self.table(tokens),
+            wrong=even_prior(tokens),
+            share=self.uniform,
+            timesteps=self.timesteps(),
+            predict=self.predict,
+        )
 
 
 def _count_clean(field: TokenField) -> int:

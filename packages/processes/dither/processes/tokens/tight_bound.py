@@ -10,7 +10,7 @@ sampler of these times has (importance weighted autoencoder; Burda et al. 2016)
 
     w = prior(x_1) product over steps of p_s(x_s) / p_t(x_t)  p(x_0 | x_t_min) / q(x_t_min | x_0)
 
-with p_s(y) = alpha_s m(y) + (1 - alpha_s) prior(y) of the context m predicted at x_t: each step has
+with p_s(y) = alpha_s m(y) + (1 - alpha_s) prior_s(y) of the context m predicted at x_t: each step has
 p(x_s | x_t) = p_s(x_s) q(x_t | x_s) / p_t(x_t). Letters: B batch, L length, V vocabulary.
 """
 
@@ -79,7 +79,6 @@ def _of_trajectory(
 ) -> Float64[Tensor, " B"]:
     """Return the log-weight of a trajectory drawn from t_min to 1."""
     x0 = clean.x0
-    prior = process.prior_probs(x0.device)
     assert isinstance(process.space, TokenSpace)
     clean_ids = process.space.clean().to(x0.device)
     rows = len(x0)
@@ -93,24 +92,26 @@ def _of_trajectory(
     ) -> Float64[Tensor, "B L"]:
         level = one_minus_exp(wide(over(noise.sigma, x)))
         m = wide(at_ids(log_m, x)).exp()
-        return ((1 - level) * m + level * lookup(prior, x)).log()
+        return ((1 - level) * m + level * lookup(process.prior_at(noise), x)).log()
 
     times, noise = at(_grid(timesteps, x0.device)[0])
     state = process.corrupt(clean, times).state
     level = one_minus_exp(wide(over(noise.sigma, x0)))
-    start = (1 - level) * (state.x == x0) + level * lookup(prior, state.x)
+    drawn = lookup(process.prior_at(noise), state.x)
+    start = (1 - level) * (state.x == x0) + level * drawn
     log_p = wide(at_ids(denoise(state, times).log_clean(), x0))
     nats = log_p - start.log()
     for t in _grid(timesteps, x0.device)[1:]:
         times, later_noise = at(t)
-        later = process.renoise(state, later_noise.since(noise), clean)
+        later = process.renoise(state, later_noise, noise, clean)
+        prior = process.prior_at(later_noise)
         posterior = Posterior(later.x, later_noise, prior, clean_ids)
         log_m = log_context(denoise(later, times), posterior)
         nats += log_marginal(log_m, state.x, noise)
         nats -= log_marginal(log_m, later.x, later_noise)
         state = later
         noise = later_noise
-    nats += lookup(prior, state.x).log()
+    nats += lookup(process.prior_probs(x0.device), state.x).log()
     return nats.where(~clean.fixed, 0.0).sum(1)
 
 

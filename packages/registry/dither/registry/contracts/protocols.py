@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from jaxtyping import Bool, Float, Float64, Shaped
+from jaxtyping import Bool, Float, Float64, Int, Shaped
 from torch import Tensor, nn
 
 from .records import (
@@ -211,11 +211,32 @@ class TokenProcess(Process, Protocol):
 
     @abstractmethod
     def prior_probs(self, device: Any = None) -> Float[Tensor, "rows V"]:
-        """Return the prior, one row per position or one for all positions; rows sum to 1."""
+        """Return the prior at t = 1, one row per position or one for all positions; rows sum to 1."""
+
+    def prior_at(
+        self, now: Noise, then: Noise | None = None
+    ) -> Float[Tensor, "*B rows V"]:
+        """Return the distribution of tokens replaced by the noise at t, or between s and t (`then`, `now`).
+
+        By default `prior_probs` at every time. A prior that depends on time has the batch dimension,
+        and a row per position if the noise has.
+        """
+        return self.prior_probs(now.sigma.device)
+
+    def noised(self, clean: Clean, x: Int[Tensor, "B L"], noise: Noise) -> Noised:
+        """Return the record of ids x at this noise; the forward rate to x is its rate times its prior."""
+        prior = self.prior_at(noise)
+        fixed = clean.fixed
+        # Where the prior cannot produce x_t, x_0 is x_t and nothing is to predict.
+        replaced = prior.expand(*x.shape, -1).gather(-1, x[..., None])[..., 0] > 0
+        target_mask = ~fixed & replaced
+        return Noised(
+            clean.x0, State.of(x), noise, target_mask, clean.valid, fixed, prior
+        )
 
     @abstractmethod
-    def renoise(self, state: State, gap: Noise, like: Clean) -> State:
-        """Draw x_t given x_s for t > s, with the noise between the two times; fixed values stay as they are."""
+    def renoise(self, state: State, now: Noise, then: Noise, like: Clean) -> State:
+        """Draw x_t given x_s for t > s, with `now` the noise at t and `then` at s; fixed values stay as they are."""
 
     @abstractmethod
     def begin_step(

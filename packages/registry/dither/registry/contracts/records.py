@@ -213,7 +213,7 @@ class Noised(TensorRecord):
             of x0.
         valid: True on real positions. `B L`.
         prior: Distribution of replaced tokens, one row per position or one for all (token
-            processes).
+            processes); of each sample if it depends on time.
         eps: The Gaussian noise that was added (Gaussian processes).
         fixed: True where the process does not act: padding and known values. The shape of x0.
     """
@@ -224,13 +224,16 @@ class Noised(TensorRecord):
     target_mask: Bool[Tensor, "B L *M"]
     valid: Bool[Tensor, "B L"]
     fixed: Bool[Tensor, "B L *M"]
-    prior: Float[Tensor, "rows V"] | None = None
+    prior: Float[Tensor, "*B rows V"] | None = None
     eps: Float[Tensor, "B L M"] | None = None
 
     def __getitem__(self, rows: slice) -> Noised:
-        """Return some samples; the prior has no batch dimension and is kept."""
+        """Return some samples; a prior without batch dimension is kept."""
+        prior = self.prior
         part = replace(self, prior=None).apply(lambda value: value[rows])
-        return replace(part, prior=self.prior)
+        if prior is not None and prior.ndim > 2:
+            prior = prior[rows]
+        return replace(part, prior=prior)
 
 
 @dataclass(frozen=True)

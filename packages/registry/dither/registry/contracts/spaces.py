@@ -297,6 +297,8 @@ class ProcessFacts:
         linear_path: Whether the factors of x_0 and Gaussian noise add up to 1 (flow matching), not
             their squares.
         whole_positions: Whether noise may cover everything that a position shows.
+        prior_varies: Whether the distribution of replaced tokens depends on time; see
+            `TokenProcess.prior_at`.
     """
 
     name: str
@@ -307,6 +309,7 @@ class ProcessFacts:
     masked: bool = False
     linear_path: bool = False
     whole_positions: bool = True
+    prior_varies: bool = False
 
 
 @dataclass(frozen=True)

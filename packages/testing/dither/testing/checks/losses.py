@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dither.registry.contracts.protocols import TokenProcess
 from dither.registry.contracts.records import Clean, Measured, Noise, Noised, State
 
 from ..check_utils import (
@@ -36,6 +37,7 @@ from ..toy_distributions import (
     exact_outputs,
     forward_table,
     normal_divergence,
+    replaced_probs,
 )
 
 __all__ = ["CHECKS"]
@@ -250,9 +252,12 @@ def _token_bound(
     rate: float,
 ) -> tuple[Tensor, Tensor]:
     """Return the mean loss of each outcome, and the divergences whose gradient it is."""
-    prior = process.corrupt(blank_batch(1), torch.ones(1)).prior.double()
+    noised = process.corrupt(blank_batch(1), torch.ones(1))
+    level = _noise(sigma, rate, 1)
+    # The gradient is taken through the level, and through the prior if that depends on it.
+    prior = replaced_probs(process, noised, Noise(sigma[None], level.rate))
     ids = torch.arange(prior.shape[-1])
-    q = forward_table(sigma.detach(), prior)
+    q = forward_table(sigma, prior).detach()
     # All pairs of a clean outcome and a state that it may become.
     outcome, index = (q > 0).nonzero().T
     x = torch.cartesian_prod(ids, ids)[index]
@@ -260,16 +265,20 @@ def _token_bound(
     uncertain = prior.expand(2, -1).gather(1, x.T).T > 0
     none = torch.zeros_like(uncertain)
     noise = _noise(sigma, rate, len(x))
-    noised = Noised(
-        x0=OUTCOMES[outcome],
-        state=State.of(x),
-        noise=noise,
-        target_mask=uncertain,
-        valid=~none,
-        fixed=none,
-        prior=prior.float(),
-    )
-    raw = exact_outputs(noised.state, noise, prior)[predict].float()
+    clean = Clean(OUTCOMES[outcome], ~none, none)
+    if isinstance(process, TokenProcess):
+        noised = process.noised(clean, x, noise)
+    else:
+        noised = Noised(
+            x0=clean.x0,
+            state=State.of(x),
+            noise=noise,
+            target_mask=uncertain,
+            valid=~none,
+            fixed=none,
+            prior=prior.float(),
+        )
+    raw = exact_outputs(noised.state, noise, prior.detach())[predict].float()
     # A model cannot return -inf for ids of the vocabulary.
     if predict == "score":
         raw = raw.clamp_min(-60.0)

@@ -32,6 +32,7 @@ from ..toy_distributions import (
     assert_follows,
     assert_normal,
     exact_outputs,
+    replaced_probs,
 )
 
 __all__ = ["CHECKS"]
@@ -60,11 +61,9 @@ def _at(t: float) -> Float[Tensor, " N"]:
     return torch.full((DRAWS,), t)
 
 
-def _forward(noised: Noised, noise: Noise) -> Float[Tensor, "L V"]:
+def _forward(process: Any, noised: Noised, noise: Noise) -> Float[Tensor, "L V"]:
     """Return q(x_t | x_0) of the first sample for some noise, one row per position."""
-    assert noised.prior is not None
-    # In float64, as small probabilities of both are added.
-    prior = noised.prior.double()
+    prior = replaced_probs(process, noised, noise)
     same = one_hot(noised.x0[:1], prior.shape[-1])
     alpha = noise.alpha(noised.x0)[:1, ..., None].double()
     rest = noise.one_minus_alpha(noised.x0)[:1, ..., None].double()
@@ -117,6 +116,7 @@ def prior_at_one(s: Situation) -> None:
     )
     # Only `corrupt` has signal left.
     _check_start(
+        process=process,
         noised=noised,
         state=noised.state,
         signal=signal,
@@ -124,6 +124,7 @@ def prior_at_one(s: Situation) -> None:
         what="corrupt at t = 1",
     )
     _check_start(
+        process=process,
         noised=noised,
         state=process.prior(many),
         signal=signal,
@@ -133,11 +134,18 @@ def prior_at_one(s: Situation) -> None:
 
 
 def _check_start(
-    noised: Noised, state: State, signal: float, slack: float, what: str
+    *,
+    process: Any,
+    noised: Noised,
+    state: State,
+    signal: float,
+    slack: float,
+    what: str,
 ) -> None:
     """Assert that a state follows the prior of a record, but for `slack`."""
     if noised.prior is not None:
-        prior = noised.prior.expand(state.x.shape[1], -1).double()
+        prior = replaced_probs(process, noised, noised.noise)
+        prior = prior.expand(state.x.shape[1], -1)
         for position in _free(noised):
             p = prior[position]
             counts = torch.bincount(state.x[:, position], minlength=len(p))
@@ -182,7 +190,7 @@ def chapman_kolmogorov(s: Situation) -> None:
         assert_close(finished, many.x0, "the finished sample", atol=1e-2)
 
     if noised.prior is not None:
-        q = _forward(noised, early)
+        q = _forward(process, noised, early)
         for position in _free(noised):
             what = f"x_s at position {position} with an ideal prediction"
             assert_follows(back.x[:, position], q[position], what)
@@ -213,13 +221,23 @@ def joint_distributions(s: Situation) -> None:
     start = process.prior(longer)
     now = _noise(1.5)
     then = _noise(0.6)
-    assert noised.prior is not None, "a token process requires a prior"
-    prior = noised.prior.double().expand(2, -1)
-    _assert_joint(noised.state.x, _forward(noised, noised.noise), "x_t")
-    _assert_joint(start.x, prior, "the state at t = 1")
+    end = process.schedule(torch.ones(1))
+    x_t = _forward(process, noised, noised.noise)
+    _assert_joint(noised.state.x, x_t, "x_t")
+    last = replaced_probs(process, noised, end).expand(2, -1)
+    _assert_joint(start.x, last, "the state at t = 1")
     if isinstance(process, TokenProcess):
-        renoised = process.renoise(State.of(x0.x0), now, x0)
-        _assert_joint(renoised.x, _forward(noised, now), "x_0 after `renoise`")
+        renoised = process.renoise(State.of(x0.x0), now, _noise(0.0), x0)
+        x_now = _forward(process, noised, now)
+        _assert_joint(renoised.x, x_now, "x_0 after `renoise`")
+        renoised = process.renoise(
+            process.renoise(State.of(x0.x0), then, _noise(0.0), x0), now, then, x0
+        )
+        _assert_joint(renoised.x, x_now, "x_0 after `renoise` twice")
+
+    prior_t = replaced_probs(process, noised, now).expand(2, -1)
+    prior_s = replaced_probs(process, noised, then).expand(2, -1)
+    prior_ts = replaced_probs(process, noised, now, then).expand(2, -1)
 
     # Random output: a step must be exact for any prediction.
     raw = random_output(process.space, torch.ones(1, 2, dtype=torch.bool), s.seed)
@@ -237,15 +255,15 @@ def joint_distributions(s: Situation) -> None:
         p0 = pred.log_clean()[0].double().exp()
 
         sigmas = (now.sigma[0], then.sigma[0])
-        rows = zip(p0, prior, ids, strict=True)
-        probs = [_reverse(p, pi, x, *sigmas) for p, pi, x in rows]
+        rows = zip(p0, prior_s, prior_ts, ids, strict=True)
+        probs = [_reverse(*row, *sigmas) for row in rows]
         reverse = torch.stack(probs)
         stepped = process.step(state, pred, now, then, x0)
         _assert_joint(stepped.x, reverse, f"x_s after {ids.tolist()}")
 
         # Ids that the prior does not have were never changed.
-        uncertain = prior.gather(1, ids[:, None]) > 0
-        unchanged = one_hot(ids, prior.shape[-1]).double()
+        uncertain = prior_t.gather(1, ids[:, None]) > 0
+        unchanged = one_hot(ids, prior_t.shape[-1]).double()
         expected = torch.where(uncertain, p0, unchanged)
         finished = process.finish(state, pred, x0)
         _assert_joint(finished, expected, f"the sample finished from {ids.tolist()}")
@@ -331,19 +349,20 @@ def _over(s: Situation, space: Any) -> tuple[Any, Any]:
 
 def _reverse(
     p0: _Probs,
-    prior: _Probs,
+    prior_s: _Probs,
+    prior_ts: _Probs,
     x: Tensor,
     sigma_t: Tensor,
     sigma_s: Tensor,
 ) -> _Probs:
     """Return p(x_s | x_t) from transition matrices by Bayes' rule."""
     # In float64: the product of two small probabilities is divided by their sum.
-    eye = torch.eye(len(prior), dtype=torch.float64)
+    eye = torch.eye(len(prior_s), dtype=torch.float64)
     sigma_s = sigma_s.double()
     gap = sigma_t.double() - sigma_s
     # Rows are the ids of x_0, or of x_s; a column is that of x_s, or of x_t.
-    to_s = (-sigma_s).exp() * eye - (-sigma_s).expm1() * prior
-    to_t = (-gap).exp() * eye - (-gap).expm1() * prior
+    to_s = (-sigma_s).exp() * eye - (-sigma_s).expm1() * prior_s
+    to_t = (-gap).exp() * eye - (-gap).expm1() * prior_ts
     joint = to_s * to_t[:, x]
     evidence = joint.sum(-1, keepdim=True).clamp_min(1e-300)
     return p0 @ (joint / evidence)

@@ -165,7 +165,10 @@ def facts_are_true(s: Situation) -> None:
         assert noised.prior is not None, (
             f"the prior is {facts.prior}, but the record has none"
         )
-        _check_prior(facts, noised.prior.double())
+        prior = noised.prior.double()
+        varies = prior.ndim > 2
+        assert varies == facts.prior_varies, f"facts: prior_varies is {not varies}"
+        _check_prior(facts, prior)
     if facts.prior != "hidden":
         masks = noised.state.masked.any()
         assert not masks, f"values are masked, but facts.prior is {facts.prior}"
@@ -226,7 +229,7 @@ def draws_are_new(s: Situation) -> None:
         "finish": lambda: State.of(process.finish(state, pred, many)),
     }
     if isinstance(process, TokenProcess):
-        methods["renoise"] = lambda: process.renoise(state, now, many)
+        methods["renoise"] = lambda: process.renoise(state, now, then, many)
     for name, method in methods.items():
         first = _row_values(method())
         second = _row_values(method())
@@ -533,10 +536,11 @@ def renoise_keeps_fixed(s: Situation) -> None:
     late = process.schedule(s.times(1.0))
     fixed = s.clean.fixed
     seed_cpu(s.seed)
-    renoised = process.renoise(state, late, s.clean)
+    middle = process.schedule(s.times(0.5))
+    renoised = process.renoise(state, late, middle, s.clean)
     assert_equal(renoised.x[fixed], s.clean.x0[fixed], "renoise: fixed values")
     # Without a gap in time there is no noise to add.
-    unchanged = process.renoise(state, late.since(late), s.clean)
+    unchanged = process.renoise(state, late, late, s.clean)
     assert_equal(unchanged.x, state.x, "renoise without a gap")
 
 

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from dither.registry import Space, TokenSpace
+from dither.registry.contracts.protocols import TokenProcess
 from dither.registry.contracts.records import Clean, Noised, State
 from dither.registry.kinds import ModelFacts
 
@@ -97,7 +98,10 @@ class CertainSession:
         x0 = self.clean.x0.repeat_interleave(copies, 0)[:, part]
         if isinstance(self.process.space, TokenSpace):
             prior = self.prior
-            if prior.shape[0] > 1:
+            if isinstance(self.process, TokenProcess):
+                prior = self.process.prior_at(noise)
+            # A row per position, of those that the state has.
+            if prior.ndim == 2 and prior.shape[0] > 1:
                 prior = prior[part]
             nothing = torch.zeros_like(x0, dtype=torch.bool)
             noised = Noised(
