@@ -12,11 +12,14 @@ import torch
 from diffusers.pipelines.llada2.pipeline_llada2 import LLaDA2Pipeline
 from diffusers.schedulers.scheduling_block_refinement import BlockRefinementScheduler
 from diffusers.schedulers.scheduling_discrete_ddim import DiscreteDDIMScheduler
+from scipy.stats import chi2_contingency
 from torch import Tensor, nn
 
 from dither.processes.samplers.blocks import Blocks
 from dither.processes.samplers.ordered import Ordered
+from dither.processes.samplers.predictor_corrector import PredictorCorrector
 from dither.processes.schedules.alpha import LogLinear
+from dither.processes.tokens.prediction import CategoricalPrediction
 from dither.registry.contracts.records import Clean, State
 from dither.registry.contracts.spaces import Field, TokenSpace
 
@@ -208,3 +211,33 @@ def test_leave_one_out_denoiser_and_gibbs_conditional(
     torch.testing.assert_close(
         pred.log_score().log_softmax(-1), seen[0], rtol=0, atol=1e-9
     )
+
+
+@pytest.mark.parametrize("corrector", ["gibbs", "gibbs-margin"])
+def test_gibbs_corrections_are_those_of_discrete_ddim(process_of, corrector) -> None:
+    """From one state the corrected states have the frequencies of diffusers' leave-one-out corrector."""
+    n, alpha, length = 20_000, 0.6, 2
+    space = TokenSpace((Field("text", length, IDS),))
+    process = process_of("uniform", space, schedule=LINEAR)
+    logits = torch.randn(1, length, IDS, dtype=torch.float64).expand(n, -1, -1)
+    x = torch.tensor([[1, 4]]).expand(n, -1)
+    theirs = DiscreteDDIMScheduler(
+        num_inference_steps=5,
+        corrector_selection={"gibbs": "random"}.get(corrector, "lowest_log_margin"),
+    )
+    # After the third of five steps alpha is 3/5.
+    expected = theirs.step_correct(logits, 2, x).prev_sample
+
+    def session(state: State, t: Tensor, at: Tensor) -> CategoricalPrediction:
+        return process.read(logits, state, process.schedule(t)).at(at)
+
+    sampler = PredictorCorrector(corrector=corrector)
+    t = torch.full((n,), 1 - alpha, dtype=torch.float64)
+    ours = sampler.resample(process, session, State.of(x), t, Clean.of(x)).x
+    counts = [
+        torch.bincount(sample[:, 0] * IDS + sample[:, 1], minlength=IDS**2).double()
+        for sample in (ours, expected)
+    ]
+    table = torch.stack(counts)
+    table = table[:, table.sum(0) > 10]
+    assert chi2_contingency(table.numpy()).pvalue > 1e-3

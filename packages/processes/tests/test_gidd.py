@@ -5,10 +5,19 @@ import pytest
 import torch
 
 from dither.losses.tokens import score_entropy
+from dither.processes.samplers.predictor_corrector import PredictorCorrector
 from dither.processes.schedules.alpha import LogLinear
 from dither.processes.tokens.specs import GIDD
 from dither.registry.contracts.records import Clean, State
 from dither.registry.contracts.spaces import Field, TokenSpace
+from dither.testing.toy_distributions import (
+    PROBABILITIES,
+    OracleSession,
+    blank_batch,
+    chi_square_p,
+    outcome_index,
+)
+from dither.testing.toy_distributions import SPACE as TOY
 
 IDS = 3
 SHARE = 0.3
@@ -129,3 +138,20 @@ def test_bound_is_complete(process, pairs) -> None:
     z = (values.mean(1) - torch.tensor(expected)) / error
     assert z.abs().max() < 4.5, z
     assert (error / values.mean(1)).max() < 0.04
+
+
+def test_gibbs_corrections_keep_the_exact_distribution() -> None:
+    """Few steps with many corrections follow the distribution of an exact model; without them they do not."""
+    process = GIDD(uniform=SHARE).build(TOY)
+    session = OracleSession(process, "plug-in", process.prior_probs())
+
+    def p_value(corrections: int) -> float:
+        torch.manual_seed(0)
+        options = {"steps": 3, "corrector": "gibbs", "corrections": corrections}
+        sampler = PredictorCorrector(**options).build()
+        (*_, x) = sampler(process, session, blank_batch(6000))
+        counts = torch.bincount(outcome_index(x), minlength=9).double()
+        return chi_square_p(counts, PROBABILITIES * len(x), 9)
+
+    assert p_value(corrections=0) < 1e-6
+    assert p_value(corrections=12) > 1e-3
