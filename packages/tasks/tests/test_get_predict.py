@@ -10,8 +10,9 @@ import pyBigWig
 import pytest
 import torch
 
+from dither.registry.config.errors import Refused
 from dither.tasks.get_region.attributions import attribute
-from dither.tasks.get_region.data_specs import RegionStore
+from dither.tasks.get_region.data_specs import RegionStore, RegionStores
 from dither.tasks.get_region.export import read_chrom_sizes, write_tracks
 from dither.tasks.get_region.plots import draw_umap
 from dither.tasks.get_region.predict import embed, predict
@@ -399,3 +400,87 @@ def test_embeddings_of_regions_and_cell_types(task, tmp_path, monkeypatch):
     )
     written = anndata.read_h5ad(tmp_path / "embeddings.h5ad").obsm["X_dither"]
     np.testing.assert_allclose(written, inputs + 0.5, atol=1e-5)
+
+
+@pytest.fixture
+def stores(tmp_path, write_store):
+    """Two stores of other regions: cell types a and b, and b and c."""
+    other = arrays_of(1) | {
+        "cells": np.array(["b", "c"]),
+        "start": ARRAYS["start"] + 600,
+        "end": ARRAYS["end"] + 300,
+    }
+    del other["tss"]
+    write_store(tmp_path / "x.zarr", ARRAYS)
+    write_store(tmp_path / "y.zarr", other)
+    return [tmp_path / "x.zarr", tmp_path / "y.zarr"], other
+
+
+def joined(paths, **options):
+    data = RegionStores(paths=[*map(str, paths)], valid=["chr2"], test=["chr1"])
+    common = {"regions": 7, "stride": 3, "given": "motifs"}
+    cells = {"accessibility": "quantitative", "cell_type": ["a", "b", "c"]}
+    return GetRegion(data=data, **common, **cells | options)
+
+
+def test_stores_are_joined_without_mixing_their_regions_or_cell_types(stores):
+    paths, other = stores
+    spec = joined(paths)
+    assert not list(spec.check())
+    task = spec.build()
+    matrix = task.matrix
+    assert spec.data.facts() == matrix.facts()
+    assert (matrix.facts().longest, matrix.cells) == (20, ("a", "b", "c"))
+
+    features = np.concatenate([ARRAYS["features"], other["features"]])
+    np.testing.assert_array_equal(matrix.scores([3, 119]), features[[3, 119]])
+    np.testing.assert_array_equal(matrix.scores(slice(58, 62)), features[58:62])
+    train = matrix.chromosome == "chr3"
+    np.testing.assert_array_equal(matrix.divisor, features[train].max(0))
+
+    windows = task.samples.windows["train"]
+    index, _, cells = windows.take(range(len(windows)), 7)
+    store = index // P
+    assert (store == store[:, :1]).all()
+    for cell, expected in enumerate(({0}, {0, 1}, {1})):
+        assert set(store[cells == cell, 0].tolist()) == expected
+    np.testing.assert_array_equal(np.diff(index), 1)
+
+    # The column of each window is that of its store.
+    atpm = np.zeros((2 * P, 3), np.float32)
+    atpm[:P, :2] = ARRAYS["atpm"]
+    atpm[P:, 1:] = other["atpm"]
+    clean = task.batch("train", range(len(windows)))
+    values = task.inverse_transform(clean.x0)[..., M]
+    np.testing.assert_allclose(values, atpm[index, cells[:, None]], rtol=1e-5)
+
+
+def test_predictions_of_stores_have_a_truth_where_it_was_measured(stores, tmp_path):
+    paths, other = stores
+    task = joined(paths).build()
+    out = tmp_path / "out"
+    out.mkdir()
+    linear = Linear()
+    linear.mean = linear.sample = lambda clean: clean.x0
+    predict(task, linear, DataRequest(out, split="all", formats=["npz", "bedgraph"]))
+    found = dict(np.load(out / "predictions.npz"))
+    truth = found["truth"][..., 0]
+    np.testing.assert_array_equal(np.isnan(truth[0]), np.arange(2 * P) >= P)
+    np.testing.assert_array_equal(np.isnan(truth[2]), np.arange(2 * P) < P)
+    np.testing.assert_allclose(truth[1, P:], other["atpm"][:, 0], rtol=1e-5)
+    track = (out / "b-accessibility.bedgraph").read_text().splitlines()[1:]
+    starts = [line.split()[:2] for line in track]
+    assert starts == sorted(starts, key=lambda place: (place[0], int(place[1])))
+
+
+def test_stores_with_other_motifs_and_named_twice_are_refused(stores, write_store):
+    paths, other = stores
+    with pytest.raises(ValueError, match="twice"):
+        joined([paths[0], paths[0]])
+    for motifs in (["m0", "m1", "m2", "m9"], ["m1", "m0", "m2", "m3"]):
+        path = paths[1].with_name(f"{'-'.join(motifs)}.zarr")
+        write_store(path, other | {"motifs": np.array(motifs)})
+        with pytest.raises(Refused) as error:
+            joined([paths[0], path]).build()
+        assert error.value.codes == ["misfit"]
+        assert str(path) in error.value.problems[0].message

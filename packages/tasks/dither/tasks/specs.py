@@ -12,6 +12,7 @@ from .get_region.data_specs import (
     RegionArrays,
     RegionFile,
     RegionStore,
+    RegionStores,
     ScannedRegions,
 )
 from .get_region.specs import GetRegion
@@ -54,6 +55,7 @@ def register_components() -> list[type[Spec]]:
         RegionArrays,
         RegionFile,
         RegionStore,
+        RegionStores,
         ScannedRegions,
         SequenceFile,
         Shakespeare,

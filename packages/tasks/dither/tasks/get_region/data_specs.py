@@ -30,6 +30,7 @@ __all__ = [
     "RegionArrays",
     "RegionFile",
     "RegionStore",
+    "RegionStores",
     "ScannedRegions",
 ]
 
@@ -151,6 +152,39 @@ class RegionStore(_AtPath, _ReadOptions):
     """
 
     name = "region-store"
+
+
+class RegionStores(_ReadOptions):
+    """Regions of several sources in one training: those of each, in the cell types that it has.
+
+    All have the same motifs in the same order. Windows do not mix sources; chromosomes are held out
+    in all of them.
+    """
+
+    name = "region-stores"
+    paths: list[PathStr] = Option(min_length=2)
+    """Folders made by `prepare get`, whose motifs stay on disk, zarr stores of get_model, or tables."""
+
+    @field_validator("paths")
+    @classmethod
+    def _different(cls, paths: list[str]) -> list[str]:
+        if len(set(paths)) < len(paths):
+            raise ValueError("a source is named twice")
+        return paths
+
+    def facts(self) -> RegionFacts:
+        return self._open(headers=True).facts()
+
+    def build(self) -> RegionMatrix:
+        return self._open()
+
+    def _open(self, *, headers: bool = False) -> RegionMatrix:
+        require_extra("regions", self.name, ("task", "data"))
+        from .formats.sources import ReadOptions, open_stores
+
+        paths = [Path(path).expanduser() for path in self.paths]
+        options = ReadOptions(self.overlaps, self.empty_chunks)
+        return open_stores(paths, self.splits(), options, headers=headers)
 
 
 class RegionArrays(_AtPath):

@@ -159,7 +159,12 @@ class SourceWindows:
         if array is None or not is_known:
             # One column, broadcast to both strands of expression.
             return np.full((len(matrix), 1), np.nan)
-        return array[:, matrix.cells.index(cell)]
+        number = matrix.cells.index(cell)
+        if matrix.measured is None:
+            return array[:, number]
+        # Stores without the cell type have zeros in place of its values.
+        where = matrix.measured[:, number].reshape(-1, *[1] * (array.ndim - 2))
+        return np.where(where, array[:, number], np.nan)
 
     def batches(
         self, cell: str, every: int = 1

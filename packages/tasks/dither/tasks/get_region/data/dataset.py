@@ -232,9 +232,7 @@ class RegionSamples:
             trained=len(trained),
             spec=spec,
         )
-        self.subset = None
-        if spec.drop_closed:
-            self.subset = [_open(matrix, number) for number in self.columns.numbers]
+        self.subset = _subset(matrix, self.columns.numbers, spec.drop_closed)
 
         self.windows: dict[Split, Windows] = {}
         numbers: dict[Split, list[int]] = {}
@@ -336,7 +334,7 @@ class RegionSamples:
         if every == 1:
             rows = np.concatenate([rows for rows, _ in windows])
             cells = np.repeat([number for _, number in windows], lengths)
-            runs = [self.matrix.chromosome_number[rows], cells]
+            runs = [self.matrix.stretch[rows], cells]
         else:
             # Thinned windows are apart from each other.
             runs = [np.repeat(np.arange(len(lengths)), lengths)]
@@ -440,12 +438,29 @@ class RegionSamples:
             )
             option = "regions"
             fix = "lower regions"
-        elif self.subset is not None and has_rows:
+        elif self.spec.drop_closed and has_rows:
             message = (
                 f"no region of the {split} split is open in {', '.join(self.cells)}"
             )
             option = "drop_closed"
         return Problem(message, path=("task", option), help=fix, code="no-samples")
+
+
+def _subset(
+    matrix: RegionMatrix, cells: Sequence[int], drop_closed: bool
+) -> list[Bool[ndarray, " P"]] | None:
+    """Return the regions of which windows of each cell type are cut; None for all."""
+    if not cells or (matrix.measured is None and not drop_closed):
+        return None
+    subset = []
+    for cell in cells:
+        used = np.ones(len(matrix), bool)
+        if matrix.measured is not None:
+            used &= matrix.measured[:, cell]
+        if drop_closed:
+            used &= _open(matrix, cell)
+        subset.append(used)
+    return subset
 
 
 def _open(matrix: RegionMatrix, cell: int) -> Bool[ndarray, " P"]:

@@ -17,6 +17,7 @@ from numpy import ndarray
 from dither.registry.config.errors import Problem, Refused, did_you_mean
 
 from .column_groups import RegionFacts, Splits
+from .stacked_rows import StackedRows
 
 if TYPE_CHECKING:
     from dither.registry.contracts.protocols import Split
@@ -28,6 +29,7 @@ __all__ = [
     "all_rows",
     "assemble",
     "column_divisors",
+    "divide",
     "row_blocks",
 ]
 
@@ -53,10 +55,11 @@ class RegionMatrix:
     number, at least 0, `expression` log10(TPM + 1) on the plus and the minus strand, `tss` where
     transcription starts, `gene` (perhaps repeated) the transcript of `gene_region`; each is None
     if unknown. `unknown` values ("atpm:CELL" and so on) are stored as 0; `notes` are on data that
-    are valid, but may be a mistake.
+    are valid, but may be a mistake. Regions of several stores are in one order for each `store`, whose
+    number they have; `measured` is False for cell types that the store of a region lacks.
     """
 
-    features: Shaped[ndarray, "P M"]
+    features: Shaped[ndarray, "P M"] | StackedRows
     motifs: tuple[str, ...]
     chromosomes: Shaped[ndarray, " N"]
     chromosome_number: _Numbers
@@ -74,6 +77,8 @@ class RegionMatrix:
     gene_region: Integer[ndarray, " G"] | None = None
     unknown: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    store: Integer[ndarray, " P"] | None = None
+    measured: Bool[ndarray, "P C"] | None = None
 
     @classmethod
     def of(
@@ -109,6 +114,14 @@ class RegionMatrix:
         """Name of the chromosome of each region."""
         return np.asarray(self.chromosomes[self.chromosome_number])
 
+    @property
+    def stretch(self) -> Integer[ndarray, " P"]:
+        """Number of the chromosome in its store: regions of one are neighbours, in order."""
+        if self.store is None:
+            return self.chromosome_number
+        number = self.chromosome_number.astype(np.int64)
+        return number + len(self.chromosomes) * self.store
+
     def scores(self, rows: Any) -> _Motifs:
         """Return motifs of regions in the units of the source."""
         # Stored as float16 perhaps, and on disk: only these rows are read.
@@ -131,6 +144,11 @@ class RegionMatrix:
         test = np.isin(self.chromosomes, self.test)
         return {"train": ~(valid | test), "valid": valid, "test": test}[split]
 
+    def _longest(self, split: Split) -> int:
+        """Return the number of regions of the longest stretch of a split."""
+        counts = np.bincount(self.stretch[self.rows(split)], minlength=1)
+        return int(counts.max())
+
     def sizes(self) -> Integer[ndarray, " N"]:
         """Return the number of regions of each chromosome."""
         return np.bincount(self.chromosome_number, minlength=len(self.chromosomes))
@@ -141,7 +159,7 @@ class RegionMatrix:
         return RegionFacts(
             motifs=len(self.motifs),
             cells=self.cells,
-            longest=int(sizes[self._chromosomes_of("train")].max(initial=0)),
+            longest=self._longest("train"),
             chromosomes=int((sizes > 0).sum()),
             atpm=self.atpm is not None,
             expression=self.expression is not None,
@@ -205,7 +223,7 @@ class ColumnStats:
 
 
 def column_divisors(
-    features: Shaped[ndarray, "P M"], train: Bool[ndarray, " P"]
+    features: Shaped[ndarray, "P M"] | StackedRows, train: Bool[ndarray, " P"]
 ) -> _PerMotif:
     """Return the largest value of each motif in the training regions, 1 if that is 0. `M`."""
     largest = np.zeros(features.shape[1], np.float32)
@@ -241,9 +259,13 @@ def assemble(
     columns["unknown"] = np.array(unknown, np.str_)
     if "tss" in columns:
         columns["tss"] = np.asarray(columns["tss"]).astype(np.bool_)
-    matrix = replace(
-        RegionMatrix.of(columns, splits.valid, splits.test), notes=tuple(notes)
-    )
+    matrix = replace(RegionMatrix.of(columns, (), ()), notes=tuple(notes))
+    return divide(path, matrix, splits)
+
+
+def divide(path: Path, matrix: RegionMatrix, splits: Splits) -> RegionMatrix:
+    """Return a matrix with these splits, and motifs scaled to 1; Refused as `assemble` says."""
+    matrix = replace(matrix, valid=tuple(splits.valid), test=tuple(splits.test))
     _check_chromosomes(path, matrix)
     if not splits.scale:
         return matrix

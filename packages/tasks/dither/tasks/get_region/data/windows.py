@@ -144,9 +144,9 @@ def _cut_rows(
     covering: bool,
 ) -> tuple[_PerWindow, _PerWindow, int]:
     """Return first index and size of each window, and the number of those that were too wide."""
-    chromosome = matrix.chromosome_number[rows]
+    stretch = matrix.stretch[rows]
     length = options.regions
-    changes = np.flatnonzero(np.diff(chromosome)) + 1
+    changes = np.flatnonzero(np.diff(stretch)) + 1
     edges = [0, *changes.tolist(), len(rows)]
     firsts = [np.zeros(0, np.int64)]
     counts = [np.zeros(0, np.int64)]

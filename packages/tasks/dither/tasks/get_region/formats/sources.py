@@ -16,14 +16,22 @@ from dither.registry.files.limits import open_file, unreadable
 from ...prepared.manifest import MANIFEST, read_manifest
 from ...prepared.store import open_arrays, verify
 from ..data.column_groups import REGIONS, RegionInfo, Splits
-from ..data.region_matrix import RegionMatrix, RowsOf, all_rows, assemble
+from ..data.joined_stores import join_stores
+from ..data.region_matrix import RegionMatrix, RowsOf, all_rows, assemble, divide
 from .get_model_folder import LIST, read_folder
 from .get_model_zarr import read_store
 from .matrices import BED, MATRICES, read_matrix
 from .region_checks import OF_CELLS, RawArrays, check_arrays, collect_problems
 from .zarr_array import ZarrArray, encoding_type, is_group
 
-__all__ = ["ReadOptions", "Source", "find_regions", "find_source", "open_regions"]
+__all__ = [
+    "ReadOptions",
+    "Source",
+    "find_regions",
+    "find_source",
+    "open_regions",
+    "open_stores",
+]
 
 FORMATS = (
     "a zarr store of get_model, its older folders, "
@@ -186,7 +194,22 @@ def open_regions(
     return _open(source, splits, options or ReadOptions(), state, headers)
 
 
-@lru_cache(maxsize=2)
+def open_stores(
+    paths: Sequence[Path],
+    splits: Splits,
+    options: ReadOptions,
+    *,
+    headers: bool = False,
+) -> RegionMatrix:
+    """Read several sources as one, which are held out together; see `open_regions`."""
+    whole = Splits((), (), scale=False)
+    matrices = [open_regions([path], whole, options, headers=headers) for path in paths]
+    if headers:
+        splits = splits._replace(scale=False)
+    return divide(paths[0], join_stores(paths, matrices), splits)
+
+
+@lru_cache(maxsize=8)
 def _open(
     source: Source | None,
     splits: Splits,
