@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -13,6 +13,7 @@ from pydantic import field_validator, model_validator
 
 from dither.registry.kinds import DataSpec
 from dither.registry.spec.base import PathStr
+from dither.registry.spec.misfit import Misfit
 
 from ..missing_library import require_extra
 from ..prepared.manifest import Kind, read_manifest
@@ -165,12 +166,11 @@ class RegionStores(_ReadOptions):
     paths: list[PathStr] = Option(min_length=2)
     """Folders made by `prepare get`, whose motifs stay on disk, zarr stores of get_model, or tables."""
 
-    @field_validator("paths")
-    @classmethod
-    def _different(cls, paths: list[str]) -> list[str]:
-        if len(set(paths)) < len(paths):
-            raise ValueError("a source is named twice")
-        return paths
+    def check(self) -> Iterator[Misfit]:
+        """Yield a source that is named twice."""
+        for number, path in enumerate(self.paths):
+            if path in self.paths[:number]:
+                yield Misfit(f"{path} is named twice", ("paths",), code="duplicate")
 
     def facts(self) -> RegionFacts:
         return self._open(headers=True).facts()
