@@ -23,6 +23,7 @@ from statistics import median
 from typing import IO, cast
 
 import numpy as np
+import peers
 import rivals
 import sampling
 import torch
@@ -76,7 +77,7 @@ def steps() -> dict[str, tuple[Callable[[], Step], Callable[[], Step]]]:
             euler,
             lambda case=case: sampled(case()),
         )
-    return rows
+    return rows | peers.PEERS
 
 
 def interval(ratios: list[float]) -> tuple[float, float]:
@@ -190,13 +191,14 @@ def main() -> None:
     deadline = time.monotonic() + 60 * options.minutes
     for number, name in enumerate(chosen):
         left = (deadline - time.monotonic()) / (len(chosen) - number)
-        times, _ = alternate([f"{name} 0", f"{name} 1"], left)
+        times, peaks = alternate([f"{name} 0", f"{name} 1"], left)
         rival, ours = times.values()
         ratios = [a / b for a, b in zip(rival, ours, strict=True)]
         low, high = interval(ratios)
         counts = f"[{low:.2f}, {high:.2f}], {len(ratios)} pairs"
+        memory = "{:.0f}, {:.0f} MB".format(*peaks.values())
         print(
-            f"{name:40} {median(rival):8.1f} {median(ours):8.1f} {median(ratios):6.2f} {counts}",
+            f"{name:40} {median(rival):8.1f} {median(ours):8.1f} {median(ratios):6.2f} {counts}, {memory}",
             flush=True,
         )
     if not options.only:

@@ -321,7 +321,7 @@ def rival(task: str, changes: str = "") -> Step:
     def advance() -> None:
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            value = loss(data.batch("train", built.rows(next(step))))
+            value = loss(built.batches.read(next(step)))
         value.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

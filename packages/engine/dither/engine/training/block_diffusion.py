@@ -75,7 +75,7 @@ class BlockDiffusion:
         loss = Measured(self.rows(measured.values), self.rows(measured.weights))
         return self._measured(process.bound(self.clean(clean), loss, denoise))
 
-    def draw_bound(
+    def draw_diffusion(
         self,
         process: Process,
         clean: Clean,
@@ -83,11 +83,21 @@ class BlockDiffusion:
         loss: Loss,
         denoise: Callable[[State, Float[Tensor, " BN"]], Any],
     ) -> Measured:
-        """Draw the same bound with the noise of each block, of low variance."""
+        """Draw the same bound without its ends, with the noise of each block, of low variance."""
         rows = self.clean(clean)
         return self._measured(
-            process.draw_bound(rows, self.block_times(t), loss, denoise)
+            process.draw_diffusion(rows, self.block_times(t), loss, denoise)
         )
+
+    def draw_ends(
+        self,
+        process: Process,
+        clean: Clean,
+        denoise: Callable[[State, Float[Tensor, " BN"]], Any],
+    ) -> dict[str, Float[Tensor, "B L"]]:
+        """Draw the ends of the bound of each block."""
+        ends = process.draw_ends(self.clean(clean), denoise)
+        return {name: self.whole(part) for name, part in ends.items()}
 
     def _measured(self, rows: Measured) -> Measured:
         """Join the values of blocks into those of samples."""

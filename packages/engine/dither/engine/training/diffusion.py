@@ -45,6 +45,8 @@ from .randomness import Stream, seed_generators
 __all__ = ["Diffusion", "fused_head", "linear_head", "submodule"]
 
 Times = Float[Tensor, "B *L"]
+Denoise = Callable[[State, Float[Tensor, " B"]], Any]
+"""State and time -> prediction."""
 
 
 class Diffusion(nn.Module):
@@ -361,9 +363,24 @@ class Diffusion(nn.Module):
     def draw_bound(self, clean: Clean, t: Times) -> Measured:
         """Draw the bound on -log p(x_0) per position at times `t`, with the least variance that the process offers."""
         denoise = self.denoiser(clean)
+        diffusion = self.draw_diffusion(clean, t, denoise)
+        ends = self.draw_ends(clean, denoise)
+        nats = diffusion.values + sum(ends.values())
+        return Measured(nats, diffusion.weights, parts=diffusion.parts | ends)
+
+    def draw_diffusion(self, clean: Clean, t: Times, denoise: Denoise) -> Measured:
+        """Draw the bound without `draw_ends`; `denoise` is `denoiser(clean)`."""
         if self.blocks is None:
-            return self.process.draw_bound(clean, t, self.loss, denoise)
-        return self.blocks.draw_bound(self.process, clean, t, self.loss, denoise)
+            return self.process.draw_diffusion(clean, t, self.loss, denoise)
+        return self.blocks.draw_diffusion(self.process, clean, t, self.loss, denoise)
+
+    def draw_ends(
+        self, clean: Clean, denoise: Denoise
+    ) -> dict[str, Float[Tensor, "B L"]]:
+        """Draw the terms of the bound that `draw_diffusion` leaves out."""
+        if self.blocks is None:
+            return self.process.draw_ends(clean, denoise)
+        return self.blocks.draw_ends(self.process, clean, denoise)
 
     def draw_log_weight(self, clean: Clean) -> Float64[Tensor, "B N"] | None:
         """Return log w of a trajectory to each block of samples, or to each sample; None if the process has none."""
@@ -375,7 +392,7 @@ class Diffusion(nn.Module):
         weights = self.process.draw_log_weight(rows, denoise)
         return None if weights is None else weights.view(-1, self.blocks.count)
 
-    def denoiser(self, clean: Clean) -> Callable[[State, Float[Tensor, " B"]], Any]:
+    def denoiser(self, clean: Clean) -> Denoise:
         """Return the model as a function of state and time: of samples, or of their blocks."""
         blocks = self.blocks
         if blocks is None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -197,19 +198,32 @@ def log_likelihood_of(
     # Pairs in the same stratum; a single draw says nothing about the spread.
     pairs = 1 if samples == 1 else 2
     strata = -(-samples // pairs)
-    nats = [torch.zeros(0, dtype=torch.float64)]
+    count = len(clean.valid)
+    table = torch.zeros(count, strata, pairs, dtype=torch.float64)
     of_values = None
     if not system.bound:
         of_values = torch.zeros(clean.x0.shape, dtype=torch.float64)
-    with preserved_generators(system.device):
-        batches = _draws(system, clean, strata, pairs, seed, batch_size, bins)
-        for rows, draws in batches:
-            nats.append(draws.flatten(1).sum(1))
-            if of_values is not None:
-                of_values.index_add_(0, rows, -draws / (strata * pairs))
+    if not count:
+        nothing = torch.zeros(0, dtype=torch.float64)
+        return LogLikelihood(nothing, nothing, of_values)
 
-    table = torch.cat(nats)
-    table = table.view(len(clean.valid), strata, pairs)
+    with _evaluating(system, seed):
+        columns = [system.stratified_times(count, strata) for _ in range(pairs)]
+        times = torch.stack(columns, 2).flatten(0, 2)
+        nats = table.view(-1)
+        for part, batch in _batches(system, clean, strata * pairs, batch_size):
+            draws = _draw(system, batch, times[part].to(system.device), bins)
+            nats[part] = draws.flatten(1).sum(1)
+            if of_values is not None:
+                rows = torch.arange(part.start, part.stop) // (strata * pairs)
+                of_values.index_add_(0, rows, -draws / (strata * pairs))
+        if system.bound:
+            # Small terms at the cost of two calls of the model: one stratum has those of all.
+            ends = torch.zeros(count * pairs, dtype=torch.float64)
+            for part, batch in _batches(system, clean, pairs, batch_size):
+                ends[part] = _draw_ends(system, batch)
+            table[:, 0] += strata * ends.view(count, pairs)
+
     half_widths = torch.full((len(table),), math.nan, dtype=torch.float64)
     if pairs == 2:
         half_widths = paired_half_widths(table)
@@ -238,26 +252,17 @@ def flow_log_likelihood(
     if probes < 1:
         message = f"expected at least 1 probe, got {probes}"
         raise Refused(Problem(message, code="out-of-range"))
-    device = system.device
-    was_training = system.training
-    clean = replace(clean, goal=None)
-    system = system.eval()
     parts = [torch.zeros(0, 1, dtype=torch.float64)]
-    try:
-        with preserved_generators(device):
-            seed_generators(device, Stream.EVALUATION, seed, 0)
-            for start in range(0, len(clean.valid), batch_size):
-                batch = clean[start : start + batch_size].to(device)
-                log_p = system.process.flow_log_density(
-                    batch,
-                    system.denoiser(batch),
-                    steps=steps,
-                    probes=probes,
-                    bins=bins,
-                )
-                parts.append(_known_density(log_p).cpu())
-    finally:
-        system.train(was_training)
+    with _evaluating(system, seed):
+        for _, batch in _batches(system, clean, 1, batch_size):
+            log_p = system.process.flow_log_density(
+                batch,
+                system.denoiser(batch),
+                steps=steps,
+                probes=probes,
+                bins=bins,
+            )
+            parts.append(_known_density(log_p).cpu())
     table = torch.cat(parts if len(parts) == 1 else parts[1:])
     half_widths = torch.full((len(table),), math.nan, dtype=torch.float64)
     if table.shape[1] > 1:
@@ -318,8 +323,8 @@ def tight_log_likelihood(
     if draws < 1:
         message = f"expected at least 1 draw, got {draws}"
         raise Refused(Problem(message, code="out-of-range"))
-    with preserved_generators(system.device):
-        log_weights = _log_weights(system, clean, draws, seed, batch_size)
+    with _evaluating(system, seed):
+        log_weights = _log_weights(system, clean, draws, batch_size)
 
     # B K N -> B: blocks are independent given the clean ones before them.
     values = (log_weights.logsumexp(1) - math.log(draws)).sum(1)
@@ -343,25 +348,15 @@ def _require_known_seen(system: Diffusion, clean: Clean) -> None:
 
 
 def _log_weights(
-    system: Diffusion, clean: Clean, draws: int, seed: int, batch_size: int
+    system: Diffusion, clean: Clean, draws: int, batch_size: int
 ) -> Float64[Tensor, "B K N"]:
-    device = system.device
-    was_training = system.training
-    seed_generators(device, Stream.EVALUATION, seed, 0)
-    rows = torch.arange(len(clean.valid)).repeat_interleave(draws)
-    clean = replace(clean, goal=None)
-    system = system.eval()
     parts = []
-    try:
-        for part in torch.split(rows, batch_size):
-            batch = clean.apply(partial(torch.index_select, dim=0, index=part))
-            weights = system.draw_log_weight(batch.to(device))
-            if weights is None:
-                message = "this process defines no importance weights of trajectories"
-                raise Refused(Problem(message, ("process",), code="misfit"))
-            parts.append(weights.cpu())
-    finally:
-        system.train(was_training)
+    for _, batch in _batches(system, clean, draws, batch_size):
+        weights = system.draw_log_weight(batch)
+        if weights is None:
+            message = "this process defines no importance weights of trajectories"
+            raise Refused(Problem(message, ("process",), code="misfit"))
+        parts.append(weights.cpu())
     table = torch.cat(parts)
     return table.view(-1, draws, table.shape[1])
 
@@ -386,42 +381,50 @@ def paired_half_widths(
     return student_quantiles(freedom) * variance.sqrt() / strata
 
 
-def _draws(
-    system: Diffusion,
-    clean: Clean,
-    strata: int,
-    pairs: int,
-    seed: int,
-    batch_size: int,
-    bins: Float[Tensor, " M"] | None,
-) -> Iterator[tuple[Int[Tensor, " b"], Float64[Tensor, "b ..."]]]:
-    """Yield rows and draws of their bounds, per position or value; those of one row are adjacent, by stratum."""
-    device = system.device
-    was_training = system.training
-    seed_generators(device, Stream.EVALUATION, seed, 0)
-
-    count = len(clean.valid)
-    if not count:
-        return
-    columns = [system.stratified_times(count, strata) for _ in range(pairs)]
-    times = torch.stack(columns, 2).flatten(0, 2)
-    rows = torch.arange(count).repeat_interleave(strata * pairs)
+def _batches(
+    system: Diffusion, clean: Clean, repeats: int, batch_size: int
+) -> Iterator[tuple[slice, Clean]]:
+    """Yield batches of samples, each `repeats` times, and their places in the order of all."""
     clean = replace(clean, goal=None)
-    system = system.eval()
-    try:
-        for start in range(0, len(rows), batch_size):
-            part = rows[start : start + batch_size]
-            select = partial(torch.index_select, dim=0, index=part)
-            batch = clean.apply(select).to(device)
-            t = times[start : start + len(part)].to(device)
-            if system.bound:
-                bound = system.draw_bound(batch, t)
-                nats = bound.values.double() * bound.weights.double()
-            else:
-                denoise = system.denoiser(batch)
-                nats = _known_density(
-                    system.process.draw_value_bounds(batch, t, denoise, bins)
-                )
-            yield part, nats.cpu()
-    finally:
-        system.train(was_training)
+    total = len(clean.valid) * repeats
+    for start in range(0, total, batch_size):
+        stop = min(start + batch_size, total)
+        rows = torch.arange(start, stop) // repeats
+        select = partial(torch.index_select, dim=0, index=rows)
+        yield slice(start, stop), clean.apply(select).to(system.device)
+
+
+def _draw(
+    system: Diffusion,
+    batch: Clean,
+    t: Float[Tensor, " B"],
+    bins: Float[Tensor, " M"] | None,
+) -> Float64[Tensor, "B ..."]:
+    """Draw bounds of positions without `draw_ends`, or those of values, in nats."""
+    denoise = system.denoiser(batch)
+    if system.bound:
+        measured = system.draw_diffusion(batch, t, denoise)
+        nats = measured.values.double() * measured.weights.double()
+    else:
+        nats = _known_density(system.process.draw_value_bounds(batch, t, denoise, bins))
+    return nats.cpu()
+
+
+def _draw_ends(system: Diffusion, batch: Clean) -> Float64[Tensor, " B"]:
+    ends = torch.zeros(len(batch.valid), dtype=torch.float64)
+    for nats in system.draw_ends(batch, system.denoiser(batch)).values():
+        ends += nats.double().sum(1).cpu()
+    return ends
+
+
+@contextmanager
+def _evaluating(system: Diffusion, seed: int) -> Iterator[None]:
+    """Set evaluation mode and seed torch's generators; restore both at the end of the block."""
+    was_training = system.training
+    with preserved_generators(system.device):
+        seed_generators(system.device, Stream.EVALUATION, seed, 0)
+        system.eval()
+        try:
+            yield
+        finally:
+            system.train(was_training)

@@ -32,11 +32,11 @@ from .categorical import search_along
 from .nelbo import Denoise, cross_entropy, place_times, prior_kl
 from .posterior import lookup
 
-__all__ = ["draw_bound"]
+__all__ = ["draw_diffusion", "draw_ends"]
 
 
 @torch.no_grad()
-def draw_bound(
+def draw_diffusion(
     process: TokenProcess,
     timesteps: TimestepSampling,
     clean: Clean,
@@ -44,7 +44,7 @@ def draw_bound(
     loss: Callable[[Any, Noised], Measured],
     denoise: Denoise,
 ) -> Measured:
-    """Return an unbiased estimate of the bound on -log p(x_0) per position, in nats.
+    """Return an unbiased estimate of the bound over [t_min, 1] per position, in nats.
 
     Args:
         process: Whose bound it is.
@@ -70,20 +70,25 @@ def draw_bound(
         batch = process.noised(clean, x, weighted)
         measured = loss(denoise(batch.state, times), batch)
         nats += (1 - t_min) * measured.values * measured.weights
+    return Measured(nats, free.to(nats.dtype))
 
-    # The reconstruction at t_min
-    start = torch.full_like(t, t_min)
+
+@torch.no_grad()
+def draw_ends(
+    process: TokenProcess, t_min: float, clean: Clean, denoise: Denoise
+) -> dict[str, Float[Tensor, "B L"]]:
+    """Return an unbiased estimate of the reconstruction at t_min, and the KL to the prior, per position in nats."""
+    free = ~clean.fixed
+    start = torch.full((len(clean.x0),), t_min, device=free.device)
     noise = process.schedule(start)
-    start_cost = torch.zeros_like(nats)
+    reconstruction = wide(torch.zeros(free.shape, device=free.device))
     for x, weight in _changed(process, clean, noise):
         batch = process.noised(clean, x, noise)
-        reconstruction = cross_entropy(denoise(batch.state, start), clean)
+        cost = cross_entropy(denoise(batch.state, start), clean)
         uncertain = batch.target_mask & free
-        start_cost += (over(weight, free) * reconstruction).where(uncertain, 0.0)
-
+        reconstruction += (over(weight, free) * cost).where(uncertain, 0.0)
     prior = prior_kl(process, clean, denoise).where(free, 0.0)
-    parts = {"prior": prior, "reconstruction": start_cost}
-    return Measured(nats + start_cost + prior, free.to(nats.dtype), parts=parts)
+    return {"prior": prior, "reconstruction": reconstruction}
 
 
 def _changed(

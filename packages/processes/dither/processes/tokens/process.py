@@ -34,7 +34,7 @@ from dither.registry.contracts.times import as_times
 from ..precision import Constant, at_least_float32, one_minus_exp, wide, wide_dtype
 from ..timestep_sampling import TimestepSampling
 from .categorical import draw_along, draw_log
-from .changed_tokens import draw_bound
+from .changed_tokens import draw_diffusion, draw_ends
 from .nelbo import (
     Denoise,
     Estimator,
@@ -229,17 +229,24 @@ class TokenProcess(protocols.TokenProcess):
             return exact_nelbo(self, clean, denoise)
         return nelbo(self, self.timesteps.t_min, clean, measured, denoise)
 
-    def draw_bound(
+    def draw_diffusion(
         self,
         clean: Clean,
         t: Float[Tensor, " B"],
         loss: Callable[[Any, Noised], Measured],
         denoise: Denoise,
     ) -> Measured:
-        """Return a low-variance draw of the bound per position, whatever the estimator of training."""
+        """Return a draw of low variance per position, whatever the estimator of training."""
         if self.estimator == "exact":
             return exact_nelbo(self, clean, denoise)
-        return draw_bound(self, self.timesteps, clean, t, loss, denoise)
+        return draw_diffusion(self, self.timesteps, clean, t, loss, denoise)
+
+    def draw_ends(
+        self, clean: Clean, denoise: Denoise
+    ) -> dict[str, Float[Tensor, "B L"]]:
+        if self.estimator == "exact":
+            return {}
+        return draw_ends(self, self.timesteps.t_min, clean, denoise)
 
     def draw_log_weight(self, clean: Clean, denoise: Denoise) -> Float64[Tensor, " B"]:
         return draw_log_weight(self, self.timesteps, clean, denoise)

@@ -74,7 +74,7 @@ class Process(Protocol):
     fixed_time: float | None = None
     """The time used for evaluation and sampling if states do not depend on time."""
     low_variance: bool = True
-    """Whether `estimate` is as good a draw of the bound as `draw_bound`; else evaluation calls both."""
+    """Whether `estimate` is as good a draw of the bound as `draw_diffusion`; else evaluation calls both."""
 
     @abstractmethod
     def times(self, n: int, device: Any = None) -> Float[Tensor, " n"]:
@@ -133,20 +133,29 @@ class Process(Protocol):
         """
         return measured
 
-    def draw_bound(
+    def draw_diffusion(
         self,
         clean: Clean,
         t: Float[Tensor, " B"],
         loss: Loss,
         denoise: Callable[[State, Float[Tensor, " B"]], Any],
     ) -> Measured:
-        """Return an unbiased draw of the bound per position, at times t as `times` draws them.
+        """Return an unbiased draw of the bound without `draw_ends` per position, at times t as `times` draws them.
 
-        By default that of `estimate`. A process may draw noise of less variance.
+        By default that of `estimate`, complete. A process may draw noise of less variance.
         """
         t, noised = self.estimate(clean, t)
         measured = loss(denoise(noised.state, t), noised)
         return self.bound(clean, measured, denoise)
+
+    def draw_ends(
+        self, clean: Clean, denoise: Callable[[State, Float[Tensor, " B"]], Any]
+    ) -> dict[str, Float[Tensor, "B L"]]:
+        """Return unbiased draws of the terms of the bound that `draw_diffusion` leaves out; by default none.
+
+        They are small and cost calls of the model, so that a likelihood of many draws has few of them.
+        """
+        return {}
 
     def draw_log_weight(
         self,
