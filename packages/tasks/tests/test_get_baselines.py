@@ -190,6 +190,17 @@ def test_rivals_equal_those_of_scikit_learn(train, binary):
         )
 
 
+def test_boosting_has_no_neighbours_in_windows_of_one_region(train):
+    reference = Baselines(train, np.ones(P, bool), GROUPS, rivals=True)
+    query = batch(train, mask="accessibility")
+    parts = [values.reshape(-1, 1, W) for values in list(vars(query).values())[:3]]
+    query = MaskedBatch(*parts, np.zeros(B * L, np.int64))
+    guess = predictions_of(reference, query)["boosting"][0]
+    boosted = HistGradientBoostingClassifier(**BOOSTING).fit(train[:, :M], train[:, M])
+    expected = boosted.predict_proba(query.truth[:, 0, :M])[:, 1]
+    np.testing.assert_allclose(guess[:, 0, M], expected, atol=1e-6)
+
+
 def test_boosting_is_fitted_once_for_the_same_data(train, monkeypatch, tmp_path):
     """Whatever predictions depend on makes another file; a damaged one is fitted again."""
     monkeypatch.setattr(baselines, "cache_folder", lambda: tmp_path)

@@ -305,10 +305,10 @@ class RegionSamples:
     def training(
         self, limit: int = MAX_FIT_REGIONS, cell: int | None = None
     ) -> tuple[Float32[ndarray, "n W"], Bool[ndarray, " n"]]:
-        """Return training regions in order, in the units of the data, and which begin a run.
+        """Return training regions in order, in the units of the data, and which begin a window.
 
-        Each occurs once for each cell type, or for the given one only. Windows are thinned out
-        evenly to at most `limit` regions.
+        Each occurs once for each cell type, or for the given one only. Windows are cut as those of
+        an evaluation, and thinned out evenly to at most `limit` regions.
         """
         # One run where columns depend on no cell type.
         numbers = [*range(max(self.columns.trained, 1))]
@@ -331,18 +331,9 @@ class RegionSamples:
             values[low : low + len(rows)] = columns
             low += len(rows)
 
-        if every == 1:
-            rows = np.concatenate([rows for rows, _ in windows])
-            cells = np.repeat([number for _, number in windows], lengths)
-            runs = [self.matrix.stretch[rows], cells]
-        else:
-            # Thinned windows are apart from each other.
-            runs = [np.repeat(np.arange(len(lengths)), lengths)]
-        begins = np.zeros(len(values), bool)
-        begins[0] = True
-        for run in runs:
-            begins[1:] |= run[1:] != run[:-1]
-        return values, begins
+        starts = np.zeros(len(values), bool)
+        starts[np.cumsum([0, *lengths[:-1]])] = True
+        return values, starts
 
     def data_warnings(self) -> Iterator[str]:
         """Yield notes on the data, and the number of windows that are too wide, by split."""
