@@ -102,11 +102,11 @@ def _diffusers_ddim() -> Step:
 
     @torch.no_grad()
     def sample() -> None:
-        # As many calls as `ddim`, whose last one predicts x_0.
-        scheduler.set_timesteps(SAMPLING_STEPS + 1)
+        scheduler.set_timesteps(SAMPLING_STEPS)
         x = torch.randn(like.x0.shape)
         for t in scheduler.timesteps:
-            eps = system.model(State.of(x), t.float().expand(IMAGES), like.valid, {})
+            level = t.float().expand(IMAGES)
+            eps = system.model(State.of(x), level, like.valid, {})
             x = scheduler.step(eps, t, x).prev_sample
 
     return sample
