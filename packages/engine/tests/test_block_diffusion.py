@@ -20,7 +20,6 @@ from dither.processes.samplers.first_hitting import FirstHitting
 from dither.processes.schedules.alpha import LogLinear
 from dither.processes.schedules.sigma import Geometric
 from dither.processes.timestep_sampling import TimestepSampling
-from dither.processes.tokens.changed_tokens import noised as noised_record
 from dither.processes.tokens.priors import even_prior, frequency_prior, mask_prior
 from dither.processes.tokens.process import TokenProcess
 from dither.registry import default_catalog
@@ -183,7 +182,7 @@ def bound_of_all(system, monkeypatch, nodes=80):
     x0, x_t = pairs(process)
 
     def enumerated(clean, noise, moved):
-        return noised_record(process, clean, system.blocks.rows(x_t), noise)
+        return process.noised(clean, system.blocks.rows(x_t), noise)
 
     monkeypatch.setattr(process, "_noised", enumerated)
     clean, each, t_min = (

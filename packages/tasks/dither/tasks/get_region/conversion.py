@@ -184,7 +184,7 @@ def _blocks(
             too_large = block.astype(np.float64) > largest
             row, column = np.argwhere(too_large)[0].tolist()
             motif = str(raw.arrays["motifs"][column])
-            where = raw.locate("features", row, motif)
+            where = raw.locate("features", rows.start + row, motif)
             limit = f"{source.dtype} holds ({largest:g})"
             message = (
                 f"{source.path}: {where}: {block[row, column]:g} is more than {limit}"
