@@ -181,10 +181,10 @@ def bound_of_all(system, monkeypatch, nodes=80):
     process = system.process
     x0, x_t = pairs(process)
 
-    def enumerated(clean, noise, moved):
-        return process.noised(clean, system.blocks.rows(x_t), noise)
+    def enumerated(x, moved, now):
+        return system.blocks.rows(x_t)
 
-    monkeypatch.setattr(process, "_noised", enumerated)
+    monkeypatch.setattr(process, "_replaced", enumerated)
     clean, each, t_min = (
         Clean.of(x0),
         process.space.vocab**LENGTH,
