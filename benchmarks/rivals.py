@@ -197,13 +197,16 @@ class Graphs(nn.Module):
         """Return logits of rooms and of relations."""
         c = self.time(timestep(t))
         n = self.nodes
-        places = (
-            self.place.weight + self.entity.weight[0],
-            self.pair(self.ends).sum(0) + self.entity.weight[1],
-        )
-        h = torch.cat([self.node(x[:, :n]), self.edge(x[:, n:])], 1) + torch.cat(places)
+        of_node, of_edge = self.entity.weight
+        rooms = self.node(x[:, :n])
+        relations = self.edge(x[:, n:])
+        room_places = self.place.weight + of_node
+        relation_places = self.pair(self.ends).sum(0) + of_edge
+        places = torch.cat([room_places, relation_places])
+        h = torch.cat([rooms, relations], 1) + places
+        mask = valid[:, None, None]
         for block in self.blocks:
-            h = block(h, c, valid[:, None, None])
+            h = block(h, c, mask)
         shift, scale = self.modulation(c)[:, None].chunk(2, -1)
         h = self.norm(h) * (1 + scale) + shift
         return self.node_head(h[:, :n]), self.edge_head(h[:, n:])
@@ -273,24 +276,30 @@ def text_loss(system: Diffusion, model: nn.Module, clean: Any) -> Tensor:
     x = noised.state.x
     x0 = noised.x0
     sigma = noised.noise.sigma.float()[:, None]
+    # Log ratios p(y) / p(x) of every token y, 0 at x itself
     score = model(x, process.level(t)).float()
     size = score.shape[-1]
     score = score.scatter(-1, x[..., None], 0.0)
-    ratio = (sigma.expm1() / (sigma.expm1() + size)).expand(x.shape)
-    negative = score.mean(-1) - score.gather(-1, x[..., None])[..., 0] / size
-    target = score.gather(-1, x0[..., None])[..., 0] / sigma.expm1()
-    negative = torch.where(x == x0, ratio * negative, target + negative)
-    unchanged = (size - 1) / size * ratio * (ratio.log() - 1)
-    constant = torch.where(
-        x == x0, unchanged, ((-ratio.log() - 1) / ratio - (size - 2)) / size
-    )
-    exponential = score.exp()
-    positive = (
-        exponential.mean(-1) - exponential.gather(-1, x[..., None])[..., 0] / size
-    )
-    return (
-        (positive - negative + constant) * noised.noise.rate.float()[:, None]
-    ).sum() / clean.valid.sum()
+    score_x = score.gather(-1, x[..., None])[..., 0]
+    score_x0 = score.gather(-1, x0[..., None])[..., 0]
+    same = x == x0
+
+    growth = sigma.expm1()
+    ratio = (growth / (growth + size)).expand(x.shape)
+    mean = score.mean(-1) - score_x / size
+    changed = score_x0 / growth + mean
+    negative = torch.where(same, ratio * mean, changed)
+
+    of_same = (size - 1) / size * ratio * (ratio.log() - 1)
+    of_changed = ((-ratio.log() - 1) / ratio - (size - 2)) / size
+    constant = torch.where(same, of_same, of_changed)
+
+    ratios = score.exp()
+    ratio_x = ratios.gather(-1, x[..., None])[..., 0]
+    positive = ratios.mean(-1) - ratio_x / size
+    rate = noised.noise.rate.float()[:, None]
+    losses = (positive - negative + constant) * rate
+    return losses.sum() / clean.valid.sum()
 
 
 def rival(task: str, changes: str = "") -> Step:

@@ -194,6 +194,17 @@ def test_weights_of_sit_give_its_velocity(variances):
     assert torch.allclose(raw.mT.reshape(image.shape), -velocity, atol=1e-5)
 
 
+def test_weights_of_sit_need_times_as_they_are():
+    """The default scale of times is 1000, with which the same shapes compute something else."""
+    for level in ("level", {"use": "level", "time_scale": 1000.0}):
+        parts = [level, {"use": "label", "of": "label", "dropout": 0.1}]
+        condition = {"use": "sum", "parts": parts}
+        spec = spec_of(WIDTH, DEPTH, HEADS, condition=condition)
+        with pytest.raises(Refused, match="time_scale"):
+            spec.rename("sit", their_weights())
+        spec.rename("dit", their_weights())
+
+
 def test_other_positions_than_those_of_dit_are_refused():
     weights = their_weights()
     weights["pos_embed"] = weights["pos_embed"].roll(1, 1)

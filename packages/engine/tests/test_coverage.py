@@ -14,7 +14,7 @@ from dither.engine.training.likelihood import (
     tight_log_likelihood,
 )
 from dither.losses.tokens import masked_ce
-from dither.processes.tokens.specs import Absorbing
+from dither.processes.tokens.specs import Absorbing, Uniform
 from dither.registry import Field, TokenSpace
 from dither.registry.contracts.records import Clean
 from dither.testing.exact_denoiser import ExactDenoiser, random_joint
@@ -51,6 +51,29 @@ def test_a_draw_has_the_mean_of_the_bound(coverage, name) -> None:
     error = nats.mean(0) + joint[tuple(texts[:5].T)].log()
     assert (error.abs() < 4 * nats.std(0) / math.sqrt(800) + 0.005).all()
     assert nats.std(0).max() < 4
+
+
+def test_a_likelihood_has_the_ends_of_the_bound_once(coverage) -> None:
+    """Whatever the number of its strata; much noise at first and little at last make the ends large."""
+    torch.manual_seed(0)
+    joint = random_joint(coverage.IDS, coverage.LENGTH)
+    schedule = {"use": "geometric", "sigma_min": 0.3, "sigma_max": 1.5}
+    process = Uniform(predict="posterior", schedule=schedule)
+    system = coverage.system_of(process, joint).eval()
+    texts = coverage.draw_texts(joint, 4)
+    times = system.times(1200)[torch.randperm(1200)]
+    bound = system.draw_bound(Clean.of(texts.repeat(300, 1)), times)
+    nats = bound.values.sum(1).view(300, 4)
+    ends = sum(part.sum(1).view(300, 4).mean(0) for part in bound.parts.values())
+    assert ends.min() > 0.5
+    for samples in (2, 16):
+        found = log_likelihood(
+            system, texts.repeat(100, 1), samples=samples, batch_size=8192
+        )
+        values = -found.values.view(100, 4)
+        error = (nats.var(0) / 300 + values.var(0) / 100).sqrt()
+        assert ((values.mean(0) - nats.mean(0)).abs() < 4.5 * error).all(), samples
+        assert (error < 0.1).all(), samples
 
 
 def test_known_tokens_of_a_block_model(coverage, refusal) -> None:

@@ -20,6 +20,7 @@ from dither.registry import (
     hookimpl,
     named,
 )
+from dither.registry.config.errors import Problem, Refused
 from dither.registry.kinds import (
     BlockSpec,
     ConditionSpec,
@@ -352,7 +353,19 @@ class DenoiserModel(ModelSpec):
             "llada": LLADA,
             "llama": LLAMA,
         }
+        if layout == "sit":
+            self._require_times_as_they_are()
         return layouts[layout].rename(weights)
+
+    def _require_times_as_they_are(self) -> None:
+        """Refuse another scale of the noise level than that of SiT, which no shape of a weight shows."""
+        options = self.condition.model_dump()
+        level = options.get("parts", [options])[0]
+        if level.get("time_scale") != 1:
+            message = "SiT reads times from 0 to 1 as they are: time_scale is 1.0"
+            place = ("model", "condition")
+            fix = 'write the level as { use = "level", time_scale = 1.0 }'
+            raise Refused(Problem(message, place, help=fix, code="misfit"))
 
     @classmethod
     def convert_folder(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -104,19 +105,25 @@ class _Regions(DataSpec):
         return Splits(tuple(self.valid), tuple(self.test), self.scale)
 
 
-class _AtPath(_Regions):
-    path: PathStr = Option(min_length=1)
-    """File or folder, relative to the working directory."""
-
-    def source(self) -> Path:
-        return Path(self.path).expanduser()
-
+class _OfFiles(_Regions):
     def facts(self) -> RegionFacts:
         """Return sizes and names; motifs of a store or an .npz file are checked by `build` only."""
         return self._open(headers=True).facts()
 
     def build(self) -> RegionMatrix:
         return self._open()
+
+    @abstractmethod
+    def _open(self, *, headers: bool = False) -> RegionMatrix:
+        """Read the files, or sizes and names only."""
+
+
+class _AtPath(_OfFiles):
+    path: PathStr = Option(min_length=1)
+    """File or folder, relative to the working directory."""
+
+    def source(self) -> Path:
+        return Path(self.path).expanduser()
 
     def _open(self, *, headers: bool = False) -> RegionMatrix:
         require_extra("regions", self.name, ("task", "data"))
@@ -155,7 +162,7 @@ class RegionStore(_AtPath, _ReadOptions):
     name = "region-store"
 
 
-class RegionStores(_ReadOptions):
+class RegionStores(_OfFiles, _ReadOptions):
     """Regions of several sources in one training: those of each, in the cell types that it has.
 
     All have the same motifs in the same order. Windows do not mix sources; chromosomes are held out
@@ -171,12 +178,6 @@ class RegionStores(_ReadOptions):
         for number, path in enumerate(self.paths):
             if path in self.paths[:number]:
                 yield Misfit(f"{path} is named twice", ("paths",), code="duplicate")
-
-    def facts(self) -> RegionFacts:
-        return self._open(headers=True).facts()
-
-    def build(self) -> RegionMatrix:
-        return self._open()
 
     def _open(self, *, headers: bool = False) -> RegionMatrix:
         require_extra("regions", self.name, ("task", "data"))

@@ -195,6 +195,9 @@ def _read_text(path: Path) -> tuple[Any, int]:
             name.strip() for name in next(csv.reader([first], delimiter=delimiter), [])
         ]
         key, _ = _roles(standard_names(header))
+        # Before pandas 3.1 the default parser may be off in the last digit; since, the option is
+        # deprecated.
+        exact = tuple(map(int, pandas.__version__.split(".")[:2])) >= (3, 1)
         try:
             frame = pandas.read_csv(
                 lines,
@@ -205,8 +208,7 @@ def _read_text(path: Path) -> tuple[Any, int]:
                 na_filter=False,
                 skip_blank_lines=False,
                 low_memory=False,
-                # The default parser of pandas may be off in the last digit.
-                float_precision="round_trip",
+                float_precision=None if exact else "round_trip",
             )
         except pandas.errors.EmptyDataError:
             frame = pandas.DataFrame(np.zeros((0, len(header))))
