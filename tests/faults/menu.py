@@ -32,7 +32,7 @@ OPTIONS = {
     "train.ema": ("0", "0.9"), "train.accumulate": ("1", "2", "4"), "train.precision": ("float32", "bfloat16"),
     "train.async_save": ("true", "false"), "train.workers": ("0", "2"), "train.known": ("0", "0.5"),
     "train.buckets": ("false",), "train.keep_best": ("true", "false"), "train.clip": ("0", "1"),
-    "train.lora": ("{on=['attention'],rank=2}",), "train.freeze": ("['embedding.*']",),
+    "train.lora": ("{on=['mlp'],rank=2}",), "train.freeze": ("['embedding.*']",),
     "evaluate.repeats": ("1", "3"), "sample.every": ("1", "2"), "sample.batch_size": ("1",), "model.block_size": ("8",),
     "model.checkpointing": ("true",), "model.block.mlp": ("swiglu", "gelu"), "model.block.rope": ("true", "false"),
     "model.block.kv_heads": ("1",), "sampler.steps": ("1", "3"), "sampler.temperature": ("0.5",),
