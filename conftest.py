@@ -4,6 +4,7 @@ import contextlib
 import gc
 import importlib
 import os
+import random
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -11,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
+import numpy as np
 import pytest
+import torch
 
 from dither.registry.config.errors import CODES, Refused
 
@@ -34,6 +37,15 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Seed every generator, for the worker of a test and the tests before it differ between runs."""
+    torch.set_num_threads(1)
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
 
 
 @pytest.fixture

@@ -8,8 +8,6 @@ import torch
 from dither.registry import FeatureSpace, Field, TokenSpace, default_catalog
 from dither.registry.contracts.records import State
 
-torch.set_num_threads(1)
-
 SMALL = {"width": 16, "depth": 2, "block": {"use": "adaln-zero", "heads": 2}}
 
 

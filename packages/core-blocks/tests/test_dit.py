@@ -216,10 +216,10 @@ def test_other_positions_than_those_of_dit_are_refused():
 def test_patches_take_masks_levels_and_padding_of_their_positions(opened):
     space = replace(grid(4, 1, LABELS), outputs=1)
     spec = spec_of(16, 2, 2, embedding={"use": "regions", "elements": True})
-    model = opened(spec.build(space).eval())
-    x = torch.randn(2, 16, 1)
+    model = opened(spec.build(space).eval()).double()
+    x = torch.randn(2, 16, 1, dtype=torch.float64)
     valid = torch.ones(2, 16, dtype=torch.bool)
-    level = torch.tensor([0.2, 0.9])
+    level = torch.tensor([0.2, 0.9], dtype=torch.float64)
     out = model(State.of(x), level, valid, {})
     assert out.shape == x.shape
     # Head and trunk meet at the patches.
@@ -227,7 +227,7 @@ def test_patches_take_masks_levels_and_padding_of_their_positions(opened):
     assert trunk.shape == (2, 4, 16)
     assert torch.equal(model.head(trunk), out)
     per_position = level[:, None].expand(2, 16)
-    assert torch.allclose(model(State.of(x), per_position, valid, {}), out, atol=1e-6)
+    assert torch.allclose(model(State.of(x), per_position, valid, {}), out, rtol=1e-10)
     # Positions 5 and 0 are in the first patch of a grid of 4 x 4.
     masked = torch.zeros_like(x, dtype=torch.bool)
     masked[:, 5] = True

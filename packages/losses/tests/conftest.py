@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import pytest
-import torch
 
 from dither.processes.schedules.sigma import Geometric
 from dither.processes.timestep_sampling import TimestepSampling
@@ -11,12 +10,6 @@ from dither.processes.tokens.priors import even_prior, frequency_prior, mask_pri
 from dither.processes.tokens.process import TokenProcess
 from dither.registry.contracts.protocols import Schedule
 from dither.registry.contracts.spaces import Field, TokenSpace
-
-
-@pytest.fixture(autouse=True)
-def _seeded() -> None:
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

@@ -24,12 +24,6 @@ from dither.registry.contracts.spaces import Field, TokenSpace
 from dither.registry.plugins.catalog import Catalog
 
 
-@pytest.fixture(autouse=True)
-def _seeded() -> None:
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-
-
 @pytest.fixture(scope="session")
 def part() -> Callable[..., Any]:
     """Parse a part by kind and name."""

@@ -119,7 +119,7 @@ def test_one_time_per_stratum() -> None:
 
 
 def test_levels() -> None:
-    t = torch.tensor([0.0, 0.0004, 0.0015, 0.5, 1.0])
+    t = torch.tensor([0.0, 0.0004, 0.0015, 0.5, 1.0], dtype=torch.float64)
 
     def level(kind, schedule=None) -> Tensor:
         return TimestepSampling(schedule or LogLinear().build(), kind).level(t)
