@@ -215,6 +215,59 @@ def test_class_token_belongs_to_the_first_block(model_of, regions, opened, cls):
         )
 
 
+@torch.no_grad()
+@pytest.mark.parametrize(("size", "context"), [(1, 1), (2, 4), (3, 3), (4, 8), (5, 5)])
+def test_dropped_positions_equal_a_banded_mask(
+    model_of, opened, monkeypatch, size, context
+):
+    """After `drop` a block sees itself and `context` positions before it, in every layer."""
+    model = opened(model_of(SPACE, block={"rope": True}, depth=3, block_size=size))
+    model, valid = model.double(), everywhere()
+    valid[1, 2] = False
+    x0, level = State.of(ids(0)), torch.zeros(ROWS, dtype=torch.float64)
+    cache, parts = model.new_cache(), []
+    for number, part in cuts(size):
+        inputs = (x0[:, part], level, valid[:, part], {})
+        parts.append(model(*inputs, cache=cache))
+        model.trunk(*inputs, cache=cache, keep=True)
+        if number >= context // size:
+            cache.drop(size)
+    assert cache.held < context + size
+
+    block = torch.arange(LENGTH) // size
+    behind = (block[:, None] - block) * size
+    band = (behind >= 0) & (behind <= context)
+    mask = band & valid[:, None, None, :]
+    monkeypatch.setattr(model, "_mask", lambda tokens: mask)
+    whole = model(x0, level, valid, {})
+    torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-12, rtol=0)
+
+
+@torch.no_grad()
+def test_a_class_token_is_not_dropped(model_of, regions, opened, monkeypatch):
+    embedding = {"use": "regions", "position": "sinusoid", "cls": True}
+    model = model_of(regions, block={"rope": True}, embedding=embedding, block_size=2)
+    model = opened(model).double()
+    x = torch.randn(ROWS, 6, 5, dtype=torch.float64)
+    valid, level = torch.ones(ROWS, 6, dtype=torch.bool), torch.zeros(ROWS).double()
+    cache, parts = model.new_cache(), []
+    for start in (0, 2, 4):
+        part = slice(start, start + 2)
+        inputs = (State.of(x[:, part]), level, valid[:, part], {})
+        parts.append(model(*inputs, cache=cache))
+        model.trunk(*inputs, cache=cache, keep=True)
+        if start:
+            cache.drop(2)
+
+    block = torch.tensor([0, 0, 0, 1, 1, 2, 2])
+    behind = block[:, None] - block
+    mask = (behind >= 0) & (behind <= 1)
+    mask[:, 0] = True
+    monkeypatch.setattr(model, "_mask", lambda tokens: mask[None, None])
+    whole = model(State.of(x), level, valid, {})
+    torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-12, rtol=0)
+
+
 def test_context_requires_blocks_and_no_cache(model_of):
     state, level = State.of(ids(0)), torch.zeros(ROWS)
     for size, cached in ((None, False), (4, True)):

@@ -14,8 +14,10 @@ from dither.processes.samplers.first_hitting import FirstHitting
 from dither.processes.tokens.process import TokenProcess
 from dither.registry.contracts.records import Clean, State
 from dither.registry.contracts.spaces import Field, TokenSpace
+from dither.registry.kinds import ModelFacts
 
 LENGTH, IDS, END = 10, 5, 4
+CONTEXT = 4
 
 
 def process_of(
@@ -35,6 +37,7 @@ class Script:
         self.calls: list[tuple[int, int]] = []
         self.remembered: list[Tensor] = []
         self.start = 0
+        self.dropped = 0
 
     def __call__(self, state: State, t: Tensor, at: Tensor | None = None) -> Any:
         width = state.x.shape[1]
@@ -48,6 +51,10 @@ class Script:
     def append(self, x: Tensor) -> None:
         self.remembered.append(x)
         self.start += x.shape[1]
+
+    def drop(self, count: int) -> None:
+        self.dropped += count
+        assert self.start - self.dropped == CONTEXT, "what a block sees"
 
 
 def blocks(size: int, inner: Any, stop: bool = False) -> Any:
@@ -148,3 +155,26 @@ def test_a_prompt_is_remembered_and_not_drawn(
 def _left(start: int, prompt: int) -> int:
     """Calls of first-hitting in a block: one per position that is not known."""
     return min(start + 4, LENGTH) - max(start, prompt)
+
+
+@pytest.mark.parametrize("prompt", [0, 3, 7])
+def test_blocks_before_the_context_are_dropped(part: Any, prompt: int) -> None:
+    """Also those of a prompt, which enter the cache one after the other."""
+    process, text = process_of(part), torch.randint(0, END, (2, LENGTH))
+    known = (torch.arange(LENGTH) < prompt).expand(2, -1)
+    spec = Blocks(size=2, context=CONTEXT)
+    sampler = partial(spec.sample, inner=FirstHitting().build())
+    states, session = walked(sampler, process, text, Clean.of(text, known=known))
+    assert torch.equal(states[-1], text)
+    assert [x.shape[1] for x in session.remembered] == [2] * 4
+    assert session.dropped == 8 - CONTEXT
+
+
+def test_the_context_is_whole_blocks(part: Any) -> None:
+    facts = part("process", "absorbing").facts(
+        TokenSpace((Field("text", LENGTH, IDS),))
+    )
+    model = ModelFacts(cache=True, block_size=4)
+    (misfit,) = Blocks(size=4, context=6).check(facts, model)
+    assert misfit.path == ("context",)
+    assert not list(Blocks(size=4, context=8).check(facts, model))

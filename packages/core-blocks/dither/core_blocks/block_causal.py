@@ -21,11 +21,12 @@ def number_blocks(
     extra: int,
     size: int,
     device: torch.device,
+    first: int = 0,
 ) -> Int[Tensor, " L"]:
-    """Return the block index of each token; the first `extra` tokens belong to block 0."""
-    # Extra tokens have negative indices, which count as those of block 0.
+    """Return the block index of each token; the first `extra` tokens belong to the block of position `first`."""
+    # Extra tokens have negative indices, which count as those of the first position.
     index = torch.arange(tokens, device=device) - extra
-    return index.clamp_min(0).div(size, rounding_mode="floor")
+    return (index.clamp_min(0) + first).div(size, rounding_mode="floor")
 
 
 @dataclass(frozen=True)

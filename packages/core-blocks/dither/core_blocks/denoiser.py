@@ -396,8 +396,18 @@ class Denoiser(nn.Module):
         mask = keys[:, None, None, :]
         # The queries are the last tokens: B 1 T K
         if self.block_size is not None:
-            extra = tokens.extra if cache is None else tokens.extra + cache.extra
-            block = number_blocks(keys.shape[1], extra, self.block_size, keys.device)
+            extra = tokens.extra
+            first = 0
+            if cache is not None:
+                extra += cache.extra
+                first = cache.dropped
+            block = number_blocks(
+                tokens=keys.shape[1],
+                extra=extra,
+                size=self.block_size,
+                device=keys.device,
+                first=first,
+            )
             mask = mask & (block[-tokens.valid.shape[1] :, None] >= block)
 
         return mask

@@ -18,12 +18,14 @@ class KVCache:
 
     Attributes:
         length: Finished positions of the sample.
+        dropped: The first of them, which are no longer in memory.
         extra: Extra tokens before the first position.
         valid: True on kept tokens that are not padding.
     """
 
     def __init__(self) -> None:
         self.length = 0
+        self.dropped = 0
         self.extra = 0
         self._kept = 0
         self.valid: Bool[Tensor, "B held"] | None = None
@@ -34,6 +36,11 @@ class KVCache:
         """Number of finished tokens, extra ones included: the index of the next token."""
         return self.extra + self.length
 
+    @property
+    def held(self) -> int:
+        """Number of finished tokens in memory."""
+        return self.num_tokens - self.dropped
+
     def join(
         self, layer: int, k: Float[Tensor, "B H L E"], v: Float[Tensor, "B H L E"]
     ) -> tuple[Float[Tensor, "B H K E"], Float[Tensor, "B H K E"]]:
@@ -43,7 +50,7 @@ class KVCache:
             ValueError: The batch size differs from that of the cache.
         """
         # Positions that are not counted yet are overwritten: a block is denoised in many calls.
-        start = self.num_tokens
+        start = self.held
         stop = start + k.shape[2]
         buffer = self._buffer(layer, k, stop)
         buffer[0, :, :, start:stop] = k
@@ -60,9 +67,21 @@ class KVCache:
         self.length += valid.shape[1] - extra
         self.extra += extra
 
+    def drop(self, count: int) -> None:
+        """Forget the first `count` positions in memory; extra tokens stay. Not after `rewind`."""
+        assert self.valid is not None
+        stop = self.held - count
+        kept = slice(self.extra, stop)
+        moved = slice(self.extra + count, self.held)
+        # In place, so that a window that slides needs no more memory.
+        for buffer in self._buffers.values():
+            buffer[:, :, :, kept] = buffer[:, :, :, moved].clone()
+        self.valid = torch.cat([self.valid[:, : self.extra], self.valid[:, moved]], 1)
+        self.dropped += count
+
     def rewind(self, start: int) -> None:
         """Continue at position `start`, and keep the tokens from there on as context until they are replaced."""
-        self._kept = max(self._kept, self.num_tokens)
+        self._kept = max(self._kept, self.held)
         self.length = start
         # Extra tokens come again before the first position.
         if not start:
@@ -73,7 +92,7 @@ class KVCache:
         if self.valid is None:
             return valid
         # Finished tokens, the new ones, and after a rewind the kept ones behind these
-        start = self.num_tokens
+        start = self.held
         finished = self.valid[:, :start]
         behind = self.valid[:, start + valid.shape[1] :]
         return torch.cat([finished, valid, behind], 1)
@@ -94,7 +113,7 @@ class KVCache:
             new = like.new_empty(2, batch, heads, size, width)
             # Of the old buffer only finished tokens are read again.
             if old is not None:
-                finished = slice(self.num_tokens)
+                finished = slice(self.held)
                 new[:, :, :, finished] = old[:, :, :, finished]
             self._buffers[layer] = new
         return self._buffers[layer]

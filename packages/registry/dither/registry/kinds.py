@@ -319,6 +319,10 @@ class SamplerSpec(Spec):
     corrects_known: ClassVar[bool] = False
     """Whether samples given known tokens are right for a model that takes these for noised ones."""
 
+    def beyond(self, window: int) -> Self:
+        """Return this sampler for samples longer than the window of training."""
+        return self
+
     def known_cost(self) -> int:
         """Return the model calls given known tokens, as a multiple of those without."""
         return 1

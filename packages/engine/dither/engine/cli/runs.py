@@ -227,6 +227,16 @@ def sample(
             "--prompt", metavar="TEXT", help="Beginning of every sample, if it is text."
         ),
     ] = None,
+    length: Annotated[
+        int | None,
+        typer.Option(
+            "--length",
+            metavar="TOKENS",
+            min=1,
+            help="Tokens of a sample of a model that draws block by block.",
+            show_default=False,
+        ),
+    ] = None,
     export: Annotated[
         Words,
         typer.Option("--export", metavar="FORMAT", help="Export format (repeatable)."),
@@ -254,6 +264,7 @@ def sample(
         constraints=constraints,
         metrics=metrics,
         pictures=pictures,
+        length=length,
     )
     options = RunOptions(checkpoint, joined(overrides, words), plugins)
     templates: Templates | None = None

@@ -286,6 +286,12 @@ def sample_run(
         select=options.plugins,
     )
     check_forms(loaded.experiment.task, request.formats)
+    if request.length is not None:
+        system = system.with_length(request.length)
+        for key, value in system._experiment().sampler:
+            if value != getattr(loaded.experiment.sampler, key):
+                line = f"sampler.{key} = {value}, as in training; --set sampler.{key} changes it"
+                say(screen, line)
     like = None
     if templates is not None:
         known = templates(system.task, request.count, request.seed)

@@ -7,10 +7,11 @@ import json
 import re
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from rich.console import Console
 
@@ -310,6 +311,14 @@ def read_export_manifest(
         ) from None
 
 
+@runtime_checkable
+class AnyLength(Protocol):
+    """Assets for samples of any length."""
+
+    def with_length(self, length: int) -> object:
+        """Return those for samples of this length."""
+
+
 class AbsentTask:
     """The task of an export without data: the space of a sample, and what its assets allow."""
 
@@ -326,14 +335,23 @@ class AbsentTask:
     trajectory_plots = Task.trajectory_plots
 
     def __init__(self, space: Space, missing: Problem) -> None:
+        self._assets: object = None
         self.space = space
         self._missing = missing
 
-    def adopt(self, assets: object) -> None:
+    def adopt(self, assets: object) -> AbsentTask:
         """Take the public attributes of an object."""
+        self._assets = assets
         for name in dir(assets):
-            if not name.startswith("_"):
+            if not name.startswith("_") and name != "with_length":
                 setattr(self, name, getattr(assets, name))
+        return self
+
+    def with_length(self, length: int) -> AbsentTask:
+        """Return this task with assets for samples of another length."""
+        if not isinstance(self._assets, AnyLength):
+            return cast(AbsentTask, Task.with_length(cast(Task, self), length))
+        return copy(self).adopt(self._assets.with_length(length))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

@@ -93,6 +93,46 @@ class System(Diffusion):
         self._drawn = (samples, like)
         return samples
 
+    def with_length(self, length: int) -> System:
+        """Return this system with samples of another length.
+
+        It is the system of an experiment of that length, with these weights: exact for block
+        diffusion, each of whose blocks sees earlier ones only. By default no block of a longer
+        sample attends to greater distances than in training.
+
+        Raises:
+            Refused: The model draws whole samples, or its weights depend on their length.
+        """
+        window = self.task.space.length
+        if length == window:
+            return self
+        path = ("model",)
+        # A model of a single block has learned from no earlier one.
+        if self.blocks is None or self.blocks.count == 1:
+            message = (
+                f"{length:,} tokens: the model draws whole samples of {window:,}, "
+                "not block by block"
+            )
+            fix = "train with model.block_size"
+            raise Refused(message, path, help=fix, code="misfit")
+
+        task = self.task.with_length(length)
+        experiment = self._experiment()
+        if length > window:
+            sampler = experiment.sampler.beyond(window)
+            experiment = experiment.model_copy(update={"sampler": sampler})
+        system = type(self).build(experiment, self.catalog, task)
+        weights = system.model.state_dict()
+        for name, weight in self.model.state_dict().items():
+            if weights[name].shape != weight.shape:
+                message = f"{length:,} tokens: {name} has weights for {window:,} positions only"
+                fix = "train without learned positions, with model.block.rope = true"
+                raise Refused(message, path, help=fix, code="misfit")
+        system.model.load_state_dict(self.model.state_dict(), assign=True)
+        system.catalog = self.catalog
+        system.plugin_files = self.plugin_files
+        return system.to(self.device).train(self.training)
+
     def _with_sampler(
         self, sampler: str | Mapping[str, Any] | SamplerSpec | None, steps: int | None
     ) -> System:

@@ -178,6 +178,11 @@ class Session:
                 branch, cache=cache, start=branch.start + x.shape[1]
             )
 
+    def drop(self, count: int) -> None:
+        """Forget the first `count` positions in the KV cache; later calls do not attend to them."""
+        for branch in self.branches:
+            branch.cache.drop(count)
+
     def refresh(
         self, x: Shaped[Tensor, "B L"], t: Float[Tensor, "B *L"], start: int
     ) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from pydantic import Field
 
@@ -43,6 +43,10 @@ class Blocks(SamplerSpec):
     """Sampler of a block."""
     approximate: bool = False
     """Allow a model without block-causal attention, or blocks of another size than in training."""
+    context: int | None = Field(None, ge=1)
+    """Positions before a block that it attends to, a multiple of size; all of a sample of the length
+    of training, and in longer ones as many as in training. Earlier ones are dropped from the cache
+    and reach a block only through those between."""
     stop: bool = False
     """End a sample at the first id that ends a text, and fill the rest with that id."""
 
@@ -87,6 +91,11 @@ class Blocks(SamplerSpec):
                 ("model", "block_size"),
                 f"set sampler.size = {model.block_size}",
             )
+        if self.context is not None and self.context % self.size:
+            message = (
+                f"context = {self.context} is not a multiple of size = {self.size}"
+            )
+            yield Misfit(message, ("context",), ("sampler", "size"))
         if self.inner.name == self.name:
             yield Misfit('sampler "blocks" cannot be its own inner sampler', ("inner",))
         yield from below("inner", self.inner.check(process, model))
@@ -106,6 +115,13 @@ class Blocks(SamplerSpec):
             )
             yield Misfit(message, ("size",), ("model", "block_size"))
         yield from below("inner", self.inner.warn(process, model))
+
+    def beyond(self, window: int) -> Self:
+        """Let blocks of longer samples attend to no greater distances than in training."""
+        if "context" in self.model_fields_set:
+            return self
+        blocks = max(window // self.size - 1, 1)
+        return self.model_copy(update={"context": blocks * self.size})
 
     def build(self) -> Sampler:
         return partial(self.sample, inner=self.inner.build())
@@ -148,7 +164,7 @@ class Blocks(SamplerSpec):
 
             # The blocks before this one are finished, and become context of all later calls.
             if cached < start:
-                model.append(whole[:, cached:start])
+                self._append(model, whole, cached, start)
                 cached = start
             for x in inner(process, model, _fix_ended(piece, ended, end)):
                 whole = _with(whole, block, x)
@@ -164,6 +180,21 @@ class Blocks(SamplerSpec):
                 ended = ended | ((x == end) & ~piece.fixed).any(1)
         if yielded is not whole:
             yield whole
+
+    def _append(
+        self, model: Session, whole: Int[Tensor, "B L"], cached: int, start: int
+    ) -> None:
+        """Append the blocks from `cached` to `start` to the cache, which keeps `context` positions."""
+        if self.context is None:
+            model.append(whole[:, cached:start])
+            return
+        # One after the other, so that those of a prompt see no more than those that were drawn.
+        for first in range(cached, start, self.size):
+            stop = first + self.size
+            model.append(whole[:, first:stop])
+            excess = min(stop - self.context, self.size)
+            if excess > 0:
+                model.drop(excess)
 
 
 def _end_id(process: Process) -> int:

@@ -190,6 +190,9 @@ class _BlockSession:
     def append(self, x: Shaped[Tensor, "B L"]) -> None:
         """Finished positions stay in the state."""
 
+    def drop(self, count: int) -> None:
+        """Finished positions stay in the state."""
+
     def refresh(
         self, x: Shaped[Tensor, "B L"], t: Float[Tensor, "B *L"], start: int
     ) -> None:

@@ -51,6 +51,7 @@ class SampleRequest:
         constraints: TOML file with [task.constraints], in place of those of the run.
         metrics: Whether to compare the samples with data.
         pictures: Whether to draw the samples.
+        length: Positions of a sample; by default those of the task.
     """
 
     count: int
@@ -60,6 +61,7 @@ class SampleRequest:
     constraints: Path | None = None
     metrics: bool = True
     pictures: bool = True
+    length: int | None = None
 
 
 class DrawnSamples(NamedTuple):

@@ -347,6 +347,9 @@ class Session(Protocol):
     def append(self, x: Shaped[Tensor, "B L"]) -> None:
         """Append finished positions to the cache; later calls attend to them."""
 
+    def drop(self, count: int) -> None:
+        """Forget the first `count` positions in the cache; later calls do not attend to them."""
+
     def refresh(
         self, x: Shaped[Tensor, "B L"], t: Float[Tensor, "B *L"], start: int
     ) -> None:
@@ -372,6 +375,9 @@ class KeyValueCache(Protocol):
         self, layer: int, k: Float[Tensor, "B H L E"], v: Float[Tensor, "B H L E"]
     ) -> tuple[Float[Tensor, "B H K E"], Float[Tensor, "B H K E"]]:
         """Append keys and values of new tokens to those of a layer, and return all."""
+
+    def drop(self, count: int) -> None:
+        """Forget the first `count` positions that are held; indices of later ones stay."""
 
     def rewind(self, start: int) -> None:
         """Continue at position `start`: new tokens replace kept ones, and attend to those behind them, too."""

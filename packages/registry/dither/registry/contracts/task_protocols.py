@@ -211,6 +211,11 @@ class Task(Protocol):
         """Return `n` templates that begin with a prompt; Refused for tasks without prompts."""
         raise Refused("samples of this task have no prompt", ("task",), code="misfit")
 
+    def with_length(self, length: int) -> Task:
+        """Return the task with samples of another length; Refused for tasks that have one length."""
+        message = "samples of this task have one length"
+        raise Refused(message, ("task",), code="misfit")
+
     def data_warnings(self) -> Iterable[str]:
         """Yield lines to show before a run, such as the number of rejected samples and why."""
         return ()

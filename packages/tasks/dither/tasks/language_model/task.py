@@ -13,6 +13,7 @@ from functools import cached_property, partial
 from itertools import chain
 from math import exp, log
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
@@ -122,6 +123,15 @@ class TextTemplates:
         task.prompt = self._prompt_ids(prompt)
         return task.like(n, seed)
 
+    def with_length(self, length: int) -> Self:
+        """Return the same with windows of another length."""
+        task = copy(self)
+        task.length = length
+        field = replace(self.space.fields[0], length=length)
+        task.space = replace(self.space, fields=(field,))
+        task._require_room(self.prompt)
+        return task
+
     def _prompt_ids(self, prompt: str) -> Ids:
         """Return the ids of a prompt, rendered by the chat template."""
         path = ("task", "prompt")
@@ -141,12 +151,16 @@ class TextTemplates:
                 what="the prompt",
                 path=path,
             )
-        if len(ids) >= self.length:
-            message = (
-                f"the prompt has {len(ids)} ids and fills a window of {self.length}"
-            )
-            raise Refused(message, path=path, code="misfit")
+        self._require_room(ids)
         return ids
+
+    def _require_room(self, prompt: Ids) -> None:
+        """Refuse a prompt that leaves nothing to draw."""
+        if len(prompt) >= self.length:
+            message = (
+                f"the prompt has {len(prompt)} ids and fills a window of {self.length}"
+            )
+            raise Refused(message, path=("task", "prompt"), code="misfit")
 
     def infill(self, text: str, n: int, seed: int) -> Clean:
         """Return `n` windows with the known ids of a text, and K free ids at each `[MASK:K]`.
@@ -359,6 +373,13 @@ class LanguageModelling(TextTemplates, Task):
                     f"{count:,} of {len(ids):,} ids of the {split} split are unknown to the "
                     "tokenizer, and metrics count them like one character"
                 )
+
+    def with_length(self, length: int) -> Self:
+        """Return the same task with windows of another length."""
+        task = super().with_length(length)
+        streams = self.corpus.splits.items()
+        task._windows = {split: task._windows_of(stream) for split, stream in streams}
+        return task
 
     def _windows_of(self, stream: TokenStream) -> Windows:
         return Windows(stream, self.length, self._documents, self._pad)
