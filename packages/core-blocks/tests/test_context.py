@@ -87,7 +87,7 @@ def test_training_equals_sampling_with_a_cache(model_of, opened, size, position,
     (each, level), cond = levels(size), {"centre": CENTRES}
     whole = model(State.of(ids(0)), level, everywhere(), cond, context=behind(ids(1)))
     pieces = sampled(model, ids(0), ids(1), each, size, everywhere(), cond)
-    torch.testing.assert_close(pieces, whole, atol=1e-5, rtol=0)
+    torch.testing.assert_close(pieces, whole, atol=5e-5, rtol=0)
 
 
 @torch.no_grad()
@@ -112,7 +112,7 @@ def test_positions_recomputed_between_cached_ones(
     cache.rewind(start)
     for x in (ids(1), ids(0)):
         said = model(State.of(x[:, part]), level, valid[:, part], cond, cache=cache)
-    torch.testing.assert_close(said, whole[:, part], atol=1e-5, rtol=0)
+    torch.testing.assert_close(said, whole[:, part], atol=5e-5, rtol=0)
 
 
 @torch.no_grad()
@@ -127,7 +127,7 @@ def test_padding_is_ignored(model_of, opened):
     assert torch.equal(said[valid], other[valid])
     assert not torch.equal(said, other)
     pieces = sampled(model, ids(0), ids(1), each, 4, valid, {})
-    torch.testing.assert_close(pieces[valid], said[valid], atol=1e-5, rtol=0)
+    torch.testing.assert_close(pieces[valid], said[valid], atol=5e-5, rtol=0)
 
 
 @torch.no_grad()
@@ -204,7 +204,7 @@ def test_class_token_belongs_to_the_first_block(model_of, regions, opened, cls):
         said = model(
             State.of(noised[:, part]), each[:, number], valid[:, part], {}, cache=cache
         )
-        torch.testing.assert_close(said, whole[:, part], atol=1e-5, rtol=0)
+        torch.testing.assert_close(said, whole[:, part], atol=5e-5, rtol=0)
         model.trunk(
             State.of(x0[:, part]),
             torch.zeros(ROWS),
@@ -291,5 +291,5 @@ def test_compiles(model_of, opened):
     plain = model(*given, context=behind(ids(1)))
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(
-        compiled(*given, context=behind(ids(1))), plain, atol=1e-5, rtol=0
+        compiled(*given, context=behind(ids(1))), plain, atol=5e-5, rtol=0
     )

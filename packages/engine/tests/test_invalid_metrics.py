@@ -140,7 +140,7 @@ def set_value(text, key, value):
         (lambda text: "", "char"),
         (lambda text: "[]", "attribute"),
         (lambda text: "9" * 400, "attribute"),
-        (lambda text: "[" * 9000, "recursion"),
+        (lambda text: "[" * 500_000, "recursion"),
         (lambda text: sealed('{"name": "a"}'), "figures"),
         (lambda text: sealed('{"figures": []}'), "attribute"),
         (lambda text: sealed('{"figures": {"valid": 3}}'), "attribute"),

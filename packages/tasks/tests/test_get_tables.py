@@ -579,7 +579,7 @@ def test_places_and_mistakes_in_parquet(tmp_path, refusal):
     wrong = frame(chromosome=[*CHROMOSOME[:-1], None], GATA1=-FEATURES[:, 1])
     wrong.rename(columns={"chromosome": "chrom"}).to_parquet(path)
     messages = messages_of(refusal, path)
-    assert messages[0] == 'row 11 (from 0), column "chrom": None is not text'
+    assert messages[0] == 'row 11 (from 0), column "chrom": nan is not text'
     assert messages[1].startswith('row 0 (from 0), column "GATA1": -')
     frame(open_K562=1, note="x").to_parquet(path)
     assert refusal(read, path).codes == ["unknown-key"]

@@ -60,6 +60,10 @@ class Function:
 
     def __init__(self, inner: Any, **changes: Callable) -> None:
         self.inner, self.changes = inner, changes
+        # From Python 3.12 on, isinstance with a protocol does not call __getattr__.
+        for name in dir(inner):
+            if not name.startswith("_"):
+                setattr(self, name, getattr(self, name))
 
     def __getattr__(self, name: str) -> Any:
         return (

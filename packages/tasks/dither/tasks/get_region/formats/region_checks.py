@@ -543,9 +543,13 @@ def texts_of(values: _Column, where: Callable[[int], str]) -> _Column:
         return values.astype(np.str_)
     texts = values.tolist()
     wrong = np.array([not isinstance(text, str) for text in texts], np.bool_)
-    problems = invalid_rows(
-        wrong, lambda row: f"{where(row)}: {str(values[row])[:40]} is not text"
-    )
+
+    def mistake(row: int) -> str:
+        # An empty cell is None or nan by the version of pandas.
+        value = "nan" if texts[row] is None else str(values[row])[:40]
+        return f"{where(row)}: {value} is not text"
+
+    problems = invalid_rows(wrong, mistake)
     if problems:
         raise Refused(problems)
     return name_array(texts, where(0))
