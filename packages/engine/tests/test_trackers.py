@@ -1,5 +1,6 @@
 """Weights & Biases offline, Trackio, and MLflow against a server in another process."""
 
+import contextlib
 import json
 import os
 import re
@@ -109,7 +110,8 @@ def test_trackio_stores_a_run_and_its_resumption(tmp_path, console, monkeypatch)
         log.pictures(done + 1, PICTURES)
         log.close()
     assert "disabled" not in console.export_text()
-    with sqlite3.connect(trackio.TRACKIO_DIR / f"{tmp_path.name}.db") as store:
+    database = trackio.TRACKIO_DIR / f"{tmp_path.name}.db"
+    with contextlib.closing(sqlite3.connect(database)) as store:
         rows = store.execute("select run_id, step, metrics from metrics").fetchall()
     assert len({run for run, *_ in rows}) == 1
     assert [(step, set(json.loads(metrics))) for _, step, metrics in rows] == [
