@@ -194,6 +194,27 @@ def test_a_session_over_stdio(tmp_path, text_experiment):
 
 @requires_sdk
 @pytest.mark.slow
+def test_the_session_of_the_docs():
+    """The committed log has the same calls and lines as a new session."""
+    examples = Path(__file__).parents[1] / "docs/examples"
+    done = subprocess.run(
+        [sys.executable, str(examples / "mcp_session.py")],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+
+    def outline(log: str) -> list[str]:
+        return [line[:6] for line in log.splitlines() if line[:1] in "> "]
+
+    log = (examples / "mcp_session.txt").read_text()
+    assert outline(done.stdout) == outline(log)
+    assert "nats per graph" in done.stdout
+
+
+@requires_sdk
+@pytest.mark.slow
 def test_ctrl_c_ends_the_server(tmp_path):
     process = subprocess.Popen(
         [*COMMAND, str(tmp_path)],
