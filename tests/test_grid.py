@@ -5,7 +5,6 @@ A combination either trains and samples, or is rejected when the experiment is c
 
 import itertools
 import math
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
@@ -101,7 +100,11 @@ def compatible(task: str, process: dict, schedule: str, loss: str) -> bool:
 
 @pytest.mark.parametrize(
     "task",
-    ["toy-features", "toy-text", pytest.param("toy-graph", marks=pytest.mark.slow)],
+    [
+        "toy-features",
+        pytest.param("toy-text", marks=pytest.mark.slow),
+        pytest.param("toy-graph", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize(
     "process", PROCESSES, ids=lambda process: "-".join(process.values())
@@ -194,18 +197,13 @@ def test_every_sampler_is_in_the_grid():
     assert set(catalog().names("sampler")) == set(SAMPLERS)
 
 
-def by_sampler(slow: str, names: Iterable[str]) -> pytest.MarkDecorator:
-    """Parametrize by these samplers; one takes more than a second."""
-    return pytest.mark.parametrize(
-        "sampler",
-        [
-            pytest.param(name, marks=pytest.mark.slow) if name == slow else name
-            for name in names
-        ],
-    )
-
-
-@by_sampler("particle-gibbs", SAMPLERS)
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name == "particle-gibbs" else name
+        for name in SAMPLERS
+    ],
+)
 def test_samplers_work_with_every_compatible_process(sampler):
     torch.manual_seed(0)
     sampled = []
@@ -277,7 +275,10 @@ OF_FEATURES = (
 )
 
 
-@by_sampler("blocks", [name for name in SAMPLERS if name not in OF_FEATURES])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "sampler", [name for name in SAMPLERS if name not in OF_FEATURES]
+)
 def test_dna_sequences_with_every_token_process_and_sampler(sampler):
     """With and without guidance, which alternate: each predicted quantity of a process has one of both."""
     ran = [

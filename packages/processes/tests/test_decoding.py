@@ -255,9 +255,9 @@ RARE_JOINT = torch.tensor(
 @pytest.mark.parametrize(
     ("name", "joint", "values", "free"),
     [
-        ("marginal", CHAIN_JOINT, [0, 0, 2], 1),
+        pytest.param("marginal", CHAIN_JOINT, [0, 0, 2], 1, marks=pytest.mark.slow),
         ("uniform", RARE_JOINT, [1, 0], 1),
-        ("hybrid", RARE_JOINT, [1, 0], 1),
+        pytest.param("hybrid", RARE_JOINT, [1, 0], 1, marks=pytest.mark.slow),
     ],
 )
 def test_the_conditional_law(

@@ -55,6 +55,7 @@ def test_an_id_of_weight_zero_never_comes(monkeypatch, u: float, scale: float) -
 LONG = 50_257
 
 
+@pytest.mark.slow
 def test_a_long_row_has_its_law_down_to_the_tail(likely) -> None:
     """One likely id and 50,255 that have 2e-7 each, 1 % together: as often, and as evenly, as they should."""
     weights = torch.full((LONG,), 2e-7)
@@ -76,6 +77,7 @@ def test_a_long_row_has_its_law_down_to_the_tail(likely) -> None:
         assert tail.max() < LONG
 
 
+@pytest.mark.slow
 def test_the_tail_is_not_cut(likely) -> None:
     """Ids of 2e-8 each: random numbers of float32 stand 6e-8 apart, so that a race of them draws a sixth as many."""
     weights = torch.full((LONG,), 2e-8)

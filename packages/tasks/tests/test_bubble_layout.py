@@ -259,6 +259,7 @@ def difficult(make_diagrams):
     return [place_diagram(diagram, search=False) for diagram in diagrams]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [130, 420])
 def test_labels_are_disjoint_and_inside(difficult, size):
     for placement in difficult:
