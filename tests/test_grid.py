@@ -228,8 +228,8 @@ def test_samplers_work_with_every_compatible_process(sampler):
         sampled.append(where)
     # With and without block_size: 9 for features, 15 for graphs, but for text only 15 without: a text model with
     # block_size is trained in blocks, which only "blocks" samples. Unmasking: absorbing with 3 targets.
-    tokens = {"analytic", "euler", "particle-gibbs", "predictor-corrector"}
-    masks = {"first-hitting", "guided", "ordered", "remdm", "semi-autoregressive"}
+    tokens = {"analytic", "euler", "ordered", "particle-gibbs", "predictor-corrector"}
+    masks = {"first-hitting", "guided", "remdm", "semi-autoregressive"}
     # Gaussian noise, with predicted variances or not, with 3 targets and flow matching with 2;
     # masked-region masks.
     solvers = (
@@ -261,7 +261,7 @@ DNA = {
     "held": 16,
 }
 TOKEN_PROCESSES = [p for p in PROCESSES if p["use"] not in FEATURE_PROCESSES]
-UNMASKING = ("first-hitting", "guided", "ordered", "remdm", "semi-autoregressive")
+UNMASKING = ("first-hitting", "guided", "remdm", "semi-autoregressive")
 OF_FEATURES = (
     "ddim",
     "diffusers",

@@ -9,6 +9,7 @@ from dither.processes.samplers.ordered import Ordered
 from dither.processes.samplers.particle_gibbs import log_step_prob
 from dither.processes.samplers.self_correction import SelfCorrect
 from dither.processes.timestep_sampling import time_of
+from dither.processes.tokens.unmasking import draw_prior
 from dither.registry.contracts.records import Clean, State
 from dither.registry.contracts.spaces import Field, TokenSpace
 
@@ -71,6 +72,94 @@ def test_parallel_decoding_unmasks_what_is_sure(
         torch.testing.assert_close(
             t.double(), time_of(process.schedule, share.double()), atol=1e-6, rtol=1e-6
         )
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({"threshold": 0.84}, [5, 2, 2, 2, 1]),
+        ({"threshold": 0.96}, [5, 4, 3, 2, 1]),
+        ({"threshold": 0.3}, [5]),
+        ({"by": "entropy", "entropy_bound": 0.5}, [5, 2, 2, 2, 1]),
+        # The mean entropy of `P` is .577 nats, .683 without the first position.
+        ({"stop": 0.7}, [5, 4]),
+        ({"stop": 0.57}, [5, 4, 3, 2, 1]),
+        ({"by": "random"}, [5, 4, 3, 2, 1]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["uniform", "hybrid", "absorbing"])
+def test_undecided_positions_are_noised_again(
+    process_of, recorder, kind: str, options: dict, left: list[int]
+) -> None:
+    """How many positions are noise at each call, which the model is told as time; the sample ends when none is."""
+    process = process_of(kind, TokenSpace((Field("text", 5, 3),)))
+    like = Clean.of(torch.ones(90, 5).long(), known=torch.zeros(90, 5).bool())
+    like.known[30:60] = torch.tensor([True, True, True, False, True])
+    like.known[60:] = True
+    session = recorder(process, P.log())
+    *_, x = Ordered(steps=5, **options).build()(process, session, like)
+    if kind == "absorbing":
+        # Decided positions stay, so that every call decides others.
+        left = list(dict.fromkeys(left))
+    times = torch.stack(session.times)
+    left = left + [0] * (len(times) - len(left))
+    shares = torch.tensor(left).double() / 5
+    expected = time_of(process.schedule, shares).float()
+    torch.testing.assert_close(times[:, 0], expected, atol=1e-5, rtol=0)
+    assert (x < 3).all()
+    assert (x[like.known] == 1).all()
+
+    states = torch.stack([*session.states, x])
+    # The least certain position is noise until the last call; finished samples do not change.
+    if kind != "absorbing" and options.get("by") != "random":
+        calls = sum(n > 0 for n in left)
+        changes = states[1:calls, :30, 3] != states[: calls - 1, :30, 3]
+        assert (changes.double().mean(1) > 0.1).all()
+    finished = times[:, 30:60].amax(1) < 1e-3
+    assert (states[:-1, 30:60][finished] == x[30:60]).all()
+
+
+def law_of_two_calls(joint: torch.Tensor, alpha: float) -> torch.Tensor:
+    """The distribution of two decided bits: one after the first call, both after a second at this alpha."""
+    marginals = [joint.sum(1), joint.sum(0)]
+    entropies = [float(torch.special.entr(p).sum()) for p in marginals]
+    first = entropies.index(min(entropies))
+    law = torch.zeros(2, 2, dtype=torch.float64)
+    for bit, noise in itertools.product(range(2), range(2)):
+        x = [bit, noise] if first == 0 else [noise, bit]
+        # p(x_0 | x_t) from q(x_t | x_0) = alpha [x_t = x_0] + (1 - alpha) / 2
+        likelihood = [alpha * torch.eye(2)[i] + (1 - alpha) / 2 for i in x]
+        posterior = joint * torch.outer(*likelihood)
+        posterior = posterior / posterior.sum()
+        independent = torch.outer(posterior.sum(1), posterior.sum(0))
+        law += marginals[first][bit] / 2 * independent
+    return law
+
+
+def test_distribution_under_uniform_noise(process_of, oracle, likely) -> None:
+    """Samples have the distribution of this algorithm, which is .14 in total variation from that of the model."""
+    joint = torch.tensor([[0.5, 0.1], [0.15, 0.25]], dtype=torch.float64)
+    process = process_of("uniform", TokenSpace((Field("text", 2, 2),)))
+    sampler = Ordered(by="entropy", steps=2).build()
+    like = Clean.of(torch.zeros(20_000, 2).long())
+    *_, x = sampler(process, oracle(process, joint), like)
+    law = law_of_two_calls(joint, alpha=0.5)
+    assert likely(2 * x[:, 0] + x[:, 1], law.flatten()) > 1e-4
+    assert likely(2 * x[:, 0] + x[:, 1], joint.flatten()) < 1e-6
+
+
+def test_noise_between_steps_is_that_of_its_time(part, likely) -> None:
+    """Under gidd wrong tokens become rarer with time: the share of MASK among the drawn noise follows."""
+    process = part("process", "gidd", uniform=0.2).build(
+        TokenSpace((Field("text", 1, 3),))
+    )
+    for t in (0.1, 0.6, 0.99):
+        times = torch.full((20_000,), t, dtype=torch.float64)
+        ids = draw_prior(process, times, Clean.of(torch.zeros(20_000, 1).long()))
+        # B / (B + r) of the replaced tokens are wrong ones, r^2 = t / (1 - t), B = 2 p / (1 - p).
+        wrong = 0.5 / (0.5 + (t / (1 - t)) ** 0.5)
+        law = torch.tensor([wrong / 3] * 3 + [1 - wrong])
+        assert likely(ids, law) > 1e-4
 
 
 def test_a_bound_of_zero_draws_dependent_positions_one_by_one(

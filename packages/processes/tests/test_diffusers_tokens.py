@@ -1,7 +1,8 @@
 """Samplers and posteriors of tokens equal those of the schedulers and of the LLaDA2 pipeline of diffusers (0.42).
 
 Its BlockRefinementScheduler unmasks what is above a threshold, or the likeliest; its DiscreteDDIMScheduler takes steps
-of uniform noise with alpha = 1 - t. Where they differ from ours: theirs unmasks above the threshold and not at it; and
+of uniform noise with alpha = 1 - t; its EntropyBoundScheduler noises undecided tokens again.
+Where they differ from ours: theirs unmasks above the threshold and not at it; and
 with a number of steps that does not divide the block, the first steps unmask one token more, where ours rounds.
 """
 
@@ -12,6 +13,7 @@ import torch
 from diffusers.pipelines.llada2.pipeline_llada2 import LLaDA2Pipeline
 from diffusers.schedulers.scheduling_block_refinement import BlockRefinementScheduler
 from diffusers.schedulers.scheduling_discrete_ddim import DiscreteDDIMScheduler
+from diffusers.schedulers.scheduling_entropy_bound import EntropyBoundScheduler
 from scipy.stats import chi2_contingency
 from torch import Tensor, nn
 
@@ -19,6 +21,7 @@ from dither.processes.samplers.blocks import Blocks
 from dither.processes.samplers.ordered import Ordered
 from dither.processes.samplers.predictor_corrector import PredictorCorrector
 from dither.processes.schedules.alpha import LogLinear
+from dither.processes.tokens import unmasking
 from dither.processes.tokens.prediction import CategoricalPrediction
 from dither.registry.contracts.records import Clean, State
 from dither.registry.contracts.spaces import Field, TokenSpace
@@ -145,6 +148,50 @@ def test_blocks_are_the_pipeline_of_llada2(
     assert (
         model.calls <= theirs.calls <= model.calls + LENGTH // size - prompt // size
     )  # it calls on finished blocks
+
+
+@pytest.mark.parametrize("bound", [0.5, 2.0, 6.0])
+def test_entropy_bound_under_uniform_noise(
+    process_of, recorder, monkeypatch, bound: float
+) -> None:
+    """Every call decides the positions of diffusers' scheduler, or more if the schedule requires more."""
+    process, model = (
+        process_of(
+            "uniform", TokenSpace((Field("text", LENGTH, IDS),)), schedule=LINEAR
+        ),
+        Model(),
+    )
+
+    def predict(state: State, t: Tensor, at: Tensor) -> CategoricalPrediction:
+        logits = model(state.x).logits[..., :IDS]
+        return process.read(logits, state, process.schedule(t.double())).at(at)
+
+    session = recorder(process, session=predict)
+    sampler = Ordered(by="entropy", entropy_bound=bound, steps=LENGTH // 2)
+    # Both take the likeliest id: temperature 0 would change what theirs decides.
+    monkeypatch.setattr(unmasking, "draw_log", lambda log_p: log_p.argmax(-1))
+    monkeypatch.setattr(torch, "multinomial", lambda p, **_: p.argmax(-1, keepdim=True))
+    *_, last = sampler.build()(
+        process, session, Clean.of(torch.zeros(ROWS, LENGTH).long())
+    )
+
+    scheduler = EntropyBoundScheduler(entropy_bound=bound, t_max=1.0, t_min=1.0)
+    times = [*session.times, torch.zeros(ROWS)]
+    states = [*session.states, last]
+    active = torch.ones(ROWS, dtype=torch.bool)
+    same = 0
+    for call, x in enumerate(session.states):
+        theirs = scheduler.step(model(x).logits[..., :IDS], call, x)
+        accepted = theirs.accepted_index
+        count = LENGTH - (LENGTH * times[call + 1]).round().long()
+        required = 2 * (call + 1)
+        assert torch.equal(count[active], accepted.sum(1).clamp_min(required)[active])
+        changed = states[call + 1] != theirs.sampled_tokens
+        assert not (changed & accepted)[active].any()
+        same += int((accepted.sum(1) >= required)[active].sum())
+        active = active & (count < LENGTH)
+    assert same >= ROWS
+    assert not active.any()
 
 
 @pytest.mark.parametrize("step", range(5))

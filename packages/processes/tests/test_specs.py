@@ -241,12 +241,11 @@ SAMPLERS = [
         [("entropy_bound",)],
     ),
     ("ordered", "absorbing", None, {"by": "random", "noise": 1.0}, [("noise",)]),
-    *(
-        (name, "uniform", None, {}, [()])
-        for name in ("ordered", "remdm", "first-hitting")
-    ),
+    ("ordered", "absorbing", None, {"by": "random", "stop": 1.0}, [("stop",)]),
+    ("ordered", "uniform", None, {"threshold": 0.9, "steps": 3, "stop": 0.1}, []),
+    *((name, "uniform", None, {}, [()]) for name in ("remdm", "first-hitting")),
     ("semi-autoregressive", "absorbing", None, {}, []),
-    ("semi-autoregressive", "hybrid", None, {}, [(), ("inner",)]),
+    ("semi-autoregressive", "hybrid", None, {}, [()]),
     ("semi-autoregressive", "absorbing", 4, {}, [()]),
     ("semi-autoregressive", "absorbing", None, {"approximate": True}, []),
     ("self-correct", "hybrid", None, {}, []),

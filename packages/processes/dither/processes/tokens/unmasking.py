@@ -10,10 +10,18 @@ from dither.registry.contracts.protocols import TokenProcess
 from dither.registry.contracts.records import Clean, TokenPrediction
 
 from ..precision import wide, wide_dtype
-from .categorical import draw_log
+from .categorical import draw_along, draw_log
 from .posterior import at_ids, lookup
 
-__all__ = ["fill", "fully_masked", "gumbel", "log_prob", "top_positions", "uncertain"]
+__all__ = [
+    "draw_prior",
+    "fill",
+    "fully_masked",
+    "gumbel",
+    "log_prob",
+    "top_positions",
+    "uncertain",
+]
 
 
 def uncertain(
@@ -21,6 +29,14 @@ def uncertain(
 ) -> Bool[Tensor, "B L"]:
     """Return where the clean id may differ from x: positions that the prior can have produced."""
     return ~like.fixed & (lookup(process.prior_probs(x.device), x) > 0)
+
+
+def draw_prior(
+    process: TokenProcess, t: Float[Tensor, " B"], like: Clean
+) -> Int[Tensor, "B L"]:
+    """Draw ids from the distribution of the tokens that noise has replaced until t."""
+    cumulative = wide(process.prior_at(process.schedule(t))).cumsum(-1)
+    return draw_along(cumulative, *like.x0.shape)
 
 
 def fully_masked(
