@@ -1,6 +1,6 @@
 """Model calls per token against quality of parallel decoding: the tables of docs/language.md.
 
-python docs/examples/decoding_table.py          # 500 samples of 32 tokens with the exact denoiser of a Markov chain
+python docs/examples/decoding_table.py          # 2,000 samples of 32 tokens with the exact denoiser of a Markov chain
 python docs/examples/decoding_table.py RUN      # 128 samples of a trained model
 """
 
@@ -18,7 +18,7 @@ from dither.registry import Field, TokenSpace, default_catalog
 from dither.registry.contracts.records import Clean, State
 from dither.tasks.language_model.data.markov import MarkovChain
 
-ROWS, LENGTH, IDS = 500, 32, 8
+ROWS, LENGTH, IDS = 2000, 32, 8
 CHAIN = MarkovChain(IDS, concentration=0.05, seed=0)
 P, FIRST = torch.tensor(CHAIN.transitions), torch.tensor(CHAIN.stationary)
 SAMPLERS: list[dict[str, Any]] = [
