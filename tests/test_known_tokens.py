@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -476,7 +477,7 @@ def test_special_tokens_of_a_chat_template_are_ids(load, tmp_path, form) -> None
     ],
 )
 def test_unknown_names_of_a_template_are_errors(tmp_path, refused, template, text):
-    from dither.tasks.language_model.data.pairs import render_chat
+    from dither.tasks.language_model.data.chat import render_chat
 
     path = tmp_path / "tokenizer_config.json"
     path.write_text(json.dumps({"bos_token": None, "chat_template": template}))
@@ -485,3 +486,177 @@ def test_unknown_names_of_a_template_are_errors(tmp_path, refused, template, tex
         return
     with refused("unreadable-file"):
         render_chat(path, "hi")
+
+
+CHATS = [
+    [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": f"{n} times two?"},
+        {"role": "assistant", "content": f"{2 * n}"},
+        {"role": "user", "content": "sure?"},
+        {"role": "assistant", "content": "yes <|im_end|>"},
+        {"role": "user", "content": "thanks"},
+    ]
+    for n in range(6)
+]
+
+
+@pytest.fixture
+def chats(tmp_path, load):
+    """Load an experiment on conversations, in the format of the suffix, with ends of a kind."""
+    folder = tmp_path / "chat"
+    chat_tokenizer(folder)
+
+    def build(*changes, rows=None, end="<|eot|>", suffix="jsonl"):
+        config = {"eos_token": {"content": end}, "chat_template": CHATML}
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        records = [{"chat": messages} for messages in rows or CHATS]
+        path = tmp_path / f"chats.{suffix}"
+        if suffix == "parquet":
+            pyarrow = pytest.importorskip("pyarrow")
+            from pyarrow import parquet
+
+            parquet.write_table(pyarrow.Table.from_pylist(records), path)
+        else:
+            path.write_text("\n".join(map(json.dumps, records)))
+        return load(
+            f"task.tokenizer={folder}", f"task.data.chat_template={folder}", "task.data.messages=chat",
+            "task.end_of_text=false", "task.length=256", f'task.data.paths=["{path}"]', *changes,
+        )  # fmt: skip
+
+    return build
+
+
+START, IM_END, EOT = 256, 257, 258
+
+
+def by_hand(n: int, end: int) -> tuple[list[int], list[bool]]:
+    """The ids of a conversation in ChatML, and which are known."""
+    system = [START, "system\nbe brief", IM_END, "\n"]
+    ask = [IM_END, "\n", START, "assistant\n"]
+    pieces = [
+        ([*system, START, f"user\n{n} times two?", *ask], True),
+        ([f"{2 * n}", IM_END, "\n"], False),
+        ([START, "user\nsure?", *ask], True),
+        # Quoted marks are letters; an end is not doubled.
+        (["yes <|im_end|>", IM_END, *(["\n", EOT] if end == EOT else [])], False),
+    ]
+    ids, known = [], []
+    for parts, is_known in pieces:
+        before = len(ids)
+        for part in parts:
+            ids += [part] if isinstance(part, int) else part.encode()
+        known += [is_known] * (len(ids) - before)
+    return ids, known
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+@pytest.mark.parametrize("end", [EOT, IM_END])
+@pytest.mark.parametrize("documents", ["packed", "separate", "ended"])
+def test_all_answers_of_a_conversation_are_learned(
+    chats, documents, end, suffix
+) -> None:
+    """With the ends that the template gives them, which a tokenizer may use to end texts, too."""
+    mark = "<|eot|>" if end == EOT else "<|im_end|>"
+    change = f"task.documents={documents}"
+    task = chats(change, end=mark, suffix=suffix).task.build()
+    expected = [by_hand(n, end) for n in range(len(CHATS))]
+    count = 0
+    for row in range(task.size("train")):
+        clean = task.batch("train", [row])
+        ids = task_ids(task, clean.x0[clean.valid].tolist())
+        known = clean.known[clean.valid].tolist()
+        learned = 0
+        while any(number != end for number in ids):
+            size = next(len(e[0]) for e in expected if ids[: len(e[0])] == e[0])
+            assert (ids[:size], known[:size]) in expected
+            learned += size - sum(known[:size])
+            ids, known = ids[size:], known[size:]
+            count += 1
+        assert not any(known)
+        assert bool(ids) == (documents == "ended")
+        # The fill is no text.
+        assert task.unit_counts(clean)["token"] == [learned]
+    assert count == len(task.corpus.splits["train"].starts) == 4
+
+
+def task_ids(task, ids: list[int]) -> list[int]:
+    """Ids with letters as their bytes: the byte-level vocabulary has another order."""
+    return [*chain.from_iterable(
+        [number] if number >= 256 else task.text([number]).encode("latin1") for number in ids
+    )]  # fmt: skip
+
+
+def test_invalid_conversations_are_named_by_line(chats, refusal) -> None:
+    wrong = [
+        "not a list",
+        [],
+        [{"role": "tool", "content": "x"}],
+        [{"role": "user", "content": None}],
+        ["text"],
+        [{"role": "user", "content": "unanswered"}],
+        [{"role": "user", "content": "x"}, {"role": "assistant", "content": ""}],
+        [{"role": "assistant", "content": "lone \ud800"}],
+    ]
+    problems = refusal(chats, rows=[*wrong, *CHATS]).problems
+    assert [p.code for p in problems] == ["invalid-value"] * 7 + ["damaged-file"]
+    for line, problem in enumerate(problems, 1):
+        assert f"chats.jsonl:{line}: " in problem.message
+        assert problem.path == ("task", "data", "paths")
+
+
+def test_templates_that_change_earlier_messages_are_refused(tmp_path) -> None:
+    """The thoughts of earlier answers are left out, so that no text comes before all of an answer."""
+    from dither.tasks.language_model.data.chat import ChatTemplate
+    from dither.tasks.language_model.data.text_files import NotText
+
+    template = tmp_path / "x.jinja"
+    template.write_text(
+        "{% for m in messages %}{% if loop.last %}!{% endif %}{{ m.content }}{% endfor %}"
+    )
+    with pytest.raises(NotText, match="message 3"):
+        [*ChatTemplate(template).pieces([CHATS[0][i] for i in (1, 3, 2)])]
+
+
+def test_long_conversations(chats, refused) -> None:
+    """They are cut in an answer, and left out if no answer begins in their window."""
+    size = len(by_hand(0, EOT)[0])
+    task = chats("task.documents=separate", f"task.length={size - 3}").task.build()
+    assert task.size("train") == 4
+    clean = task.batch("train", range(4))
+    assert clean.valid.all()
+    assert (~clean.known).sum(1).tolist() == [by_hand(0, EOT)[1].count(False) - 3] * 4
+    assert "longer than a window" in " ".join(task.data_warnings())
+    for change in ("task.length=40", f"task.length={size - 3}"):
+        long = "truncate" if change == "task.length=40" else "skip"
+        with refused("no-samples"):
+            chats(
+                "task.documents=separate", change, f"task.data.long={long}"
+            ).task.build()
+
+
+def test_prompts_of_several_messages(chats, refused) -> None:
+    """A sample is shown up to its own end, not to that of an earlier message."""
+    task = chats(end="<|im_end|>").task.build()
+    like = task.prompted(json.dumps(CHATS[0][:4]), 1, 0)
+    known = like.x0[like.known].tolist()
+    assert known.count(START) == 5
+    assert task.text(known).count("<|im_end|>") == known.count(IM_END) == 4
+    x0 = like.x0.clone()
+    x0[0, len(known) : len(known) + 2] = torch.tensor(task.tokens("ok"))
+    x0[0, len(known) + 2 :] = IM_END
+    assert task.decode(x0, like)[0].endswith(
+        "sure?<|im_end|>\n<|im_start|>assistant\nok"
+    )
+    assert task.text(task.prompted("[1]", 1, 0).x0[0, :9].tolist()).endswith(
+        "user\n[1]"
+    )
+    with refused("invalid-value"):
+        task.prompted('[{"role": "tool", "content": "x"}]', 1, 0)
+
+
+def test_options_of_conversations(chats, load, refused) -> None:
+    with refused("invalid-value"):
+        chats("task.data.prompt=question")
+    with refused("invalid-value"):
+        load("task.data.messages=chat")

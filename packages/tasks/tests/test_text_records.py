@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 from dither.registry.config.errors import Refused
 from dither.tasks.language_model.data.documents import read_documents
-from dither.tasks.language_model.data.pairs import Pair
+from dither.tasks.language_model.data.pairs import Example
 from dither.tasks.language_model.data.specs import (
     ConvertedText,
     PromptResponse,
@@ -90,8 +90,9 @@ def test_formats_of_records(tmp_path, name):
     documents = [*read_documents(path, "response")]
     texts = ["".join(document.pieces) for document in documents]
     assert texts == [row["response"] for row in ROWS]
-    pairs = PromptResponse(paths=[str(path)]).pairs()
-    found = [{"prompt": pair.prompt, "response": pair.response} for pair in pairs]
+    pairs = PromptResponse(paths=[str(path)]).examples()
+    texts = [[piece.text for piece in pair.pieces] for pair in pairs]
+    found = [{"prompt": prompt, "response": response} for prompt, response in texts]
     assert found == ROWS
 
 
@@ -164,7 +165,7 @@ def test_damaged_records_are_never_plain_text(tmp_path, name, content):
 def test_a_line_of_json_errors_in_an_array_is_named(tmp_path, refusal):
     path = tmp_path / "pairs.json"
     path.write_text('[\n{"prompt": "a", "response": "b"},\n]')
-    refused = refusal(PromptResponse(paths=[str(path)]).pairs)
+    refused = refusal(PromptResponse(paths=[str(path)]).examples)
     assert refused.codes == ["syntax-error"]
     assert "line 2" in str(refused) or "line 3" in str(refused)
 
@@ -173,9 +174,9 @@ def test_nulls_and_empty_labels_are_missing(tmp_path):
     rows = [{"prompt": None, "response": "b", "kind": None}, {"response": "c"}]
     parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
     spec = PromptResponse(paths=[str(tmp_path / "a.parquet")], label="kind")
-    assert [(p.prompt, p.label) for p in spec.pairs() if isinstance(p, Pair)] == [
-        ("", None)
-    ] * 2
+    assert [
+        (p.pieces[0].text, p.label) for p in spec.examples() if isinstance(p, Example)
+    ] == [("", None)] * 2
     assert spec.label_names() == ()
 
 
@@ -183,6 +184,8 @@ def test_the_index_column_of_pandas_is_no_label(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(",prompt,response\n0,hi,hello\n1,hi,hello\n")
     pairs = [
-        p for p in PromptResponse(paths=[str(path)]).pairs() if isinstance(p, Pair)
+        p
+        for p in PromptResponse(paths=[str(path)]).examples()
+        if isinstance(p, Example)
     ]
-    assert [(p.prompt, p.label) for p in pairs] == [("hi", None), ("hi", None)]
+    assert [(p.pieces[0].text, p.label) for p in pairs] == [("hi", None), ("hi", None)]

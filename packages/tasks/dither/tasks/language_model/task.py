@@ -27,7 +27,7 @@ from dither.registry.contracts.spaces import Field, TokenSpace
 
 from ..infilling import with_known
 from .data.corpus import Corpus
-from .data.pairs import Long, Pair, PairIds, encode_pairs
+from .data.pairs import Example, ExampleIds, Long, encode_examples
 from .data.specs import text_conditions
 from .data.text_files import NotText, check_encodable
 from .data.token_store import (
@@ -198,15 +198,17 @@ class TextTemplates:
             yield Picture(f"sample-{number:03d}", text=text)
 
     def _texts(self, samples: _Samples, like: Clean) -> list[Ids]:
-        """Return the ids of each sample up to its first end-of-text id, without padding."""
+        """Return the ids of each sample up to its first end-of-text id that is not known, without padding."""
         end = self.tokenizer.end
         texts = []
-        for row, valid in zip(
-            samples.cpu().numpy(), like.valid.cpu().numpy(), strict=True
-        ):
+        rows = samples.cpu().numpy()
+        masks = (like.valid.cpu().numpy(), like.known.cpu().numpy())
+        for row, valid, known in zip(rows, *masks, strict=True):
             ids = row[valid]
-            if end is not None and end in ids:
-                ids = ids[: np.argmax(ids == end)]
+            # Ends in a prompt are those of earlier messages.
+            ends = np.flatnonzero((ids == end) & ~known[valid])
+            if end is not None and len(ends):
+                ids = ids[: ends[0]]
             texts.append(ids)
         return texts
 
@@ -250,12 +252,12 @@ class LanguageModelling(TextTemplates, Task):
         long: Long = "truncate",
         chat: Callable[[str], str] | None = None,
     ) -> None:
-        self._pairs: Mapping[Split, PairIds] = {}
+        self._examples: Mapping[Split, ExampleIds] = {}
         self._long: Mapping[Split, int] = {}
         if isinstance(corpus, TokenStore):
             self.corpus = corpus
-        elif isinstance(corpus.splits["train"][0], Pair):
-            self.corpus, self._pairs, self._long = encode_pairs(
+        elif isinstance(corpus.splits["train"][0], Example):
+            self.corpus, self._examples, self._long = encode_examples(
                 corpus, tokenizer, labels, length=length, long=long
             )
         else:
@@ -305,26 +307,22 @@ class LanguageModelling(TextTemplates, Task):
         x0, valid = self._windows[split].take(rows)
         check_vocabulary(x0, self.tokenizer.size)
         clean = Clean.of(torch.from_numpy(x0), torch.from_numpy(valid))
-        if not self._pairs and self._documents != "packed":
+        if not self._examples and self._documents != "packed":
             return clean
 
-        document, offset = map(torch.from_numpy, self._windows[split].documents(rows))
+        document = torch.from_numpy(self._windows[split].documents(rows))
         cond = {}
         if self._documents == "packed":
             cond["document"] = document
-        pairs = self._pairs.get(split)
-        if pairs is None:
+        examples = self._examples.get(split)
+        if examples is None:
             return replace(clean, cond=cond)
 
         # Prompts are known, and the loss is on responses.
         if self._has_labels:
-            cond["label"] = torch.from_numpy(pairs.labels)[document[:, 0]]
-        in_prompt = offset < torch.from_numpy(pairs.prompts)[document]
-        # With `documents = "ended"` the end of a window is learned fill, at offsets of later
-        # documents, whose prompts must not mark it.
-        _, sizes = self._windows[split].spans(np.asarray(rows, np.int64))
-        inside = torch.arange(self.length) < torch.from_numpy(sizes)[:, None]
-        return replace(clean, known=in_prompt & inside, cond=cond)
+            cond["label"] = torch.from_numpy(examples.labels)[document[:, 0]]
+        known = self._windows[split].mask(examples.known, rows)
+        return replace(clean, known=torch.from_numpy(known), cond=cond)
 
     def like(self, n: int, seed: int) -> Clean:
         """Return `n` empty windows that begin with the prompt.
@@ -406,8 +404,8 @@ class LanguageModelling(TextTemplates, Task):
 
     def _over(self, stream: TokenStream) -> LanguageModelling:
         task = copy(self)
-        task._pairs = {
-            split: pairs for split, pairs in self._pairs.items() if split != "valid"
+        task._examples = {
+            split: ids for split, ids in self._examples.items() if split != "valid"
         }
         task._long = {}
         task.corpus = replace(
@@ -469,7 +467,8 @@ class LanguageModelling(TextTemplates, Task):
         """
         valid = like.valid.cpu()
         if self._documents == "ended" and self.tokenizer.end is not None:
-            valid = valid & ~after_end(samples.cpu(), self.tokenizer.end)
+            ended = after_end(samples.cpu(), self.tokenizer.end, like.known.cpu())
+            valid = valid & ~ended
         metrics = diversity_metrics(samples.cpu().numpy(), valid.numpy())
         texts = self._texts(samples, like)
         if self._ngrams is not None and texts:

@@ -1,4 +1,4 @@
-"""Prompts with responses from files of records: supervised fine-tuning, and labelled text. No torch.
+"""Prompts with responses and conversations from files of records: supervised fine-tuning, and labelled text. No torch.
 
 Letters: N ids, D documents.
 """
@@ -11,28 +11,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dither.registry.config.errors import Problem, Refused
 
-from ...missing_library import require_extra
+from .chat import ChatTemplate, Piece, read_messages
 from .corpus import Corpus, Document
 from .file_formats import record_format
 from .published_splits import splits_of_sources
 from .records import Record, read_records
 from .text_files import NotText, check_encodable
-from .tokenizers.folder import read_template
 
 if TYPE_CHECKING:
-    from jaxtyping import Int64
+    from jaxtyping import Bool, Int64
     from numpy import ndarray
 
     from dither.registry.contracts.protocols import Split
 
     from .token_store import TokenStore
-    from .tokenizers.base import Tokenizer
+    from .tokenizers.base import Ids, Tokenizer
 
-__all__ = ["Long", "Pair", "PairIds", "encode_pairs", "read_pairs", "render_chat"]
+__all__ = ["Example", "ExampleIds", "Keys", "Long", "encode_examples", "read_examples"]
 
 
 Long = Literal["truncate", "skip", "refuse"]
@@ -46,39 +45,42 @@ CODES_OF = {
 """Code of each reason why a record is not text."""
 
 
-@dataclass(frozen=True)
-class Pair(Document):
-    """A document that is a prompt, which is not learned, and a response; perhaps with a label."""
+class Keys(NamedTuple):
+    """Keys of a record; with `messages`, prompt and response are not read."""
 
-    prompt: str = ""
-    response: str = ""
+    prompt: str
+    response: str
     label: str | None = None
-    rendered: bool = False
-    """Whether the prompt is that of a chat template, with special tokens."""
+    messages: str | None = None
 
 
 @dataclass(frozen=True)
-class PairIds:
-    """Number of prompt ids and label of each document of a split; -1 without a label."""
+class Example(Document):
+    """A document of known and learned pieces; perhaps with a label."""
 
-    prompts: Int64[ndarray, " D"]
+    pieces: tuple[Piece, ...] = ()
+    label: str | None = None
+
+
+@dataclass(frozen=True)
+class ExampleIds:
+    """Known ids of a split, and the label of each document; -1 without a label."""
+
+    known: Bool[ndarray, " N"]
     labels: Int64[ndarray, " D"]
 
 
 @lru_cache(maxsize=2)
-def read_pairs(
-    files: tuple[tuple[Path, int], ...],
-    prompt: str,
-    response: str,
-    label: str | None,
-    template: str | None,
-) -> tuple[Pair, ...]:
+def read_examples(
+    files: tuple[tuple[Path, int], ...], keys: Keys, template: str | None
+) -> tuple[Example, ...]:
     """Return the examples of files, given with their modification times.
 
     Raises:
         Refused: Names all wrong lines.
     """
-    pairs: list[Pair] = []
+    chat = None if template is None else ChatTemplate(Path(template))
+    examples: list[Example] = []
     problems: list[Problem] = []
     published = splits_of_sources([path for path, _ in files])
     for (path, _), split in zip(files, published, strict=True):
@@ -88,28 +90,25 @@ def read_pairs(
             for where, record in read_records(path, form):
                 place = f"{path}:{where.removeprefix('line ')}"
                 try:
-                    pair = _pair(place, record, (prompt, response, label), template)
+                    example = _example(place, record, keys, chat)
                 except NotText as error:
                     message = f"{place}: {error.message}"
                     code = CODES_OF.get(error.sort, "invalid-value")
                     problems.append(Problem(message, ("paths",), code=code))
                 else:
-                    pairs.append(replace(pair, published=split))
+                    examples.append(replace(example, published=split))
         except NotText as error:
             message = f"{path}: {error.message.removeprefix(f'{path}: ')}"
             code = CODES_OF.get(error.sort, "unreadable-file")
             problems.append(Problem(message, ("paths",), help=error.help, code=code))
     if problems:
         raise Refused(problems)
-    return tuple(pairs)
+    return tuple(examples)
 
 
-def _pair(
-    place: str,
-    record: Record,
-    keys: tuple[str, str, str | None],
-    template: str | None,
-) -> Pair:
+def _example(
+    place: str, record: Record, keys: Keys, chat: ChatTemplate | None
+) -> Example:
     """Return the example of a record.
 
     Raises:
@@ -117,87 +116,67 @@ def _pair(
     """
     if isinstance(record, NotText):
         raise record
-    values = [None if key is None else record.get(key) for key in keys]
-    for key, value in zip(keys, values, strict=True):
-        # A table has a null where a prompt or label is missing.
-        if isinstance(value, str):
-            check_encodable(value)
-        elif value is not None:
-            name = type(value).__name__
-            raise NotText("key", f'"{key}" is {name}, not a string')
-    prompt, response, label = values
-    prompt = prompt or ""
-    if not response:
-        raise NotText("key", f'no text under the key "{keys[1]}"')
+    label = _string(record, keys.label)
+    if keys.messages is not None:
+        assert chat is not None
+        messages = record.get(keys.messages)
+        if not isinstance(messages, list):
+            raise NotText("key", f'no list of messages under the key "{keys.messages}"')
+        pieces = [*chat.pieces(read_messages(messages))]
+        if not pieces:
+            raise NotText("key", "no message of the assistant")
+    else:
+        pieces = _prompt_and_response(record, keys, chat)
 
-    rendered = template is not None and bool(prompt)
-    if template is not None and prompt:
-        prompt = render_chat(Path(template), prompt)
-    text = prompt + response
-    digest = hashlib.sha256(json.dumps([prompt, response, label]).encode()).hexdigest()
-    return Pair(
+    texts = [piece.text for piece in pieces]
+    text = "".join(texts)
+    digest = hashlib.sha256(json.dumps([*texts, label]).encode()).hexdigest()
+    return Example(
         place,
         digest,
         size=len(text),
         load=partial(str, text),
-        prompt=prompt,
-        response=response,
+        pieces=tuple(pieces),
         label=label,
-        rendered=rendered,
     )
 
 
-@lru_cache(maxsize=4096)
-def render_chat(file: Path, prompt: str) -> str:
-    """Render one message of the user, in a sandbox: files of data must not run code."""
-    where = ("chat_template",)
-    require_extra("language", "a chat template", where)
-    from jinja2 import TemplateError, Undefined
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Required(Undefined):
-        """An unknown name, which may be tested but not written."""
-
-        __str__ = Undefined._fail_with_undefined_error
-        __iter__ = Undefined._fail_with_undefined_error
-
-    def raise_exception(message: str) -> None:
-        raise TemplateError(message)
-
-    try:
-        text, tokens = read_template(file)
-        # The environment of transformers, whose templates these are.
-        sandbox = ImmutableSandboxedEnvironment(
-            trim_blocks=True,
-            lstrip_blocks=True,
-            undefined=Required,
-            extensions=["jinja2.ext.loopcontrols"],
-        )
-        sandbox.globals["raise_exception"] = raise_exception
-        return sandbox.from_string(text).render(
-            messages=[{"role": "user", "content": prompt}],
-            tools=None,
-            documents=None,
-            add_generation_prompt=True,
-            **tokens,
-        )
-    except (OSError, ValueError, TypeError, TemplateError) as error:
-        message = f"{file}: no usable chat template: {type(error).__name__}: {error}"
-        raise Refused(message, where, code="unreadable-file") from None
+def _prompt_and_response(
+    record: Mapping[str, Any], keys: Keys, chat: ChatTemplate | None
+) -> list[Piece]:
+    prompt = _string(record, keys.prompt) or ""
+    response = _string(record, keys.response)
+    if not response:
+        raise NotText("key", f'no text under the key "{keys.response}"')
+    rendered = chat is not None and bool(prompt)
+    if chat is not None and prompt:
+        prompt = chat.prompt(prompt)
+    return [Piece(prompt, rendered=rendered), Piece(response, learned=True)]
 
 
-def encode_pairs(
+def _string(record: Mapping[str, Any], key: str | None) -> str | None:
+    """Return the text under a key; None if there is none, as a table has a null there."""
+    value = None if key is None else record.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise NotText("key", f'"{key}" is {type(value).__name__}, not a string')
+    check_encodable(value)
+    return value
+
+
+def encode_examples(
     corpus: Corpus,
     tokenizer: Tokenizer,
     labels: Sequence[str] = (),
     *,
     length: int,
     long: Long = "truncate",
-) -> tuple[TokenStore, Mapping[Split, PairIds], Mapping[Split, int]]:
-    """Encode prompts and responses separately, so that the border between them is one of ids.
+) -> tuple[TokenStore, Mapping[Split, ExampleIds], Mapping[Split, int]]:
+    """Encode the pieces of examples separately, so that the borders between them are those of ids.
 
     Returns:
-        The ids, prompts and labels, and the number of examples longer than a window.
+        The ids, which of them are known, labels, and the number of examples longer than a window.
 
     Raises:
         Refused: With `long = "refuse"`, such examples; no example is left.
@@ -207,38 +186,39 @@ def encode_pairs(
     from .token_store import EncodedPart, SplitWriter, TokenStore
 
     index = {name: number for number, name in enumerate(labels)}
-    ending = () if tokenizer.end is None else (tokenizer.end,)
     streams = {}
-    pairs = {}
+    examples = {}
     counts: dict[Split, int] = {}
     too_long: list[Problem] = []
     for split, documents in corpus.splits.items():
         writer = SplitWriter(tokenizer)
-        prompts = []
+        masks = []
         numbers = []
         counts[split] = 0
-        for pair in documents:
-            assert isinstance(pair, Pair)
-            prompt = tokenizer.encode(pair.prompt)
-            if pair.rendered:
-                prompt = tokenizer.encode_rendered(pair.prompt)
-            ids = np.concatenate([prompt, tokenizer.encode(pair.response)])
-            size = len(ids) + len(ending)
+        for example in documents:
+            assert isinstance(example, Example)
+            ids, known = _encode(example, tokenizer)
+            size = len(ids) + (tokenizer.end is not None)
             if size > length:
                 counts[split] += 1
-                message = f"{pair.name}: {size} ids, more than a window of {length}"
+                message = f"{example.name}: {size} ids, more than a window of {length}"
                 too_long.append(Problem(message, ("task", "length"), code="too-large"))
                 # Of a prompt that fills its window nothing would be learned.
-                if long == "skip" or len(prompt) >= length:
+                if long == "skip" or known[:length].all():
                     continue
             # A cut answer does not end where it is cut.
             ends = size <= length
-            characters = len(pair.load())
+            characters = len(example.load())
             writer.add(EncodedPart(0, ids[:length], characters, begins=True, ends=ends))
-            prompts.append(len(prompt))
-            numbers.append(index.get(pair.label or "", -1))
-        streams[split] = writer.stream()
-        pairs[split] = PairIds(np.array(prompts, np.int64), np.array(numbers, np.int64))
+            masks.append(known[:length])
+            numbers.append(index.get(example.label or "", -1))
+
+        stream = writer.stream()
+        known = np.zeros(len(stream.ids), bool)
+        for start, mask in zip(stream.starts.tolist(), masks, strict=True):
+            known[start : start + len(mask)] = mask
+        streams[split] = stream
+        examples[split] = ExampleIds(known, np.array(numbers, np.int64))
 
     if too_long and long == "refuse":
         raise Refused(too_long)
@@ -248,4 +228,23 @@ def encode_pairs(
                 f'no example of the split "{split}" fits into a window of {length}'
             )
             raise Refused(message, ("task", "length"), code="no-samples")
-    return TokenStore(corpus.name, streams, tokenizer), pairs, counts
+    return TokenStore(corpus.name, streams, tokenizer), examples, counts
+
+
+def _encode(example: Example, tokenizer: Tokenizer) -> tuple[Ids, Bool[ndarray, " N"]]:
+    """Return the ids of an example without its end, and which are known."""
+    import numpy as np
+
+    ids = []
+    known = []
+    for piece in example.pieces:
+        encode = tokenizer.encode_rendered if piece.rendered else tokenizer.encode
+        ids.append(encode(piece.text))
+        known.append(np.full(len(ids[-1]), not piece.learned))
+    # Where the template ends answers with the end of texts, that of the last one is not doubled.
+    if tokenizer.end is not None:
+        ends = np.flatnonzero(ids[-1] == tokenizer.end)
+        if len(ends):
+            ids[-1] = ids[-1][: ends[-1]]
+            known[-1] = known[-1][: ends[-1]]
+    return np.concatenate(ids), np.concatenate(known)

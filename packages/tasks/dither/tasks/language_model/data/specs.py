@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dither.registry.contracts.protocols import Split
 
     from .corpus import Corpus, Document
-    from .pairs import Pair
+    from .pairs import Example
     from .token_store import TokenStore
 
 __all__ = [
@@ -374,10 +374,11 @@ def _misfits(refused: Refused, path: tuple[str | int, ...]) -> Iterator[Misfit]:
 
 
 class PromptResponse(HoldOut):
-    """Prompts and responses from files of records; the loss is on responses and their end.
+    """Prompts and responses, or conversations, from files of records; the loss is on responses and their end.
 
     Prompts are known tokens. Each response ends with the end-of-text id. Examples without a prompt
-    are learned as a whole.
+    are learned as a whole. In conversations all answers are learned, with the end that the chat
+    template gives them.
     """
 
     name = "prompt-response"
@@ -389,6 +390,10 @@ class PromptResponse(HoldOut):
     """Key of the prompt; it may be missing in an object."""
     response: str = "response"
     """Key of the response."""
+    messages: str | None = Option(None, min_length=1)
+    """Key of a list of messages, in place of prompt and response: objects with `role` ("system",
+    "user" or "assistant") and `content`. Requires chat_template. Messages after the last answer are
+    left out."""
     label: str | None = None
     """Key of a label, the condition "label" of samples: a string, or missing."""
     long: Literal["truncate", "skip", "refuse"] = "truncate"
@@ -398,18 +403,29 @@ class PromptResponse(HoldOut):
     chat_template: PathStr | None = None
     """Chat template: the folder of a tokenizer, its tokenizer_config.json, or a file with the
     template itself (Jinja); its special tokens become their ids. Prompts, and task.prompt, become a
-    message of the user and the beginning of the answer. Requires jinja2."""
+    message of the user and the beginning of the answer; task.prompt may also be a list of messages
+    in JSON. Requires jinja2."""
+
+    @model_validator(mode="after")
+    def _messages_are_rendered(self) -> Self:
+        if self.messages is None:
+            return self
+        if self.chat_template is None:
+            raise ValueError("messages requires chat_template")
+        if (self.prompt, self.response) != ("prompt", "response"):
+            raise ValueError("messages replaces prompt and response")
+        return self
 
     def check(self) -> Iterator[Misfit]:
         """Yield files that are missing, and lines that are not examples."""
         try:
-            self.pairs()
+            self.examples()
         except Refused as refused:
             yield from _misfits(refused, ("paths",))
 
-    def pairs(self) -> Sequence[Pair]:
+    def examples(self) -> Sequence[Example]:
         """Return all examples, in the order of the files; Refused with all wrong lines."""
-        from .pairs import read_pairs
+        from .pairs import Keys, read_examples
         from .text_files import find_files
 
         stamps: dict[Path, int] = {}
@@ -418,19 +434,17 @@ class PromptResponse(HoldOut):
                 stamps[path] = path.stat().st_mtime_ns
         # Read once, though the space is requested several times; again where a file changes.
         files = tuple(stamps.items())
-        return read_pairs(
-            files, self.prompt, self.response, self.label, self.chat_template
-        )
+        keys = Keys(self.prompt, self.response, self.label, self.messages)
+        return read_examples(files, keys, self.chat_template)
 
     def label_names(self) -> tuple[str, ...]:
         """Return all labels, sorted."""
-        return tuple(
-            sorted({pair.label for pair in self.pairs() if pair.label is not None})
-        )
+        labels = {example.label for example in self.examples()}
+        return tuple(sorted(label for label in labels if label is not None))
 
     def chat(self) -> Callable[[str], str] | None:
         """Return a function that renders a prompt by the chat template, if there is one."""
-        from .pairs import render_chat
+        from .chat import render_chat
 
         if self.chat_template is None:
             return None
@@ -439,14 +453,14 @@ class PromptResponse(HoldOut):
     def build(self) -> Corpus:
         """Return the examples by split."""
         from .corpus import Corpus, hold_out
-        from .pairs import Pair
+        from .pairs import Example
 
-        pairs = self.pairs()
-        splits = hold_out(pairs, valid=self.valid, test=self.test)
-        # Fewer documents than splits were cut, which leaves no pairs.
+        examples = self.examples()
+        splits = hold_out(examples, valid=self.valid, test=self.test)
+        # Fewer documents than splits were cut, which leaves no examples.
         documents = chain.from_iterable(splits.values())
-        if len(pairs) < 3 or not all(isinstance(pair, Pair) for pair in documents):
-            message = f"{len(pairs)} examples cannot be split"
+        if len(examples) < 3 or not all(isinstance(one, Example) for one in documents):
+            message = f"{len(examples)} examples cannot be split"
             raise Refused(message, ("task", "data"), code="no-samples")
         return Corpus(self.name, splits)
 

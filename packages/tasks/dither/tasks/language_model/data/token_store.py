@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Int64, Shaped
 from numpy import ndarray
 
 from dither.registry.config.errors import Refused
@@ -125,12 +125,11 @@ class Windows:
         starts = rows * self.length
         return starts, np.minimum(self.length, len(self._stream.ids) - starts)
 
-    def documents(self, rows: Sequence[int]) -> tuple[_Ids, _Ids]:
-        """Return the document of each position of windows, and its offset in that document."""
+    def documents(self, rows: Sequence[int]) -> _Ids:
+        """Return the document of each position of windows."""
         starts, _ = self.spans(np.asarray(rows, np.int64))
         offsets = starts[:, None] + np.arange(self.length)
-        document = np.searchsorted(self._stream.starts, offsets, "right") - 1
-        return document, offsets - self._stream.starts[document]
+        return np.searchsorted(self._stream.starts, offsets, "right") - 1
 
     def take(self, rows: Sequence[int]) -> tuple[_Ids, Bool[ndarray, "B L"]]:
         """Return the ids of windows, and which of them are not padding.
@@ -145,14 +144,32 @@ class Windows:
                 f"windows are numbered 0..{len(self) - 1}, not {numbers.tolist()}"
             )
 
-        starts, sizes = self.spans(numbers)
         x0 = np.full((len(numbers), self.length), self.pad, np.int64)
-        for row, start, size in zip(x0, starts.tolist(), sizes.tolist(), strict=True):
-            row[:size] = self._stream.ids[start : start + size]
-
+        self._copy(self._stream.ids, numbers, x0)
         if self._padding_is_valid:
             return x0, np.ones_like(x0, bool)
+        _, sizes = self.spans(numbers)
         return x0, np.arange(self.length) < sizes[:, None]
+
+    def mask(
+        self, values: Bool[ndarray, " N"], rows: Sequence[int]
+    ) -> Bool[ndarray, "B L"]:
+        """Return a mask of the stream in windows; False where a window is longer."""
+        mask = np.zeros((len(rows), self.length), bool)
+        self._copy(values, np.asarray(rows, np.int64), mask)
+        return mask
+
+    def _copy(
+        self,
+        values: Shaped[ndarray, " N"],
+        rows: Int64[ndarray, " B"],
+        windows: Shaped[ndarray, "B L"],
+    ) -> None:
+        """Write values of the stream into the beginnings of windows."""
+        starts, sizes = self.spans(rows)
+        spans = zip(windows, starts.tolist(), sizes.tolist(), strict=True)
+        for window, start, size in spans:
+            window[:size] = values[start : start + size]
 
 
 def _windows_of_documents(stream: TokenStream, length: int) -> Spans:

@@ -26,10 +26,16 @@ __all__ = ["TextMetrics", "after_end"]
 _Mask = Bool[Tensor, "B L"]
 
 
-def after_end(x: Int[Tensor, "B L"], end: int) -> _Mask:
-    """Return the positions after the first end-of-text id."""
-    ends = (x == end).cumsum(1)
-    return (ends > 1) | ((ends == 1) & (x != end))
+def after_end(x: Int[Tensor, "B L"], end: int, known: _Mask) -> _Mask:
+    """Return the positions after the first end-of-text id that is not known."""
+    ends = (x == end) & ~known
+    return ends.cumsum(1) > ends
+
+
+def repeated_end(x: Int[Tensor, "B L"], end: int) -> _Mask:
+    """Return the fill of windows: end-of-text ids up to the end of a window, except the first."""
+    run = (x == end).flip(1).cumprod(1).flip(1)
+    return run.cumsum(1) > 1
 
 
 class TextMetrics(Metrics):
@@ -39,8 +45,8 @@ class TextMetrics(Metrics):
     values, and `nats_per_token_prior` and `nats_per_token_reconstruction` are the two end terms of
     the bound. Characters are those that the predicted ids decode to, so that metrics of different
     tokenizers are comparable; `unknown_tokens` counts the ids of unknown characters, whose metrics
-    are too good, as a model need not tell them apart. With `filled`, ids after the first end-of-text id only fill the
-    window: their nats count, they do not.
+    are too good, as a model need not tell them apart. With `filled`, repeated end-of-text ids only fill
+    the window: their nats count, they do not.
     """
 
     def __init__(
@@ -108,7 +114,7 @@ class TextMetrics(Metrics):
     def _counted(self, clean: Clean) -> _Mask:
         counted = ~clean.fixed
         if self._end is not None:
-            counted &= ~after_end(clean.x0, self._end)
+            counted &= ~repeated_end(clean.x0, self._end)
         return counted
 
     def compute(self) -> dict[str, float]:

@@ -1,0 +1,175 @@
+"""Conversations as text by a chat template, in a sandbox: files of data must not run code. No torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dither.registry.config.errors import Refused
+
+from ...missing_library import require_extra
+from .text_files import NotText, check_encodable
+from .tokenizers.folder import read_template
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+__all__ = ["ChatTemplate", "Piece", "read_messages", "render_chat"]
+
+ROLES = ("system", "user", "assistant")
+Message = Mapping[str, Any]
+
+
+class Piece(NamedTuple):
+    """A part of an example, known or learned; special tokens of rendered text are ids, not letters."""
+
+    text: str
+    learned: bool = False
+    rendered: bool = False
+
+
+class ChatTemplate:
+    """A chat template: a folder of a tokenizer, its tokenizer_config.json, or a file with it.
+
+    Raises:
+        Refused: It is missing or not valid Jinja.
+    """
+
+    def __init__(self, file: Path) -> None:
+        where = ("chat_template",)
+        require_extra("language", "a chat template", where)
+        from jinja2 import TemplateError
+
+        self.file = file
+        try:
+            text, self._tokens = read_template(file)
+            self._template = _compile(text)
+        except (OSError, ValueError, TemplateError) as error:
+            raise self._refused(error) from None
+
+    def prompt(self, text: str) -> str:
+        """Render a message of the user, and the beginning of the answer."""
+        return self.conversation([{"role": "user", "content": text}])
+
+    def conversation(self, messages: Sequence[Message]) -> str:
+        """Render messages, and the beginning of an answer; Refused if the template cannot."""
+        try:
+            return self._render(messages, answer=True)
+        except NotText as error:
+            raise self._refused(error) from None
+
+    def pieces(self, messages: Sequence[Message]) -> Iterator[Piece]:
+        """Yield the text before each answer of the assistant, which is known, and the answer with its end.
+
+        Messages after the last answer are left out.
+
+        Raises:
+            NotText: The template refuses the messages, or renders earlier ones otherwise once an
+                answer follows, so that no text is before all of an answer.
+        """
+        done = ""
+        for number, message in enumerate(messages):
+            if message["role"] != "assistant":
+                continue
+            prompt = self._render(messages[:number], answer=True)
+            text = self._render(messages[: number + 1], answer=False)
+            if not prompt.startswith(done) or not text.startswith(prompt):
+                reason = (
+                    f"the chat template changes the text before message {number + 1}"
+                )
+                raise NotText("template", reason)
+            yield Piece(prompt.removeprefix(done), rendered=True)
+
+            answer = text.removeprefix(prompt)
+            content = message["content"]
+            # Marks that an answer quotes are letters.
+            if answer.startswith(content):
+                yield Piece(content, learned=True)
+                answer = answer.removeprefix(content)
+            yield Piece(answer, learned=True, rendered=True)
+            done = text
+
+    def _render(self, messages: Sequence[Message], *, answer: bool) -> str:
+        from jinja2 import TemplateError
+
+        try:
+            return self._template.render(
+                messages=messages,
+                tools=None,
+                documents=None,
+                add_generation_prompt=answer,
+                **self._tokens,
+            )
+        except (ValueError, TypeError, TemplateError) as error:
+            message = f"{type(error).__name__}: {error}"
+            raise NotText("template", f"the chat template fails: {message}") from None
+
+    def _refused(self, error: Exception) -> Refused:
+        reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, NotText):
+            reason = error.message
+        message = f"{self.file}: no usable chat template: {reason}"
+        return Refused(message, ("chat_template",), code="unreadable-file")
+
+
+def _compile(text: str) -> Template:
+    from jinja2 import TemplateError, Undefined
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Required(Undefined):
+        """An unknown name, which may be tested but not written."""
+
+        __str__ = Undefined._fail_with_undefined_error
+        __iter__ = Undefined._fail_with_undefined_error
+
+    def raise_exception(message: str) -> None:
+        raise TemplateError(message)
+
+    # The environment of transformers, whose templates these are.
+    sandbox = ImmutableSandboxedEnvironment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=Required,
+        extensions=["jinja2.ext.loopcontrols"],
+    )
+    sandbox.globals["raise_exception"] = raise_exception
+    return sandbox.from_string(text)
+
+
+def read_messages(messages: Sequence[Any]) -> Sequence[Message]:
+    """Return the messages of a conversation; NotText if one has no role or text."""
+    for number, message in enumerate(messages, 1):
+        if not isinstance(message, dict):
+            kind = type(message).__name__
+            raise NotText("key", f"message {number} is {kind}, not an object")
+        role = message.get("role")
+        if role not in ROLES:
+            known = ", ".join(ROLES)
+            raise NotText("key", f"message {number} has role {role!r}, not {known}")
+        content = message.get("content")
+        if not isinstance(content, str):
+            kind = type(content).__name__
+            raise NotText("key", f"content of message {number} is {kind}, not a string")
+        check_encodable(content)
+        if role == "assistant" and not content:
+            raise NotText("key", f"message {number}, an answer, is empty")
+    return messages
+
+
+def render_chat(file: Path, prompt: str) -> str:
+    """Render a prompt: a message of the user, or a list of messages in JSON."""
+    template = ChatTemplate(file)
+    try:
+        value = json.loads(prompt)
+    except ValueError:
+        return template.prompt(prompt)
+    # Other JSON is text of the user.
+    if not isinstance(value, list) or "role" not in str(value[:1]):
+        return template.prompt(prompt)
+    try:
+        return template.conversation(read_messages(value))
+    except NotText as error:
+        where = ("task", "prompt")
+        raise Refused(error.message, where, code="invalid-value") from None
