@@ -510,7 +510,7 @@ def test_published_splits_are_kept(tmp_path, source):
         return
     corpus = PromptResponse(paths=[str(tmp_path / "*.jsonl")]).build()
     for split, documents in corpus.splits.items():
-        assert {doc.response.split()[0][:5] for doc in documents} == {split}
+        assert {doc.pieces[1].text.split()[0][:5] for doc in documents} == {split}
     assert [len(docs) for docs in corpus.splits.values()] == [9, 3, 4]
     # A pair cannot be cut into splits.
     equal = '{"response": "a"}\n' * 5
