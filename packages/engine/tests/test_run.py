@@ -192,6 +192,8 @@ def test_evaluating_sampling_and_resuming_a_finished_run(
     assert len(samples.read_text().split()) == 3
     with refused("file-exists"):
         sample_run(directory, SampleRequest(5, 1, tmp_path / "out"), console=console)
+    with refused("unknown-format"):
+        sample_run(directory, SampleRequest(5, 1, figures=("eps",)), console=console)
 
     _, system, step = load_run(directory)
     assert step == 20

@@ -121,6 +121,15 @@ def test_every_form_of_a_picture_has_its_file(system, tmp_path):
         "all.png": b"png", "all.svg": b"<svg/>", "all.txt": b"text", "all.gif": b"gif", "all.html": b"<html>",
     }  # fmt: skip
 
+    plot = Picture("plot", b"png", render=lambda form: form.encode())
+    system.task.plots = lambda samples, like: [plot, Picture("words", text="x")]
+    files = write_samples(make_samples(system, 2, 0), tmp_path, ("svg", "pdf"))
+    read = {file.name: file.read_bytes() for file in files if file.suffix != ".gif"}
+    assert read.items() >= {
+        "plot.png": b"png", "plot.svg": b"svg", "plot.pdf": b"pdf", "words.txt": b"x",
+    }.items()  # fmt: skip
+    assert "words.svg" not in read
+
 
 PER_ROW = 5
 """Calls of the model for one row: the steps of the walk, and the last jump."""

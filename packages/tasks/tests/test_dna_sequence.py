@@ -7,11 +7,18 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from scipy.stats import chisquare
 
 from dither.registry.config.errors import Refused
 from dither.tasks.dna_sequence import sequences as sequences_module
 from dither.tasks.dna_sequence.metrics import COPIED, Markov, Reference, kmer_codes
+from dither.tasks.dna_sequence.plots import (
+    draw_logo,
+    draw_logos,
+    hit_words,
+    logo_heights,
+)
 from dither.tasks.dna_sequence.sequences import Planted, Sequences, as_text
 from dither.tasks.dna_sequence.specs import (
     DHSSequences,
@@ -21,7 +28,7 @@ from dither.tasks.dna_sequence.specs import (
 )
 from dither.tasks.get_region.data.human_dhs import CELLS
 from dither.tasks.get_region.data.human_dhs import Sequences as Regions
-from dither.tasks.get_region.data.motif_scan import Motif, encode
+from dither.tasks.get_region.data.motif_scan import Motif, encode, scan
 
 torch.set_num_threads(1)
 SMALL = {
@@ -386,3 +393,45 @@ def test_known_bases_of_a_text_with_gaps(task):
         with pytest.raises(Refused) as error:
             task.infill(text, 1, seed=0)
         assert error.value.codes == [code]
+
+
+def test_words_at_hits_have_the_scores_of_a_scan():
+    rng = np.random.default_rng(0)
+    bases = rng.integers(4, size=(40, 30)).astype(np.uint8)
+    motif = Motif.of("m", rng.integers(0, 20, (5, 4)), 0.02)
+    words = hit_words(bases, motif)
+    scores = motif.scores[np.arange(5), words].sum(1)
+    assert len(words) > 10
+    assert (scores >= motif.threshold).all()
+    assert scores.sum() / 100 == pytest.approx(scan(bases, [motif]).sum())
+
+
+def test_heights_of_a_logo():
+    words = encode(["ACG"] * 4 + ["ACT"] * 4)
+    correction = 3 / (2 * math.log(2) * 8)
+    whole = 2 - correction
+    half = (1 - correction) / 2
+    expected = [[whole, 0, 0, 0], [0, whole, 0, 0], [0, 0, half, half]]
+    np.testing.assert_allclose(logo_heights(words), expected, atol=1e-9)
+    axis = Figure().subplots()
+    draw_logo(axis, words)
+    tops = sorted(patch.get_path().get_extents().y1 for patch in axis.patches)
+    np.testing.assert_allclose(tops[-4:], [half, 2 * half, whole, whole], atol=1e-9)
+    assert axis.get_ylim() == (0, 2)
+
+
+def test_logos_show_the_motifs_of_cell_types():
+    motifs = [
+        Motif.of("both", 20 * np.eye(4)[[0, 1]], 0.1),
+        Motif.of("of b", 20 * np.eye(4)[[2, 2, 2]], 0.1),
+        Motif.of("none", 20 * np.eye(4)[[0, 0, 0]], 0.1),
+    ]
+    held = {"a": ["ACACAC"] * 8, "b": ["ACGGGG"] * 8}
+    figure = draw_logos(Reference(tiny(held, motifs=motifs), 2), encode(["ACACAC"]))
+    titles = [axis.get_title() for axis in figure.axes]
+    assert [title.partition(":")[0] for title in titles] == ["of b"] * 2 + ["both"] * 2
+    assert titles[1:3] == [
+        "of b: 0 hits per sequence, samples",
+        "both: 2 hits per sequence, held-out sequences",
+    ]
+    assert draw_logos(Reference(tiny(held), 2), encode(["ACACAC"])) is None

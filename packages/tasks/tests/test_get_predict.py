@@ -1,7 +1,10 @@
 """Predictions, attributions and embeddings of a model that is known exactly, for regions of several sources."""
 
 import csv
+import importlib.machinery
+import importlib.util
 import sys
+import types
 
 import anndata
 import numpy as np
@@ -11,6 +14,7 @@ import pytest
 import torch
 
 from dither.registry.config.errors import Refused
+from dither.tasks.get_region import predict as predict_module
 from dither.tasks.get_region.attributions import attribute
 from dither.tasks.get_region.data_specs import RegionStore, RegionStores
 from dither.tasks.get_region.export import read_chrom_sizes, write_tracks
@@ -18,6 +22,7 @@ from dither.tasks.get_region.plots import draw_umap
 from dither.tasks.get_region.predict import embed, predict
 from dither.tasks.get_region.source_windows import DataRequest
 from dither.tasks.get_region.specs import GetRegion
+from dither.tasks.plot_style import to_picture
 
 P, M, CELLS = 60, 4, ("a", "b")
 WEIGHTS = torch.tensor([[0.5, 0.0, -0.3, 0.1], [0.0, 0.7, 0.2, -0.4]])
@@ -244,14 +249,90 @@ def test_bigwig_of_a_region_beyond_its_longest_chromosome(tmp_path, refusal):
 @pytest.mark.filterwarnings("ignore")  # of umap-learn and numba
 def test_umap_is_drawn():
     """Twelve seconds, most of which numba compiles."""
-    assert draw_umap(np.random.default_rng(0).random((60, 5))).startswith(b"\x89PNG")
+    figure = draw_umap(np.random.default_rng(0).random((60, 5)))
+    assert to_picture("umap", figure).png.startswith(b"\x89PNG")
+
+
+class FirstTwo:
+    """In place of UMAP: the first two columns."""
+
+    def __init__(self, **_):
+        pass
+
+    def fit_transform(self, x):
+        return x[:, :2]
+
+
+@pytest.fixture
+def quick_umap(monkeypatch):
+    module = types.ModuleType("umap")
+    module.__spec__ = importlib.machinery.ModuleSpec("umap", None)
+    module.UMAP = FirstTwo
+    monkeypatch.setitem(sys.modules, "umap", module)
+
+
+@pytest.mark.usefixtures("quick_umap")
+def test_a_umap_is_coloured_by_a_column(task, tmp_path, refusal, monkeypatch):
+    seen = []
+
+    def drawn(points, label, values):
+        figure = draw_umap(points, label, values)
+        seen.append((points, values, figure))
+        return figure
+
+    monkeypatch.setattr(predict_module, "draw_umap", drawn)
+    for color, expected in (
+        ("chromosome", ARRAYS["chromosome"]),
+        ("m2", ARRAYS["features"][:, 2]),
+        ("accessibility", ARRAYS["atpm"].mean(1)),
+        ("b accessibility", ARRAYS["atpm"][:, 1]),
+        ("cell", np.repeat(CELLS, P)),
+    ):
+        out = tmp_path / color
+        out.mkdir()
+        request = DataRequest(out, split="all", color=color, figures=("svg",))
+        files = embed(task, Linear(), request)
+        assert {file.name for file in files} >= {"umap.png", "umap.svg"}
+        points, values, figure = seen.pop()
+        if values.dtype.kind == "U":
+            assert values.tolist() == expected.tolist()
+            legend = figure.axes[0].get_legend()
+            names = [text.get_text() for text in legend.get_texts()]
+            assert names == sorted(set(names)) == sorted(set(expected.tolist()))
+        else:
+            np.testing.assert_allclose(values, expected, rtol=1e-5)
+            assert figure.axes[1].get_ylabel() == color
+        # Dots and colours are shuffled alike.
+        dots = figure.axes[0].collections[0]
+        order = np.lexsort(points[:, :2].T)
+        shown = np.lexsort(dots.get_offsets().T)
+        np.testing.assert_array_equal(dots.get_offsets()[shown], points[order, :2])
+        if values.dtype.kind != "U":
+            np.testing.assert_array_equal(dots.get_array()[shown], values[order])
+    request = DataRequest(tmp_path, split="all", color="opne")
+    assert refusal(embed, task, Linear(), request).codes == ["unknown-value"]
+    for method in (embed, attribute):
+        request = DataRequest(tmp_path, split="all", figures=("eps",))
+        assert refusal(method, task, Linear(), request).codes == ["unknown-format"]
+
+
+def test_colours_require_umap(task, tmp_path, refusal, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "umap" else find(name)
+    )
+    request = DataRequest(tmp_path, split="all", color="cell")
+    assert refusal(embed, task, Linear(), request).codes == ["missing-dependency"]
+    request = DataRequest(tmp_path, split="all")
+    assert [file.name for file in embed(task, Linear(), request)] == ["embeddings.npz"]
+    assert request.notes
 
 
 def test_regions_of_another_source_are_divided_by_the_divisors_of_the_run(
     task, tmp_path, refusal, write_store, monkeypatch
 ):
     """By every verb, in every format: without accessibility and TSS, with motifs in another order and one more."""
-    monkeypatch.setitem(sys.modules, "umap", None)
+    monkeypatch.setattr(predict_module, "missing_libraries", lambda *_: ["umap"])
     other, order = arrays_of(1), [2, 0, 3, 1]
     features = np.column_stack([other["features"][:, order], np.ones(P)])
     names = [*other["motifs"][order], "further"]
@@ -390,7 +471,7 @@ def test_scores_of_regions_for_genes(task, tmp_path):
 
 
 def test_embeddings_of_regions_and_cell_types(task, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "umap", None)
+    monkeypatch.setattr(predict_module, "missing_libraries", lambda *_: ["umap"])
     embed(task, Linear(), DataRequest(tmp_path, formats=("npz", "h5ad")))
     found = dict(np.load(tmp_path / "embeddings.npz", allow_pickle=False))
     inputs = np.minimum(ARRAYS["features"][20:40] / TOP, 1)[:, :3]

@@ -19,6 +19,7 @@ from dither.tasks.get_region.metrics.column_metrics import windows_of
 from dither.tasks.get_region.metrics.sample_metrics import draw_groups
 from dither.tasks.get_region.specs import GetRegion
 from dither.tasks.language_model.data.specs import StdlibText
+from dither.tasks.plot_style import to_picture
 from dither.tasks.prepared.arrays import write_archive
 
 torch.set_num_threads(1)
@@ -672,7 +673,7 @@ def shown(task, samples, like):
     ],
 )
 def test_plots_depend_on_the_sampled_values(options, names, monkeypatch):
-    monkeypatch.setattr(plots, "_draw_window", lambda **_: b"\x89PNG")
+    monkeypatch.setattr(plots, "_draw_window", lambda **_: Figure())
     monkeypatch.setattr(plots, "SHOWN", 2)
     task = drawn(**options)
     like = task.like(18, 0)
@@ -689,8 +690,8 @@ def test_curves_of_accessibility_have_the_area_of_the_evaluation(monkeypatch):
     titles = []
     monkeypatch.setattr(
         plots,
-        "to_png",
-        lambda figure: titles.append([axis.get_title() for axis in figure.axes]) or b"",
+        "to_picture",
+        lambda _, figure: titles.append([axis.get_title() for axis in figure.axes]),
     )
     task = small(given="motifs", fill=1.0).build()
     like = task.like(2, 0)
@@ -715,7 +716,7 @@ def test_curves_of_accessibility_have_the_area_of_the_evaluation(monkeypatch):
 def test_heat_maps_show_sampled_values(monkeypatch):
     seen = []
     monkeypatch.setattr(
-        plots, "_draw_window", lambda **parts: seen.append(parts) or b"png"
+        plots, "_draw_window", lambda **parts: seen.append(parts) or Figure()
     )
     task = drawn(standardise=True)
     like = task.like(2, 0)
@@ -732,3 +733,36 @@ def test_heat_maps_show_sampled_values(monkeypatch):
         assert extra[0].startswith("open in ")
         off = (samples - like.x0)[number][keep].numpy() * task.standard.std
         np.testing.assert_allclose(values - truth, off, atol=1e-5)
+
+
+def test_every_colour_bar_has_a_label():
+    values = np.random.default_rng(0).random((5, 4))
+    masked = values > 0.5
+    figure = plots._draw_window(
+        title="",
+        truth=values,
+        masked=masked,
+        drawn=values,
+        places=[*"abcde"],
+        motifs=["m1", "m2"],
+        extra=["open in K562", "expressed, + strand"],
+    )
+    bars = [axis for axis in figure.axes if axis.get_label() == "<colorbar>"]
+    labels = [bar.get_xlabel() for bar in bars]
+    assert {"motif score", "open", "expressed, + strand", "difference"} <= {*labels}
+    # The mask has no scale.
+    assert [bar for bar in bars if len(bar.get_xticks()) and not bar.get_xlabel()] == []
+
+    figure = plots.draw_attributions(values, [*"abcde"], [*"wxyz"])
+    assert figure.axes[1].get_ylabel() == "gradient x input"
+
+
+def test_plots_are_rendered_alike_in_every_format():
+    figure = Figure(figsize=(1, 1))
+    figure.subplots().plot([0, 1], label="x")
+    picture = to_picture("line", figure)
+    for form, start in (("svg", b"<?xml"), ("pdf", b"%PDF")):
+        content = picture.render(form)
+        assert content.startswith(start)
+        assert content == picture.render(form)
+    assert picture.png.startswith(b"\x89PNG")

@@ -14,6 +14,7 @@ __all__ = [
     "Checkpoint",
     "Count",
     "ExportFormats",
+    "Figures",
     "Json",
     "Out",
     "Overrides",
@@ -62,6 +63,12 @@ SampleMetrics = Annotated[
 ]
 Pictures = Annotated[
     bool, typer.Option("--pictures/--no-pictures", help="Draw the samples.")
+]
+Figures = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--figures", metavar="FORMAT", help="Plots as svg or pdf, too (repeatable)."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Checkpoint = Annotated[

@@ -34,6 +34,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "parquet": ("pyarrow",),
     "resplan": ("shapely",),
     "torchvision": ("torchvision",),
+    "umap": ("umap",),
 }
 """Modules that each extra installs."""
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+from functools import partial
 from typing import TYPE_CHECKING
+
+from dither.registry.contracts.pictures import Picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["BLUE", "GREY", "LIGHT", "ORANGE", "bare", "new_figure", "to_png"]
+__all__ = ["BLUE", "GREY", "LIGHT", "ORANGE", "bare", "new_figure", "to_picture"]
 
 BLUE = "#1864ab"
 """Predictions."""
@@ -19,6 +22,7 @@ GREY = "#868e96"
 """References."""
 LIGHT = "#dee2e6"
 """Guide lines."""
+DPI = 110
 
 
 def new_figure(width: float, height: float, title: str = "") -> Figure:
@@ -47,8 +51,17 @@ def bare(
     return axis
 
 
-def to_png(figure: Figure) -> bytes:
-    """Return a plot as PNG."""
+def to_picture(name: str, figure: Figure) -> Picture:
+    """Return a plot as PNG that is also rendered in other formats on demand."""
+    return Picture(name, png=_render(figure, "png"), render=partial(_render, figure))
+
+
+def _render(figure: Figure, form: str) -> bytes:
+    from matplotlib import rc_context
+
     out = io.BytesIO()
-    figure.savefig(out, format="png", dpi=110)
+    # Equal plots are equal files: no date, no random names. Letters in PDF stay letters.
+    dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    with rc_context({"svg.hashsalt": "dither", "pdf.fonttype": 42}):
+        figure.savefig(out, format=form, dpi=DPI, metadata=dates.get(form))
     return out.getvalue()

@@ -250,6 +250,12 @@ def sample(
     pictures: Annotated[
         bool, typer.Option("--pictures/--no-pictures", help="Draw the samples.")
     ] = True,
+    figures: Annotated[
+        Words,
+        typer.Option(
+            "--figures", metavar="FORMAT", help="Plots as svg or pdf, too (repeatable)."
+        ),
+    ] = None,
     plugins: PluginNames = None,
     as_json: Json = False,
 ) -> None:
@@ -265,6 +271,7 @@ def sample(
         metrics=metrics,
         pictures=pictures,
         length=length,
+        figures=figures or (),
     )
     options = RunOptions(checkpoint, joined(overrides, words), plugins)
     templates: Templates | None = None

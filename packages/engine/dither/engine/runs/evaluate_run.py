@@ -21,7 +21,8 @@ from dither.registry.contracts.commands import (
     SampleRequest,
     Templates,
 )
-from dither.registry.contracts.protocols import Picture, Split, Task
+from dither.registry.contracts.pictures import Picture, check_figure_formats
+from dither.registry.contracts.protocols import Split, Task
 from dither.registry.contracts.records import Clean
 from dither.registry.contracts.spaces import FeatureSpace
 from dither.registry.files.lookup import exists, is_folder
@@ -277,6 +278,7 @@ def sample_run(
     """
     screen = console or Screen()
     _require_empty(request.out)
+    check_figure_formats(request.figures)
     loaded, system, step = load_trained(
         run,
         console,
@@ -322,7 +324,9 @@ def sample_run(
             require_folder(run, "resolved.toml")
         texts = _texts(samples.pictures)
         _show_texts(screen, texts)
-        files = [str(path) for path in write_samples(samples, folder)]
+        if request.figures and not any(picture.render for picture in samples.pictures):
+            say(screen, "no picture of this task is a plot: no --figures", "yellow")
+        files = [str(path) for path in write_samples(samples, folder, request.figures)]
         exports = list(export_samples(system, samples, request.formats, folder))
         for line in (*files, *exports):
             say(screen, line)

@@ -5,7 +5,6 @@ Letters: N samples, K recorded ones, T states of a trajectory, L length, M featu
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -44,7 +43,6 @@ MOST_BYTES = 1 << 27
 """Limit of recorded states; beyond it only every second, fourth, .. state and the last are kept."""
 SHOWN = 5
 """Lines about omitted samples to print; further ones are counted."""
-FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -289,21 +287,16 @@ def _rarest(metrics: Mapping[str, float]) -> tuple[str, float]:
     return rarest, shares[rarest]
 
 
-def write_samples(drawing: SampleSet, folder: Path) -> list[Path]:
-    """Write pictures in every form that they have, and the samples as safetensors; return the files."""
+def write_samples(
+    drawing: SampleSet, folder: Path, figures: Sequence[str] = ()
+) -> list[Path]:
+    """Write pictures in every form that they have, and the samples as safetensors; return the files.
+
+    Plots are also written in the formats of `figures`.
+    """
     files = []
     for picture in drawing.pictures:
-        if not FILE_NAME.fullmatch(picture.name):
-            raise ValueError(f"not a valid file name of a picture: {picture.name!r}")
-        for form in ("png", "svg", "text", "gif", "html"):
-            if (content := getattr(picture, form)) is not None:
-                files.append(
-                    folder / f"{picture.name}.{'txt' if form == 'text' else form}"
-                )
-                with atomic_write(files[-1]) as beside:
-                    beside.write_bytes(
-                        content.encode() if isinstance(content, str) else content
-                    )
+        files += picture.write(folder, figures)
     like = drawing.like
     tensors = {
         "samples": drawing.samples,

@@ -52,6 +52,7 @@ class SampleRequest:
         metrics: Whether to compare the samples with data.
         pictures: Whether to draw the samples.
         length: Positions of a sample; by default those of the task.
+        figures: Formats in which plots are written in addition to PNG: svg, pdf.
     """
 
     count: int
@@ -62,6 +63,7 @@ class SampleRequest:
     metrics: bool = True
     pictures: bool = True
     length: int | None = None
+    figures: Sequence[str] = ()
 
 
 class DrawnSamples(NamedTuple):

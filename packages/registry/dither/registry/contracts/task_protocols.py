@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -17,6 +16,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from ..config.errors import Refused
+from .pictures import Picture
 from .records import Clean, Measured, Noised
 from .spaces import Field, Space, TokenSpace
 from .units import is_likelihood
@@ -35,27 +35,6 @@ __all__ = [
 ]
 
 Split = Literal["train", "valid", "test"]
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A picture in any of these formats, under a file name without suffix."""
-
-    name: str
-    png: bytes | None = field(default=None, repr=False)
-    svg: str | None = field(default=None, repr=False)
-    text: str | None = field(default=None, repr=False)
-    gif: bytes | None = field(default=None, repr=False)
-    html: str | None = field(default=None, repr=False)
-
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        """Show the picture in a notebook."""
-        contents = {
-            "image/png": self.png,
-            "image/gif": self.gif,
-            "text/plain": self.text or self.name,
-        }
-        return {media: content for media, content in contents.items() if content}
 
 
 RatioSums = tuple[Float[Tensor, " B"], Float[Tensor, " B"]]

@@ -18,7 +18,6 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 
 from dither.registry.config.errors import Refused
-from dither.registry.files.atomic import atomic_write
 
 from .arrays import Boxes
 from .decoded_samples import DecodedSample
@@ -158,19 +157,7 @@ def write_plans(
         paths += write_diagrams(diagrams, folder, form)
     drawings = sample_drawings(samples, len(samples)) if pictures else ()
     for picture in drawings:
-        for suffix, content in (
-            ("png", picture.png),
-            ("svg", picture.svg),
-            ("html", picture.html),
-        ):
-            if content is None:
-                continue
-            path = folder / f"{picture.name}.{suffix}"
-            with atomic_write(path) as temporary:
-                temporary.write_bytes(
-                    content if isinstance(content, bytes) else content.encode()
-                )
-            paths.append(path)
+        paths += picture.write(folder)
     yield f"{len(paths)} files in {folder}"
 
 

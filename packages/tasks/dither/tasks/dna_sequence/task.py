@@ -24,8 +24,9 @@ from dither.registry.contracts.spaces import Condition, Field, TokenSpace
 
 from ..get_region.data.motif_scan import BASES, encode
 from ..infilling import with_known
-from ..plot_style import BLUE, GREY, LIGHT, ORANGE, new_figure, to_png
-from .metrics import BaseMetrics, Group, Reference, contrast
+from ..plot_style import to_picture
+from .metrics import BaseMetrics, Reference
+from .plots import compare_groups, draw_logos
 from .sequences import Sequences, as_text, reverse_complement
 
 __all__ = ["DnaSequences"]
@@ -34,12 +35,6 @@ _Samples = Int[Tensor, "N L"]
 
 SHOWN = 8
 """Sequences of each cell type in the text of samples."""
-SERIES = {
-    "markov": ("Markov chain, order 5", ORANGE),
-    "floor": ("held-out, other half", GREY),
-    "samples": ("samples", BLUE),
-}
-"""Label and colour of each group, the newest on top."""
 
 
 class DnaSequences(Task):
@@ -127,14 +122,16 @@ class DnaSequences(Task):
         return as_text(samples.cpu().numpy().astype(np.uint8))
 
     def plots(self, samples: _Samples, like: Clean) -> Iterator[Picture]:
-        """Yield a picture that compares samples with held-out sequences, and samples as text."""
+        """Yield pictures that compare samples with held-out sequences, and samples as text."""
         bases, labels = _arrays(samples, like)
         if len(bases):
             groups = {
                 "samples": self._reference.groups(bases, labels),
                 **self._reference.rivals(labels),
             }
-            yield Picture("comparison", png=_compare_plot(self._reference, groups))
+            yield to_picture("comparison", compare_groups(self._reference, groups))
+            if (logos := draw_logos(self._reference, bases)) is not None:
+                yield to_picture("logos", logos)
         yield Picture("sequences", text=self._fasta(bases, labels, SHOWN))
 
     def export(
@@ -195,60 +192,3 @@ def _with_other_strand(sequences: Sequences) -> Sequences:
         bases={**sequences.bases, "train": both},
         labels={**sequences.labels, "train": np.tile(labels, 2)},
     )
-
-
-def _compare_plot(reference: Reference, groups: dict[str, dict[int, Group]]) -> bytes:
-    """Return a PNG: k-mers, motif hits, GC content, accuracy of groups by `SERIES` and label."""
-    figure = new_figure(10, 7.5)
-    (kmers, hits), (gc, accuracy) = figure.subplots(2, 2)
-    for number, (name, (label, colour)) in enumerate(SERIES.items()):
-        of_cells = list(groups[name].values())
-        held_out = [reference.reference[cell] for cell in groups[name]]
-        dots: dict[str, Any] = {
-            "color": colour,
-            "s": 5,
-            "alpha": 0.5,
-            "linewidths": 0,
-            "label": label,
-        }
-        counts = np.sum([group.kmers for group in of_cells], 0)
-        held_counts = np.sum([group.kmers for group in held_out], 0)
-        x = held_counts / held_counts.sum()
-        kmers.scatter(x, counts / max(counts.sum(), 1), **dots)
-
-        x = contrast([group.hits for group in held_out])
-        hits.scatter(x, contrast([group.hits for group in of_cells]), **dots)
-
-        gc.hist(
-            np.concatenate([group.gc for group in of_cells]),
-            np.linspace(0, 1, 41),
-            density=True,
-            histtype="step",
-            color=colour,
-            linewidth=1.5,
-            label=label,
-        )
-
-        # Bars of the three series side by side around each tick.
-        values = reference.accuracies(groups[name])
-        ticks = np.arange(len(values))
-        heights = list(values.values())
-        places = ticks + (number - 1) * 0.27
-        accuracy.bar(places, heights, 0.25, color=colour, label=label)
-        names = [key.partition("_")[2] or "all" for key in values]
-        accuracy.set_xticks(ticks, names)
-
-    for axis in (kmers, hits):
-        low, high = axis.get_xlim()
-        axis.plot([low, high], [low, high], color=LIGHT, linewidth=1, zorder=0)
-    kmers.set(xscale="log", yscale="log", title="k-mers")
-    kmers.set(xlabel="frequency in held-out sequences", ylabel="frequency")
-    hits.set(title="motifs: cell type minus mean of cell types")
-    hits.set(xlabel="held-out sequences", ylabel="share with a hit")
-    gc.set(xlabel="GC content of a sequence", ylabel="density", title="GC content")
-    accuracy.set(title="classifier of cell types (trained on test sequences)")
-    accuracy.set(ylim=(0, 1), ylabel="accuracy")
-    gc.legend(frameon=False, fontsize=8)
-    for axis in (kmers, hits, gc, accuracy):
-        axis.spines[["top", "right"]].set_visible(False)
-    return to_png(figure)

@@ -17,10 +17,12 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 from torch import Tensor
 
+from dither.registry.contracts.pictures import check_figure_formats
 from dither.registry.contracts.protocols import TrainedModel
 from dither.registry.contracts.records import Clean
 from dither.registry.files.atomic import atomic_write
 
+from ..plot_style import to_picture
 from .data.region_matrix import RegionMatrix
 from .export import check_forms
 from .plots import draw_attributions
@@ -45,6 +47,7 @@ def attribute(
     gene_regions.csv the gradient x input of each of these regions, summed over motifs.
     """
     check_forms(request.formats, ())
+    check_figure_formats(request.figures)
     source = SourceWindows.of(task, request)
     names = source.column_names()
     motifs = task.matrix.motifs
@@ -114,22 +117,18 @@ def attribute(
         "end": matrix.end[index],
     }
 
-    files = [
-        request.folder / name
-        for name in ("attributions.npz", "attributions.png", *tables)
-    ]
+    files = [request.folder / name for name in ("attributions.npz", *tables)]
     with atomic_write(files[0]) as temporary:
         np.savez_compressed(temporary, **arrays)
-    titles = [f"{cell} {column}".strip() for cell in source.cells for column in names]
-    with atomic_write(files[1]) as temporary:
-        png = draw_attributions(means[0].reshape(-1, len(motifs)), titles, motifs)
-        temporary.write_bytes(png)
-    for path, table in zip(files[2:], tables.values(), strict=True):
+    for path, table in zip(files[1:], tables.values(), strict=True):
         with atomic_write(path) as temporary:
             table.to_csv(
                 temporary, index=False, lineterminator="\n", float_format="%.6g"
             )
-    return files
+    titles = [f"{cell} {column}".strip() for cell in source.cells for column in names]
+    plot = draw_attributions(means[0].reshape(-1, len(motifs)), titles, motifs)
+    picture = to_picture("attributions", plot)
+    return files + picture.write(request.folder, request.figures)
 
 
 def _stack(parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:

@@ -14,6 +14,7 @@ from dither.registry.contracts.commands import Engine, RunOptions
 from ..command_options import (
     Checkpoint,
     ExportFormats,
+    Figures,
     Json,
     Out,
     Overrides,
@@ -52,6 +53,17 @@ ChromSizes = Annotated[
         "--chrom-sizes",
         metavar="FILE",
         help="Lengths of the chromosomes of bigWig (hg38.chrom.sizes, or a .fai file).",
+    ),
+]
+
+
+Color = Annotated[
+    str | None,
+    typer.Option(
+        "--color",
+        metavar="NAME",
+        help="Colours of the UMAP: cell, chromosome, a column such as 'K562 open', or a motif.",
+        show_default=False,
     ),
 ]
 
@@ -96,6 +108,8 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         split: Split = None,
         cell: Cell = None,
         export: ExportFormats = None,
+        color: Color = None,
+        figures: Figures = None,
         out: Out = None,
         checkpoint: Checkpoint = "newest",
         overrides: Overrides = None,
@@ -113,7 +127,9 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
             options=run_options(checkpoint, plugins, overrides, settings),
             out=out,
             as_json=as_json,
-            regions=_Regions(data, split, cell, export),
+            regions=_Regions(
+                data, split, cell, export, figures=figures or (), color=color
+            ),
         )
 
     @app.command(epilog="Example: dither attribute runs/RUN --split test")
@@ -122,6 +138,7 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         words: Words = None,
         split: Split = None,
         cell: Cell = None,
+        figures: Figures = None,
         out: Out = None,
         checkpoint: Checkpoint = "newest",
         overrides: Overrides = None,
@@ -140,7 +157,7 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
             options=options,
             out=out,
             as_json=as_json,
-            regions=_Regions(data, split, cell),
+            regions=_Regions(data, split, cell, figures=figures or ()),
         )
 
 
@@ -152,6 +169,8 @@ class _Regions(NamedTuple):
     cell: str | None
     formats: list[str] | None = None
     chrom_sizes: Path | None = None
+    figures: Sequence[str] = ()
+    color: str | None = None
 
 
 def _apply(
@@ -167,10 +186,10 @@ def _apply(
     from .source_windows import DataRequest
     from .task import RegionWindows
 
-    data, split, cell, formats, chrom_sizes = regions
+    data = regions.data
     # Data of the user have no training regions to leave out.
-    split = split or ("all" if data else "valid")
-    names = [split, cell, data[0].stem if data else None]
+    split = regions.split or ("all" if data else "valid")
+    names = [split, regions.cell, data[0].stem if data else None]
     default = (method.__name__, "-".join(filter(None, names)))
     with engine.new_folder(run, default, out) as folder:
         model = engine.load(run, options)
@@ -181,9 +200,11 @@ def _apply(
             folder=folder,
             data=data,
             split=split,
-            cell=cell,
-            formats=formats or (),
-            chrom_sizes=chrom_sizes,
+            cell=regions.cell,
+            formats=regions.formats or (),
+            chrom_sizes=regions.chrom_sizes,
+            figures=regions.figures,
+            color=regions.color,
         )
         files = [str(file) for file in method(model.task, model, request)]
     record = {"files": files, "notes": list(request.notes)}

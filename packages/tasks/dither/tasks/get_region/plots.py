@@ -18,7 +18,7 @@ from torch import Tensor
 from dither.registry.contracts.protocols import Picture
 from dither.registry.contracts.records import Clean
 
-from ..plot_style import BLUE, GREY, LIGHT, ORANGE, bare, new_figure, to_png
+from ..plot_style import BLUE, GREY, LIGHT, ORANGE, bare, new_figure, to_picture
 from .metrics.column_metrics import Pair, is_binary, pearson, varies, windows_of
 from .metrics.region_metrics import RegionMetrics
 from .metrics.sample_metrics import (
@@ -78,8 +78,8 @@ def _draw_window(
     places: Sequence[str],
     motifs: Sequence[str],
     extra: Sequence[str],
-) -> bytes:
-    """Return a PNG of heat maps: truth, mask unless all regions have the same, sample, difference.
+) -> Figure:
+    """Return heat maps: truth, mask unless all regions have the same, sample, difference.
 
     Motifs, and each column after them, are parts of their own.
     """
@@ -121,7 +121,12 @@ def _draw_window(
         bare(axis, title).tick_params(left=before is None)
         before = panel
         if number:
-            axis.set_xticks([0], [extra[number - 1]], rotation=90, fontsize=7)
+            name = extra[number - 1]
+            axis.set_xticks([0], [name], rotation=90, fontsize=7)
+            # Strips are too narrow for the name of the cell type.
+            label = panel.label if panel.is_difference else name.partition(" in ")[0]
+            if not panel.is_mask:
+                bar.set_label(label, fontsize=7)
             continue
         columns = _spread(count, 16 if sampled[0] else 24)
         names = [motifs[order[column]] for column in columns]
@@ -132,7 +137,7 @@ def _draw_window(
     rows = _spread(len(places), 17)
     axes[0].set_yticks(rows, [places[row] for row in rows], fontsize=7)
     axes[0].set_ylabel(f"{len(places)} regions, in genome order", fontsize=9)
-    return to_png(figure)
+    return figure
 
 
 def _panels(
@@ -220,8 +225,8 @@ def _quantitative(
     return columns[:SHOWN]
 
 
-def _draw_scatter(columns: Sequence[tuple[str, Pair]]) -> bytes:
-    """Return a PNG: prediction against truth of columns."""
+def _draw_scatter(columns: Sequence[tuple[str, Pair]]) -> Figure:
+    """Return predictions against the truth of columns."""
     from sklearn.metrics import r2_score
 
     width = min(4, len(columns))
@@ -246,11 +251,11 @@ def _draw_scatter(columns: Sequence[tuple[str, Pair]]) -> bytes:
         step = -(-len(truth) // DOTS)
         dot: dict[str, Any] = {"s": 9, "color": BLUE, "alpha": 0.35, "linewidths": 0}
         axis.scatter(truth[::step], guess[::step], **dot)
-    return to_png(figure)
+    return figure
 
 
-def _draw_accessibility(metrics: RegionMetrics, where: str) -> bytes | None:
-    """Return a PNG of the ROC and precision-recall curves of accessibility, with their areas."""
+def _draw_accessibility(metrics: RegionMetrics, where: str) -> Figure | None:
+    """Return the ROC and precision-recall curves of accessibility, with their areas."""
     from sklearn.metrics import precision_recall_curve, roc_curve
 
     values = metrics.values or metrics.compute()
@@ -290,11 +295,11 @@ def _draw_accessibility(metrics: RegionMetrics, where: str) -> bytes | None:
     ).axhline(share, color=LIGHT)
     recall.plot(sensitivity, precision, color=BLUE)
     recall.set(ylim=(0, 1.02))
-    return to_png(figure)
+    return figure
 
 
-def _draw_calibration(draws: Draws) -> bytes:
-    """Return a PNG: the calibration of several draws of each window."""
+def _draw_calibration(draws: Draws) -> Figure:
+    """Return the calibration of several draws of each window."""
     metrics = draw_metrics(draws)
     binary = is_binary(draws.truth)
     summary = (
@@ -319,7 +324,7 @@ def _draw_calibration(draws: Draws) -> bytes:
         observed = [coverage(draws, level) for level in levels]
         axis.plot(levels, observed, color=BLUE, marker=".")
         axis.set(xlabel="level of the interval", ylabel="share of truths inside")
-    return to_png(figure)
+    return figure
 
 
 PICTURES = 4
@@ -376,7 +381,7 @@ def plot_samples(
         count = rows.stop - rows.start
         if count > 1:
             title += f"; the first of {count} draws"
-        png = _draw_window(
+        figure = _draw_window(
             title=title,
             truth=truth[row, keep],
             masked=sampled,
@@ -385,7 +390,7 @@ def plot_samples(
             motifs=labels.motifs,
             extra=labels.titles(like, row),
         )
-        yield Picture(f"window-{number:03d}", png=png)
+        yield to_picture(f"window-{number:03d}", figure)
 
     first = [rows.start for rows in groups]
     starts = windows_of(like.apply(lambda value: value[first]))
@@ -394,7 +399,7 @@ def plot_samples(
     pairs = metrics.predictions.pairs()
     names = [*labels.motifs, *labels.extra]
     if columns := _quantitative(names, pairs, len(labels.motifs)):
-        yield Picture("scatter", png=_draw_scatter(columns))
+        yield to_picture("scatter", _draw_scatter(columns))
 
     draws = Draws.of(truth, values, counted, groups)
     if "open" in labels.extra and counted.any():
@@ -404,18 +409,18 @@ def plot_samples(
         else:
             curves = _draw_accessibility(evaluated, f"{cells}, evaluated")
         if curves is not None:
-            yield Picture("accessibility", png=curves)
+            yield to_picture("accessibility", curves)
     if draws is not None:
-        yield Picture("calibration", png=_draw_calibration(draws))
+        yield to_picture("calibration", _draw_calibration(draws))
     if counted[0].any():
-        png = _draw_tracks(
+        figure = _draw_tracks(
             like=like,
             truth=truth[0],
             draws=values[groups[0]],
             counted=counted[0],
             labels=labels,
         )
-        yield Picture("tracks", png=png)
+        yield to_picture("tracks", figure)
 
 
 def _draw_tracks(
@@ -424,8 +429,8 @@ def _draw_tracks(
     draws: Float[ndarray, "K L M"],
     counted: _Mask,
     labels: Labels,
-) -> bytes:
-    """Return a PNG of the first window over the genome: columns after the motifs, or a motif."""
+) -> Figure:
+    """Return the first window over the genome: columns after the motifs, or a motif."""
     names = [*labels.motifs, *labels.titles(like, 0)]
     places = labels.places(like, 0)
     # In million bases, as genome browsers show it.
@@ -476,7 +481,7 @@ def _draw_tracks(
         bare(errors, y="error").axhline(0, color=LIGHT, zorder=0)
         errors.vlines(x[where], 0, mean - true, color=BLUE, linewidth=1.5)
     axes[-1].set_xlabel("position on the chromosome, in million bases", fontsize=9)
-    return to_png(figure)
+    return figure
 
 
 def _draw_track(
@@ -505,8 +510,8 @@ def _draw_track(
 
 def draw_attributions(
     values: Float[ndarray, "K M"], titles: Sequence[str], motifs: Sequence[str]
-) -> bytes:
-    """Return a PNG: the attributions of the strongest motifs to each column of a cell type."""
+) -> Figure:
+    """Return the attributions of the strongest motifs to each column of a cell type."""
     # The strongest in any column, sorted by the first.
     strength = np.abs(values).max(0)
     order = np.argsort(-strength, kind="stable")[:ATTRIBUTED]
@@ -524,20 +529,61 @@ def draw_attributions(
     axis.set_xticks(range(len(titles)), titles, rotation=45, fontsize=8, ha="right")
     names = [motifs[column] for column in order]
     axis.set_yticks(range(len(order)), names, fontsize=7)
-    bar = figure.colorbar(image, ax=axis, shrink=0.6)
-    bar.set_label("gradient x input", fontsize=8)
-    bar.outline.set_visible(False)
-    return to_png(figure)
+    _add_colorbar(figure, axis, image, "gradient x input")
+    return figure
 
 
-def draw_umap(embeddings: Float[ndarray, "N D"]) -> bytes | None:
-    """Return a PNG of embeddings in two dimensions; None if umap-learn is not installed."""
-    try:
-        from umap import UMAP
-    except ImportError:
-        return None
-    figure = new_figure(6, 6, f"UMAP of {len(embeddings):,} regions")
-    flat = UMAP(n_jobs=1, random_state=0).fit_transform(embeddings)
+def draw_umap(
+    embeddings: Float[ndarray, "N D"],
+    label: str = "",
+    values: Shaped[ndarray, " N"] | None = None,
+) -> Figure:
+    """Plot embeddings in two dimensions, coloured by a name or number of each."""
+    from matplotlib import colormaps
+    from umap import UMAP
+
+    figure = new_figure(7, 6, f"UMAP of {len(embeddings):,} embeddings")
     axis = bare(figure.subplots(), x="1", y="2")
-    axis.scatter(flat[:, 0], flat[:, 1], s=2, color=BLUE, alpha=0.4, linewidths=0)
-    return to_png(figure)
+    flat = UMAP(n_jobs=1, random_state=0).fit_transform(embeddings)
+    # In random order, so that no group covers another. Dots would be large files as vectors.
+    order = np.random.default_rng(0).permutation(len(flat))
+    x, y = flat[order].T
+    dots: dict[str, Any] = {"s": 3, "alpha": 0.5, "linewidths": 0, "rasterized": True}
+    if values is None:
+        axis.scatter(x, y, color=BLUE, **dots)
+        return figure
+
+    if values.dtype.kind == "U":
+        names = [*dict.fromkeys(values.tolist())]
+        palette = colormaps["tab10"](range(10))
+        if len(names) > len(palette):
+            palette = colormaps["turbo"](np.linspace(0, 1, len(names)))
+        number_of = {name: number for number, name in enumerate(names)}
+        colours = np.array([palette[number_of[name]] for name in values.tolist()])
+        axis.scatter(x, y, c=colours[order], **dots)
+        for name, colour in zip(names, palette, strict=False):
+            axis.scatter([], [], color=colour, label=name)
+        axis.legend(
+            title=label,
+            fontsize=8,
+            frameon=False,
+            loc="center left",
+            bbox_to_anchor=(1, 0.5),
+        )
+        return figure
+
+    # Unknown values are grey.
+    shown = colormaps["viridis"].with_extremes(bad=LIGHT)
+    image = axis.scatter(x, y, c=values[order], cmap=shown, plotnonfinite=True, **dots)
+    _add_colorbar(figure, axis, image, label)
+    return figure
+
+
+def _add_colorbar(figure: Figure, axis: Axes, image: Any, label: str) -> None:
+    bar = figure.colorbar(image, ax=axis, shrink=0.6)
+    bar.set_label(label, fontsize=8)
+    bar.ax.tick_params(labelsize=8)
+    bar.outline.set_visible(False)
+    # Dots are transparent, the scale is not.
+    assert bar.solids is not None
+    bar.solids.set_alpha(1)

@@ -14,9 +14,12 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from dither.registry.config.errors import Refused
+from dither.registry.contracts.pictures import check_figure_formats
 from dither.registry.contracts.protocols import TrainedModel
 from dither.registry.files.atomic import atomic_write
 
+from ..missing_library import missing_libraries, require_extra
+from ..plot_style import to_picture
 from .export import check_forms, read_chrom_sizes, write_anndata, write_tracks
 from .plots import draw_umap
 from .source_windows import (
@@ -151,11 +154,22 @@ def predict_values(
 
 
 def embed(task: RegionWindows, model: TrainedModel, request: DataRequest) -> list[Path]:
-    """Write the input of the head for each region and each cell type, means over the other."""
+    """Write the input of the head for each region and each cell type, means over the other.
+
+    The UMAP is of regions, or of each region in each cell type if it is coloured by them.
+    """
     forms = check_forms(request.formats or ("npz",), ("npz", "h5ad"))
+    check_figure_formats(request.figures)
+    color = request.color
+    if color is not None:
+        require_extra("umap", "--color")
     source = SourceWindows.of(task, request)
+    colours = None
+    if color is not None and color != "cell":
+        colours = source.colours(color)
     regions: Any = 0.0
     cells = []
+    by_cell = []
     for cell in source.cells:
         rows = []
         parts = []
@@ -166,6 +180,8 @@ def embed(task: RegionWindows, model: TrainedModel, request: DataRequest) -> lis
         hidden = torch.cat(parts).numpy()[np.argsort(np.concatenate(rows))]
         regions = regions + hidden / len(source.cells)
         cells.append(hidden.mean(0))
+        if color == "cell":
+            by_cell.append(hidden)
     arrays = {
         "region": regions,
         "cell_embedding": np.stack(cells),
@@ -179,8 +195,13 @@ def embed(task: RegionWindows, model: TrainedModel, request: DataRequest) -> lis
                 np.savez_compressed(temporary, **arrays)
             else:
                 write_anndata(temporary, arrays)
-    if (png := draw_umap(regions)) is not None:
-        files.append(request.folder / "umap.png")
-        with atomic_write(files[-1]) as temporary:
-            temporary.write_bytes(png)
-    return files
+
+    if list(missing_libraries("umap", "embed")):
+        request.note("umap-learn is not installed: no picture")
+        return files
+    points = regions
+    if color == "cell":
+        points = np.concatenate(by_cell)
+        colours = np.repeat(arrays["cell"], len(regions))
+    picture = to_picture("umap", draw_umap(points, color or "", colours))
+    return files + picture.write(request.folder, request.figures)

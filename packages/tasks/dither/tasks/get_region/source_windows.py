@@ -1,7 +1,7 @@
 """Regions of any source as windows that a trained model reads: the input of predict and attribute.
 
 Letters: N windows, L regions of a window, R regions of a source, W columns, k columns after the
-motifs.
+motifs, P regions of the windows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float32, Int
+from jaxtyping import Bool, Float, Float32, Int, Shaped
 from numpy import ndarray
 
 from dither.registry.config.errors import Problem, Refused, did_you_mean, printable
@@ -53,6 +53,8 @@ class DataRequest:
         cell: Cell type; None for all that the model was trained on.
         formats: File formats.
         chrom_sizes: File with name and length of each chromosome, for bigWig.
+        figures: Formats in which plots are written in addition to PNG.
+        color: Name of the values that colour the UMAP of embeddings.
         notes: Filled with remarks on the data and the files.
     """
 
@@ -62,6 +64,8 @@ class DataRequest:
     cell: str | None = None
     formats: Sequence[str] = ()
     chrom_sizes: Path | None = None
+    figures: Sequence[str] = ()
+    color: str | None = None
     notes: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:
@@ -121,6 +125,37 @@ class SourceWindows:
             raise Refused(message, code="usage")
         names = extra_columns(self.task.space.groups, self.task.spec.column())
         return [names[column - self.task.motifs] for column in self.columns]
+
+    def colours(self, name: str) -> Shaped[ndarray, " P"]:
+        """Return values of the regions by name, in the order of the windows.
+
+        That of the chromosome, a motif, a column ("open"), which is the mean over cell types, or a
+        column of one ("K562 open"). Values are NaN if unknown.
+        """
+        rows = self.windows.rows
+        if name == "chromosome":
+            return self.matrix.chromosome[rows]
+        motifs = list(self.matrix.motifs)
+        if name in motifs:
+            return self.matrix.scores(rows)[:, motifs.index(name)]
+        columns = extra_columns(self.task.space.groups, self.task.spec.column())
+        values = {}
+        for number, column in enumerate(columns):
+            of_cells = [self.truth(cell)[rows, number] for cell in self.cells]
+            values[column] = np.mean(of_cells, 0)
+            for cell, of_cell in zip(self.cells, of_cells, strict=True):
+                values[f"{cell} {column}"] = of_cell
+        if name in values:
+            return values[name]
+        known = ("cell", "chromosome", *values)
+        problem = Problem(
+            f'--color: no "{name}"',
+            help=did_you_mean(
+                name, [*known, *motifs], f"{', '.join(known)}, or a motif"
+            ),
+            code="unknown-value",
+        )
+        raise Refused(problem)
 
     def places(self) -> dict[str, Any]:
         """Return chromosome, start and end of the regions, in the order of the windows."""

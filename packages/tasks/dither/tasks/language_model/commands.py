@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,11 +13,13 @@ import typer
 
 from dither.registry.config.errors import Refused
 from dither.registry.contracts.commands import DrawnSamples, Engine, SampleRequest
+from dither.registry.contracts.pictures import check_figure_formats
 
 from ..command_options import (
     Checkpoint,
     Count,
     ExportFormats,
+    Figures,
     Json,
     Out,
     Overrides,
@@ -63,6 +65,7 @@ def _add_sampling(app: typer.Typer, engine: Engine) -> None:
         export: ExportFormats = None,
         metrics: SampleMetrics = True,
         pictures: Pictures = True,
+        figures: Figures = None,
         checkpoint: Checkpoint = "newest",
         overrides: Overrides = None,
         plugins: PluginNames = None,
@@ -79,6 +82,7 @@ def _add_sampling(app: typer.Typer, engine: Engine) -> None:
             formats=export or (),
             metrics=metrics,
             pictures=pictures,
+            figures=figures or (),
         )
         engine.sample(
             run,
@@ -100,6 +104,7 @@ def _add_sampling(app: typer.Typer, engine: Engine) -> None:
                 help="Values of a sampler option (repeatable).",
             ),
         ] = None,
+        figures: Figures = None,
         out: Out = None,
         checkpoint: Checkpoint = "newest",
         overrides: Overrides = None,
@@ -110,6 +115,7 @@ def _add_sampling(app: typer.Typer, engine: Engine) -> None:
 
         Every combination of the values is sampled, evaluate.samples texts of each.
         """
+        check_figure_formats(figures or ())
         options = run_options(checkpoint, plugins, overrides, settings)
         grid = _parse_axes(over or [])
         points = [
@@ -122,12 +128,13 @@ def _add_sampling(app: typer.Typer, engine: Engine) -> None:
         with engine.new_folder(run, ("frontier",), out) as folder:
             task, count, draws = engine.draw(run, options, changes)
             # Real text is the first row, and the reference of the others.
-            rows, picture = write_frontier(
+            rows, files = write_frontier(
                 task=task,
                 count=count,
                 points=points,
                 draws=draws,
                 folder=folder,
+                figures=figures or (),
             )
         if engine.echo_json(as_json, rows):
             return
@@ -136,7 +143,7 @@ def _add_sampling(app: typer.Typer, engine: Engine) -> None:
                 f"{row[name]:>9.4g}" if name in row else "     real" for row in rows
             ]
             typer.echo(f"{name:24}" + " ".join(cells))
-        typer.echo(picture)
+        typer.echo("\n".join(map(str, files)))
 
 
 def _add_evaluation(app: typer.Typer, engine: Engine) -> None:
@@ -235,8 +242,13 @@ def write_frontier(
     points: list[dict[str, str]],
     draws: Iterator[DrawnSamples],
     folder: Path,
-) -> tuple[list[dict[str, float]], Path]:
-    """Write metrics of real text and of the samples of each point, and a picture; return both."""
+    figures: Sequence[str] = (),
+) -> tuple[list[dict[str, float]], list[Path]]:
+    """Write metrics of real text and of the samples of each point, and a picture.
+
+    Returns:
+        The metrics, and the files of the picture.
+    """
     from dither.registry.files.atomic import atomic_write
 
     from .task import LanguageModelling
@@ -252,12 +264,9 @@ def write_frontier(
             yield {key: float(value) for key, value in point.items()}, *drawn
 
     rows, picture = task.frontier(with_options(), count)
-    assert picture.png is not None
     with atomic_write(folder / "frontier.json") as file:
         file.write_text(json.dumps(rows, indent=2), "utf-8")
-    with atomic_write(folder / "frontier.png") as file:
-        file.write_bytes(picture.png)
-    return rows, folder / "frontier.png"
+    return rows, picture.write(folder, figures)
 
 
 def _parse_axes(texts: list[str]) -> dict[str, list[str]]:

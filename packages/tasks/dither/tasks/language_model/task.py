@@ -517,7 +517,7 @@ class LanguageModelling(TextTemplates, Task):
             distance = mauve(pair_features(self._texts(samples, like)), features)
             rows.append({**options, **metrics, "mauve": distance})
         judge = "ngram_perplexity" if self._judge is None else "judge_perplexity"
-        return rows, Picture("frontier", png=frontier_plot(rows, list(options), judge))
+        return rows, frontier_plot(rows, list(options), judge)
 
     @cached_property
     def _ngrams(self) -> WittenBell | None:

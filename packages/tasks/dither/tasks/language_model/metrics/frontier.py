@@ -14,7 +14,9 @@ import numpy as np
 from jaxtyping import Float64, Integer
 from numpy import ndarray
 
-from ...plot_style import new_figure, to_png
+from dither.registry.contracts.pictures import Picture
+
+from ...plot_style import new_figure, to_picture
 
 __all__ = ["frontier_plot", "mauve", "pair_features"]
 
@@ -86,8 +88,8 @@ def _closeness(p: _Shares, mixed: Float64[ndarray, "M K"]) -> Float64[ndarray, "
 
 def frontier_plot(
     rows: Sequence[Mapping[str, float]], options: Sequence[str], judge: str
-) -> bytes:
-    """Return a PNG of perplexity, and of the distance, against entropy and distinct pairs.
+) -> Picture:
+    """Plot perplexity, and the distance, against entropy and distinct pairs.
 
     Args:
         rows: The real text, then one row per point, sorted by the first option.
@@ -124,4 +126,4 @@ def frontier_plot(
             axis.set_yscale("log")
         axis.spines[["top", "right"]].set_visible(False)
     axis.legend(frameon=False, fontsize=8)
-    return to_png(figure)
+    return to_picture("frontier", figure)
