@@ -402,10 +402,6 @@ def test_chat_templates_render_prompts_in_a_sandbox(load, tmp_path, refused) -> 
         (["task.documents=stream"], ("task", "documents")),
         (["task.data.label=kind"], ("task", "documents")),
         (["task.end_of_text=false"], ("task", "end_of_text")),
-        (
-            ["model.block_size=8", 'sampler={use="blocks", size=8}'],
-            ("model", "block_size"),
-        ),
         (["task.data.response=answer"], ("task", "data", "paths")),
     ],
 )
@@ -660,3 +656,32 @@ def test_options_of_conversations(chats, load, refused) -> None:
         chats("task.data.prompt=question")
     with refused("invalid-value"):
         load("task.data.messages=chat")
+
+
+def test_packed_conversations_by_blocks(chats) -> None:
+    """Answers of a document do not depend on the other documents of a window."""
+    blocks = (
+        "model.block_size=8",
+        'sampler={use="blocks",size=8}',
+        "model.block.rope=true",
+    )
+    system = Diffusion.build(chats("task.documents=packed", "task.length=400", *blocks))
+    system = system.double()
+    for weight in system.model.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    clean = system.task.batch("train", [0])
+    document = clean.cond["document"][0]
+    assert len(document.unique()) > 1
+    measured = system(clean)
+    assert torch.equal(measured.weights > 0, clean.valid & ~clean.known)
+
+    first = (document == document[0])[None]
+    changed = replace(clean, x0=clean.x0.where(first, START))
+    t = torch.full((1,), 0.5, dtype=torch.float64)
+    state = State.of(clean.x0)
+    raws = []
+    for one in (clean, changed):
+        context = system.context(one)
+        raws.append(system.raw(state, t, one, context=context))
+    assert torch.equal(raws[0][first], raws[1][first])
+    assert not torch.equal(raws[0], raws[1])

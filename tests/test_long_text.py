@@ -7,6 +7,7 @@ import torch
 
 from dither.engine import System, load_experiment
 from dither.engine.runs.api import load as load_system
+from dither.engine.training.diffusion import random_lengths
 
 BLOCKS = (
     "model.block_size=4",
@@ -99,3 +100,44 @@ def test_samples_of_runs_and_exports(trained, tmp_path: Path, cli) -> None:
     cli("sample", str(run), "--length", "4", "--prompt", "the cat", code=2)
     cli("sample", str(trained[1]), "--length", "40", code=2)
     cli("sample", str(run), "--length", "0", code=2)
+
+
+def test_random_lengths_are_uniform() -> None:
+    """In a share of the samples, from 1 to all valid positions; padding stays padding."""
+    valid = torch.arange(6) < torch.tensor([6, 4]).repeat(4000)[:, None]
+    cut = random_lengths(valid, 0.5)
+    sizes = cut.sum(1)
+    assert torch.equal(cut, torch.arange(6) < sizes[:, None])
+    for first, full in ((0, 6), (1, 4)):
+        counts = torch.bincount(sizes[first::2], minlength=full + 1)
+        assert counts[0] == 0
+        expected = torch.full((full,), 2000 / full)
+        expected[-1] += 2000
+        # Standard deviations are below 32.
+        assert ((counts[1 : full + 1] - expected).abs() < 4 * 32).all()
+    assert torch.equal(random_lengths(valid, 0.0), valid)
+
+
+def test_lengths_of_training_are_those_of_its_step(system_of) -> None:
+    system = system_of("train.random_lengths=1.0").train()
+    clean = system.task.batch("train", [0, 1, 2, 3])
+    torch.manual_seed(3)
+    measured = system(clean)
+    torch.manual_seed(3)
+    prepared, _, noised = system.prepare(clean)
+    assert not prepared.valid.all()
+    assert torch.equal(measured.weights > 0, prepared.valid)
+    assert torch.equal(noised.valid, prepared.valid)
+    assert torch.equal(system.eval().prepare(clean)[0].valid, clean.valid)
+    assert system.with_length(5).sample(2).shape == (2, 5)
+
+
+def test_a_model_of_whole_windows_draws_no_longer_ones(system_of, refused) -> None:
+    with refused("misfit"):
+        system_of("train.random_lengths=0.01").with_length(9)
+
+
+def test_random_lengths_are_of_a_single_field(refused) -> None:
+    changes = ["train.random_lengths=0.01"]
+    with refused("misfit"):
+        load_experiment("experiments/bubble_diagram/quick.toml", changes)

@@ -268,6 +268,25 @@ def test_a_class_token_is_not_dropped(model_of, regions, opened, monkeypatch):
     torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-12, rtol=0)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("size", [1, 3, 4, 11])
+def test_packed_documents_equal_single_ones(model_of, opened, size):
+    """Also where a block holds the end of one document and the beginning of the next."""
+    model = opened(model_of(SPACE, block={"rope": True}, block_size=size)).double()
+    level = torch.rand(ROWS, LENGTH, dtype=torch.float64)
+    documents = torch.tensor([[0] * 5 + [1] * 6, [3] * 2 + [4] * 7 + [5] * 2, [7] * 11])
+    valid = everywhere()
+    valid[2, 8:] = False
+    context = Context(State.of(ids(1)), torch.zeros(ROWS, dtype=torch.float64))
+    inputs = (State.of(ids(0)), level)
+    packed = model(*inputs, valid, {"document": documents}, context=context)
+    assert packed.isfinite().all()
+    for document in documents.unique():
+        inside = (documents == document) & valid
+        alone = model(*inputs, inside, {}, context=context)
+        torch.testing.assert_close(packed[inside], alone[inside], atol=1e-12, rtol=0)
+
+
 def test_context_requires_blocks_and_no_cache(model_of):
     state, level = State.of(ids(0)), torch.zeros(ROWS)
     for size, cached in ((None, False), (4, True)):

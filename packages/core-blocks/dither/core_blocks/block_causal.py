@@ -56,19 +56,19 @@ class CleanAndNoised:
         c: Float[Tensor, "B *L C"],
         clean_c: Float[Tensor, "B *L C"],
         block: Int[Tensor, " L"],
-        valid: Bool[Tensor, "B L"],
+        keys: Bool[Tensor, "B #L L"],
     ) -> CleanAndNoised:
-        """Build the masks from block indices; `valid` is True on tokens that may be attended to."""
+        """Build the masks from block indices, and the keys that each query may attend to."""
         # Queries in rows, keys in columns: L L
         same = block[:, None] == block
         earlier = block[:, None] > block
-        # Padding is never a key: B 1 1 L
-        valid = valid[:, None, None]
+        # The same for all heads
+        keys = keys[:, None]
         return cls(
             c=c,
             clean_c=clean_c,
-            clean_mask=(earlier | same) & valid,
-            mask=torch.cat([earlier & valid, same & valid], -1),
+            clean_mask=(earlier | same) & keys,
+            mask=torch.cat([earlier & keys, same & keys], -1),
         )
 
     def layer(

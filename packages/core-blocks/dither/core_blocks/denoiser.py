@@ -178,10 +178,8 @@ class Denoiser(nn.Module):
             requested = state.requested
         tokens = self._tokens(h, c, extra, valid, cond, start, requested)
         tokens = replace(tokens, unpadded=state.unpadded)
-        if DOCUMENT in cond and (extra or cache is not None or context is not None):
-            raise ValueError(
-                "packed documents require full attention, without a cache and extra tokens"
-            )
+        if DOCUMENT in cond and (extra or cache is not None):
+            raise ValueError("packed documents exclude a cache and extra tokens")
 
         # Block diffusion trains with the clean sample as context, sampling has it in a cache.
         if context is not None:
@@ -322,7 +320,10 @@ class Denoiser(nn.Module):
         clean, extra = self.embedding(context.state, cond, 0)
         clean_c = functional.silu(self.condition(context.level, cond))
         block = number_blocks(clean.shape[1], extra, self.block_size, clean.device)
-        both = CleanAndNoised.of(tokens.c, clean_c, block, tokens.valid)
+        keys = tokens.valid[:, None]
+        if tokens.documents is not None:
+            keys = _same_document(tokens.documents)
+        both = CleanAndNoised.of(tokens.c, clean_c, block, keys)
 
         h = tokens.h
         for layer, module in enumerate(self.blocks):
@@ -380,9 +381,7 @@ class Denoiser(nn.Module):
         tokens included.
         """
         if tokens.documents is not None:
-            return (
-                tokens.documents[:, None, :, None] == tokens.documents[:, None, None, :]
-            )
+            return _same_document(tokens.documents)[:, None]
 
         keys = tokens.valid if cache is None else cache.with_finished(tokens.valid)
         # With a mask that hides nothing a training step of bubble_diagram/quick takes 1.06 times as
@@ -411,6 +410,11 @@ class Denoiser(nn.Module):
             mask = mask & (block[-tokens.valid.shape[1] :, None] >= block)
 
         return mask
+
+
+def _same_document(documents: Int[Tensor, "B T"]) -> Bool[Tensor, "B T T"]:
+    """Return which keys are of the document of each query."""
+    return documents[:, :, None] == documents[:, None, :]
 
 
 def _reads_are_free(mask: Bool[Tensor, "..."]) -> bool:

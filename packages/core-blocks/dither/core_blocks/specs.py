@@ -303,14 +303,10 @@ class DenoiserModel(ModelSpec):
             fix = "remove block_size, or reads"
             yield Misfit(message, ("reads",), ("model", "block_size"), fix)
         packed = any(condition.name == DOCUMENT for condition in space.conditions)
-        if packed and (size is not None or self.embedding.extra()):
-            message = "documents that are packed into one window require full attention"
-            yield Misfit(
-                message,
-                ("block_size",),
-                ("task",),
-                "remove block_size, or set task.documents",
-            )
+        if packed and self.embedding.extra():
+            message = "packed documents exclude extra tokens, to which all of them would attend"
+            hint = 'set task.documents = "separate"'
+            yield Misfit(message, ("embedding",), ("task",), hint)
 
     def traits(self) -> frozenset[str]:
         """The model ignores the noise level if its condition does."""

@@ -163,6 +163,11 @@ class Experiment(Options):
             message = f"train.known = {self.train.known:g} requires {required}"
             hint = 'set model.embedding = { use = "tokens", known = true }'
             yield Misfit(message, ("train", "known"), ("model",), hint)
+        one_field = isinstance(space, TokenSpace) and len(space.fields) == 1
+        if self.train.random_lengths and not one_field:
+            message = f"samples of random lengths require a single field of tokens, not {space}"
+            hint = "remove train.random_lengths"
+            yield Misfit(message, ("train", "random_lengths"), ("task",), hint)
         yield from check_conditions(self.sample, space, model)
 
     def check_sampling(self, space: Space) -> Iterator[Misfit]:

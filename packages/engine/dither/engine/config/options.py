@@ -203,6 +203,9 @@ class Train(Options):
     """Share of training samples with random known tokens: a prefix, a suffix, both ends or
     scattered ones. They are not noised, and model.embedding.known marks them, so that a model
     learns prompts and infilling under every process."""
+    random_lengths: float = Field(0.0, ge=0, le=1)
+    """Share of training samples cut to a random length, uniform from 1 to all tokens (LLaDA: 0.01),
+    so that a model of whole windows also draws shorter samples."""
     log_every: int = Field(20, ge=1)
     """Steps between metric lines."""
     checkpoint_every: int = Field(500, ge=1)

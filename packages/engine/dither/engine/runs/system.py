@@ -98,7 +98,8 @@ class System(Diffusion):
 
         It is the system of an experiment of that length, with these weights: exact for block
         diffusion, each of whose blocks sees earlier ones only. By default no block of a longer
-        sample attends to greater distances than in training.
+        sample attends to greater distances than in training. Models of whole samples have learned
+        shorter ones by `train.random_lengths`.
 
         Raises:
             Refused: The model draws whole samples, or its weights depend on their length.
@@ -108,12 +109,13 @@ class System(Diffusion):
             return self
         path = ("model",)
         # A model of a single block has learned from no earlier one.
-        if self.blocks is None or self.blocks.count == 1:
+        whole = self.blocks is None or self.blocks.count == 1
+        if whole and not (self.random_lengths and length < window):
             message = (
                 f"{length:,} tokens: the model draws whole samples of {window:,}, "
                 "not block by block"
             )
-            fix = "train with model.block_size"
+            fix = "train with model.block_size; or for shorter ones, with train.random_lengths"
             raise Refused(message, path, help=fix, code="misfit")
 
         task = self.task.with_length(length)

@@ -60,6 +60,7 @@ class Diffusion(nn.Module):
         labels: Condition labels of all samples, by condition.
         metrics: Computed besides those of the task.
         known: Share of training samples with random known tokens.
+        random_lengths: Share of training samples cut to a random length.
         training_loss: Minimised by training; `loss` by default.
         experiment: Whose components these are; None for components of another origin.
     """
@@ -80,6 +81,7 @@ class Diffusion(nn.Module):
         labels: Mapping[str, int] | None = None,
         metrics: Sequence[PredictionMetric | SampleMetric] = (),
         known: float = 0.0,
+        random_lengths: float = 0.0,
         training_loss: Loss | None = None,
         experiment: Experiment | None = None,
     ) -> None:
@@ -97,6 +99,7 @@ class Diffusion(nn.Module):
         self.labels = labels or {}
         self.metrics = tuple(metrics)
         self.known = known
+        self.random_lengths = random_lengths
         self.experiment = experiment
         # FSDP gathers the weights of the head inside the model only, so that no loss can use them.
         self.sharded = False
@@ -149,6 +152,7 @@ class Diffusion(nn.Module):
             labels=condition_labels(experiment.sample, facts.space),
             metrics=metrics,
             known=train.known,
+            random_lengths=train.random_lengths,
             training_loss=experiment.loss.build_training(facts),
             experiment=experiment,
         )
@@ -169,6 +173,7 @@ class Diffusion(nn.Module):
             labels=self.labels,
             metrics=self.metrics,
             known=self.known,
+            random_lengths=self.random_lengths,
             training_loss=self._training_loss,
             experiment=self.experiment,
         )
@@ -225,13 +230,17 @@ class Diffusion(nn.Module):
     def prepare(
         self, clean: Clean, t: float | Times | None = None
     ) -> tuple[Clean, Times, Noised]:
-        """Draw everything random about a batch outside the model: known tokens, times, noise, dropped conditions.
+        """Draw everything random of a batch outside the model: lengths, known tokens, times, noise, dropped conditions.
 
         A single time is that of all samples; ValueError if it is outside [0, 1] or NaN, except on
         an accelerator, where finding it would synchronise.
         The draws cover the whole batch, so results do not depend on how it is split into
         micro-batches or ranks.
         """
+        if self.random_lengths and self.training:
+            clean = replace(
+                clean, valid=random_lengths(clean.valid, self.random_lengths)
+            )
         if self.known and self.training:
             clean = replace(
                 clean, known=clean.known | random_known(clean.valid, self.known)
@@ -458,6 +467,14 @@ class Diffusion(nn.Module):
 def submodule(model: nn.Module, name: str) -> nn.Module | None:
     """Return a direct submodule of a model, such as "head" or "blocks", or None."""
     return dict(model.named_children()).get(name)
+
+
+def random_lengths(valid: Bool[Tensor, "B L"], share: float) -> Bool[Tensor, "B L"]:
+    """Keep the first n valid positions in a `share` of samples, n uniform (LLaDA, Nie et al., 2025)."""
+    u = torch.rand(len(valid), 2, 1, device=valid.device)
+    n = (u[:, 0] * valid.sum(1, keepdim=True)).floor() + 1
+    cut = (u[:, 1] < share) & (valid.cumsum(1) > n)
+    return valid & ~cut
 
 
 def random_known(valid: Bool[Tensor, "B L"], share: float) -> Bool[Tensor, "B L"]:

@@ -73,8 +73,8 @@ class LanguageModel(TaskSpec):
     """stream: windows cross document boundaries. separate: each document begins a window, its last
     window is padded, and samples are as long as windows of the training split. ended: the rest of
     its last window repeats the end-of-text id and is learned too, so that the model ends texts by
-    itself. packed: whole documents next to each other, each of which attends to itself only; what
-    is left of a window is padded."""
+    itself. packed: whole documents next to each other, each of which attends to itself only, also
+    where two share a block of model.block_size; what is left of a window is padded."""
     prompt: str = ""
     """Beginning of every sample."""
     ngrams: int | None = Option(None, ge=2, le=8)
