@@ -13,9 +13,15 @@ from safetensors.numpy import save_file
 from dither.registry import default_catalog
 from dither.registry.config.errors import Refused
 from dither.registry.kinds import DataSpec
+from dither.tasks.feature_distances import (
+    PART,
+    frechet_distance,
+    kernel_distance,
+    precision_recall,
+)
 from dither.tasks.images.files import MAX_PIXELS, open_arrays, read_image
-from dither.tasks.images.metrics import frechet_distance, nearest, precision_recall
-from dither.tasks.images.task import BORDER, PART, SquaredErrors, _tiles
+from dither.tasks.images.metrics import nearest
+from dither.tasks.images.task import BORDER, SquaredErrors, _tiles
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of ImageNet, as torchvision standardises images."""
@@ -235,6 +241,24 @@ def test_frechet_distance_of_normal_distributions():
     assert frechet_distance(wide, wide + 1) == pytest.approx(50_000)
 
 
+def test_kernel_distance_is_the_unbiased_sum_over_pairs():
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((5, 3))
+    b = rng.standard_normal((4, 3)) + 1
+
+    def mean(xs, ys, *, apart):
+        values = []
+        for i, x in enumerate(xs):
+            for j, y in enumerate(ys):
+                if not (apart and i == j):
+                    values.append((x @ y / 3 + 1) ** 3)
+        return np.mean(values)
+
+    expected = mean(a, a, apart=True) + mean(b, b, apart=True)
+    expected -= 2 * mean(a, b, apart=False)
+    assert kernel_distance(a, b) == pytest.approx(expected, rel=1e-12)
+
+
 def test_precision_and_recall_of_known_sets():
     rng = np.random.default_rng(0)
     both = rng.standard_normal((200, 2))
@@ -254,6 +278,7 @@ def test_metrics_tell_images_from_noise_and_wrong_labels(digits):
     noise = digits.sample_metrics(torch.randn_like(clean.x0), clean)
     assert noise["accuracy"] < 0.4
     assert noise["frechet"] > 5 * real["frechet"]
+    assert noise["kid"] > 5 * abs(real["kid"])
     assert noise["precision"] < real["precision"]
     wrong = dict(clean.cond, label=(clean.cond["label"] + 1) % 10)
     other = digits.sample_metrics(clean.x0, type(clean).of(clean.x0, **wrong))

@@ -73,6 +73,8 @@ class BubbleDiagram(TaskSpec):
         "mmd_*",
         "area_error",
         "outline_outside",
+        "plan_frechet",
+        "plan_kid",
     )
     explanations: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
@@ -120,20 +122,28 @@ class BubbleDiagram(TaskSpec):
     metres."""
     constraints: Constraints | None = None
     """Constraints on samples; training ignores them."""
+    extractor: Slot[DataSpec] | None = None
+    """Features of `plan_frechet` and `plan_kid`: a data component with `gives = "image-features"`,
+    as in task images, of plans rendered in 64 x 64 pixels; by default the share of each room type
+    in each cell of a 4 x 4 grid."""
 
     def check(self) -> Iterator[Misfit]:
-        """Yield a data source of another kind, and plans that exceed the room slots."""
-        if self.data.gives != "plans":
-            actual = f'"{self.data.name}" provides {self.data.gives}'
-            message = f"{actual}, but bubble-diagram requires plans"
-            yield Misfit(message, ("data",), code="wrong-kind")
+        """Yield components of another kind, and plans that exceed the room slots."""
+        slots = {"data": (self.data, "plans")}
+        if self.extractor is not None:
+            slots["extractor"] = (self.extractor, "image-features")
+        for key, (component, expected) in slots.items():
+            if component.gives != expected:
+                actual = f'"{component.name}" provides {component.gives}'
+                message = f"{actual}, but {key} requires {expected}"
+                yield Misfit(message, (key,), code="wrong-kind")
+            yield from below(key, component.check())
         # Sources of plugins need not limit the rooms of their plans.
         most = self.data.model_dump().get("most", 0)
         if most > self.rooms:
             message = f"plans of up to {most} rooms do not fit into {self.rooms} slots"
             hint = "raise rooms, or lower most"
             yield Misfit(message, ("data", "most"), ("task", "rooms"), help=hint)
-        yield from below("data", self.data.check())
         if self.constraints is not None:
             misfits = self.constraints.check(
                 self.rooms, doors=self.doors, areas=self.areas
@@ -176,6 +186,7 @@ class BubbleDiagram(TaskSpec):
             constraints=self.constraints,
             order=self.order,
             orientation=self.orientation,
+            extractor=None if self.extractor is None else self.extractor.build(),
         )
 
 

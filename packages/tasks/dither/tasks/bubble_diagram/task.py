@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
 from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused
@@ -21,11 +23,13 @@ from dither.registry.contracts.protocols import Metrics, Picture, RatioSums, Spl
 from dither.registry.contracts.records import Clean, Measured, Noised
 from dither.registry.contracts.spaces import TokenSpace
 
+from ..feature_distances import FeatureExtractor, frechet_distance, kernel_distance
 from ..token_metrics import Accuracy
-from .arrays import Boundaries, Boundary, Numbers, Tokens
+from .arrays import Boundaries, Boundary, Boxes, Numbers, Tokens
 from .constraints.guidance import ConstraintGuidance
 from .constraints.table import Constraints
 from .decoded_samples import (
+    DecodedSample,
     decode_samples,
     layout_area_error,
     layout_met,
@@ -45,6 +49,7 @@ from .metrics import (
     field_nats,
     shuffled,
 )
+from .plan_features import plan_features
 from .plans import (
     Diagram,
     Edit,
@@ -91,6 +96,7 @@ class BubbleDiagrams(Task):
         constraints: Constraints | None = None,
         order: Order = "given",
         orientation: Orientation = "given",
+        extractor: FeatureExtractor | None = None,
     ) -> None:
         for split in ("train", "valid"):
             if not len(getattr(plans, split)):
@@ -106,6 +112,7 @@ class BubbleDiagrams(Task):
         self.rooms = space.fields[0].length
         names = {field.name for field in space.fields}
         self.modelled = Modelled(doors="doors" in names, areas="areas" in names)
+        self._extractor = extractor
         self._order = order
         self._orientation = orientation
         self._base = self.rooms * (self.rooms + 1) // 2
@@ -458,7 +465,43 @@ class BubbleDiagrams(Task):
             metrics |= layout_area_error(samples)
         if required:
             metrics |= layout_met(samples)
-        return metrics | outline_metrics(samples)
+        return metrics | outline_metrics(samples) | self._plan_distances(samples)
+
+    def _plan_distances(self, samples: Sequence[DecodedSample]) -> dict[str, float]:
+        """Return distances of the layouts of buildable samples from validation plans.
+
+        The floor has as many test plans.
+        """
+        layouts = []
+        for sample in samples:
+            if sample.level >= 5 and sample.placement:
+                placed = sample.placement
+                layouts.append((placed.diagram.types, placed.boxes))
+        valid, test = self._plan_features
+        real = test[: len(layouts)]
+        # A covariance requires two plans.
+        if min(len(layouts), len(valid), len(real)) < 2:
+            return {}
+        features = plan_features(layouts, self._extractor)
+        return {
+            "plan_frechet": frechet_distance(features, valid),
+            "plan_frechet_floor": frechet_distance(real, valid),
+            "plan_kid": kernel_distance(features, valid),
+            "plan_kid_floor": kernel_distance(real, valid),
+        }
+
+    @cached_property
+    def _plan_features(self) -> list[Float[ndarray, "N F"]]:
+        """Features of validation and test plans with boxes."""
+        features = []
+        for plans in self._reference.held:
+            drawn: list[tuple[list[int], Boxes]] = []
+            for types, boxes in zip(plans.types, plans.boxes, strict=True):
+                real = types != NODE_PAD
+                if boxes.any() and len(drawn) < REFERENCE:
+                    drawn.append((types[real].tolist(), boxes[real]))
+            features.append(plan_features(drawn, self._extractor))
+        return features
 
     def plots(self, samples: _Samples, like: Clean) -> Iterator[Picture]:
         tokens = samples.cpu().numpy()

@@ -9,31 +9,30 @@ validation images.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from jaxtyping import Bool, Float, Float32, Int64
+from jaxtyping import Bool, Float, Int64
 from numpy import ndarray
+
+from ..feature_distances import (
+    NEIGHBOURS,
+    frechet_distance,
+    kernel_distance,
+    pair_distances,
+    precision_recall,
+)
 
 if TYPE_CHECKING:
     from sklearn.neural_network import MLPClassifier
 
-__all__ = [
-    "FeatureExtractor",
-    "Reference",
-    "frechet_distance",
-    "nearest",
-    "precision_recall",
-]
+__all__ = ["Reference", "nearest"]
 
 _Values = Float[ndarray, "N D"]
 _Labels = Int64[ndarray, " N"]
-FeatureExtractor = Callable[[Float32[ndarray, "N H W C"]], Float[ndarray, "N F"]]
 
 HIDDEN = 64
 """Units of the hidden layer, which are the features."""
-NEIGHBOURS = 3
-"""The distance to this neighbour is the radius around an image in precision and recall."""
 MAX_IMAGES = 5000
 """Images of a split that the classifier and the distances use."""
 
@@ -84,6 +83,7 @@ class Reference:
         # A covariance requires two images, a radius more than its neighbours.
         if count > 1:
             result["frechet"] = frechet_distance(features, self.held_out)
+            result["kid"] = kernel_distance(features, self.held_out)
         if count > NEIGHBOURS:
             precision, recall = precision_recall(features, self.held_out)
             result |= {"precision": precision, "recall": recall}
@@ -129,55 +129,6 @@ def _train(values: _Values, labels: _Labels) -> MLPClassifier:
         return classifier.fit(values[:MAX_IMAGES], labels[:MAX_IMAGES])
 
 
-def frechet_distance(a: Float[ndarray, "N F"], b: Float[ndarray, "N F"]) -> float:
-    """Return the squared Frechet distance of normal distributions (Heusel et al., 2017, eq. 6)."""
-    mean = a.mean(0) - b.mean(0)
-    root_a = _root(a)
-    root_b = _root(b)
-    # tr (A B)^(1/2) is the sum of the singular values of R_a R_b'.
-    cross = np.linalg.svd(root_a @ root_b.T, compute_uv=False).sum()
-    traces = (root_a**2).sum() + (root_b**2).sum()
-    return float(mean @ mean + traces - 2 * cross)
-
-
-def _root(x: Float[ndarray, "N F"]) -> Float[ndarray, "M F"]:
-    """Return R with at most N rows, of which R' R is the covariance.
-
-    The covariance itself would have a number for each pair of pixels.
-    """
-    centred = (x - x.mean(0)) / np.sqrt(len(x) - 1)
-    # The stubs of numpy know only the pair of Q and R.
-    root: Any = np.linalg.qr(centred, mode="r")
-    return root
-
-
-def precision_recall(
-    samples: Float[ndarray, "N F"], images: Float[ndarray, "N F"]
-) -> tuple[float, float]:
-    """Return the share of samples among the images, and of images among the samples.
-
-    Among others is what is closer to one of them than its third neighbour (Kynkaanniemi et al.,
-    2019).
-    """
-    distances = _distances(samples, images)
-    precision = (distances <= _radii(images)).any(1).mean()
-    recall = (distances <= _radii(samples)[:, None]).any(0).mean()
-    return float(precision), float(recall)
-
-
-def _radii(x: Float[ndarray, "N F"]) -> Float[ndarray, " N"]:
-    # The nearest is the image itself.
-    return np.partition(_distances(x, x), NEIGHBOURS, axis=1)[:, NEIGHBOURS]
-
-
-def _distances(
-    a: Float[ndarray, "N F"], b: Float[ndarray, "M F"]
-) -> Float[ndarray, "N M"]:
-    from scipy.spatial.distance import cdist
-
-    return cdist(a, b)
-
-
 def nearest(samples: _Values, images: _Values) -> Int64[ndarray, " N"]:
     """Return the row of the nearest image of each sample."""
-    return _distances(samples, images).argmin(1)
+    return pair_distances(samples, images).argmin(1)

@@ -18,8 +18,8 @@ from ..missing_library import missing_libraries, require_extra
 from .facts import ImageFacts
 
 if TYPE_CHECKING:
+    from ..feature_distances import FeatureExtractor
     from .data import Images as ImageData
-    from .metrics import FeatureExtractor
     from .task import ImageTask
 
 __all__ = ["Digits", "ImageArrays", "ImageFolder", "Images", "TorchvisionFeatures"]
@@ -37,9 +37,9 @@ class Images(TaskSpec):
     bucketed: ClassVar[bool | None] = False
     headline: ClassVar[tuple[str, ...]] = ("sample/accuracy", "sample/frechet")
     higher: ClassVar[tuple[str, ...]] = ("accuracy*", "precision", "recall")
-    lower: ClassVar[tuple[str, ...]] = ("frechet",)
+    lower: ClassVar[tuple[str, ...]] = ("frechet", "kid")
     legend: ClassVar[str] = (
-        "frechet, precision and recall compare samples with validation images in the features "
+        "frechet, kid, precision and recall compare samples with validation images in the features "
         "of the task; accuracy is that of a classifier of the classes. The floor has training "
         "images in place of samples."
     )

@@ -22,8 +22,9 @@ from dither.registry.contracts.protocols import Metrics, Picture, Split, Task
 from dither.registry.contracts.records import Clean, Measured, Noised
 from dither.registry.contracts.spaces import FeatureSpace
 
+from ..feature_distances import FeatureExtractor, extract_features
 from .data import Images
-from .metrics import MAX_IMAGES, FeatureExtractor, Reference, nearest
+from .metrics import MAX_IMAGES, Reference, nearest
 
 __all__ = ["ImageTask"]
 
@@ -34,8 +35,6 @@ SHOWN = 10
 SIDE = 48
 """Pixels that a small image is enlarged to in pictures, about."""
 BORDER = 2
-PART = 64
-"""Images whose features are computed at once."""
 
 
 class ImageTask(Task):
@@ -205,17 +204,7 @@ class ImageTask(Task):
         if self.images.pixels is not None:
             low, high = self.images.pixels
             images = (images - low) / (high - low)
-
-        # In parts: a network requires far more memory for an image than its features.
-        features = []
-        for start in range(0, len(images), PART):
-            part = images[start : start + PART].astype(np.float32)
-            of_part = np.asarray(extractor(part), np.float64)
-            if of_part.ndim != 2 or len(of_part) != len(part):
-                shape = f"{of_part.shape} for {len(part)} images"
-                raise ValueError(f"features have the shape {shape}, expected N F")
-            features.append(of_part)
-        return np.concatenate(features)
+        return extract_features(extractor, images)
 
     def scaled(self, images: Any) -> Float[ndarray, "N H W C"]:
         """Return images in the units of samples."""

@@ -15,7 +15,7 @@ from torchvision import models
 from dither.registry.config.errors import Refused, did_you_mean
 from dither.registry.files.weight_files import read_weights
 
-from .metrics import FeatureExtractor
+from ..feature_distances import FeatureExtractor
 
 __all__ = ["load_features"]
 
