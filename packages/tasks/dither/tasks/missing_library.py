@@ -29,6 +29,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "anndata": ("anndata",),
     "bigwig": ("pyBigWig",),
     "dxf": ("ezdxf",),
+    "hub": ("huggingface_hub",),
     "judge": ("transformers",),
     "lm-eval": ("lm_eval",),
     "parquet": ("pyarrow",),

@@ -13,7 +13,7 @@ from .file_formats import COMPRESSED, record_format
 if TYPE_CHECKING:
     from dither.registry.contracts.protocols import Split
 
-__all__ = ["splits_of_sources"]
+__all__ = ["SPLIT_NAMES", "splits_of_sources"]
 
 SPLIT_NAMES: dict[str, Split] = {
     "train": "train",

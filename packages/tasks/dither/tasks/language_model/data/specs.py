@@ -43,6 +43,10 @@ __all__ = [
 ]
 
 
+HubOrPath = Annotated[str, PathMark("hub:.*")]
+"""A path or glob, or a data set on the Hugging Face Hub."""
+
+
 class HoldOut(DataSpec):
     """Shares of the text, in whole documents, that are held out.
 
@@ -224,8 +228,9 @@ class TextFiles(HoldOut):
 
     name = "text-files"
     gives: ClassVar[str] = "text"
-    paths: list[PathStr] = Option(min_length=1)
-    """Paths or globs, such as "books/**/*.txt", relative to the working directory; UTF-8."""
+    paths: list[HubOrPath] = Option(min_length=1)
+    """Paths or globs, such as "books/**/*.txt", relative to the working directory, or
+    "hub:OWNER/NAME"; UTF-8."""
 
     def check(self) -> Iterator[Misfit]:
         """Yield paths without files."""
@@ -291,10 +296,13 @@ class ConvertedText(HoldOut, PrepareSpec):
     name = "text"
     gives: ClassVar[str] = "token-ids"
     stored: ClassVar[Kind] = SHARDS
-    paths: list[Annotated[str, PathMark("stdlib|shakespeare")]] = Option(min_length=1)
+    paths: list[Annotated[str, PathMark("stdlib|shakespeare|hub:.*")]] = Option(
+        min_length=1
+    )
     """Files, folders and globs, relative to the working directory: text (also gzip, bz2, xz, zstd),
     .jsonl (one document a line), .json (lines or an array), .csv, .parquet and .arrow (one a row; a
-    folder of save_to_disk of the library datasets); or "stdlib" and "shakespeare"."""
+    folder of save_to_disk of the library datasets); "hub:OWNER/NAME", a data set of the Hugging
+    Face Hub, perhaps with @REVISION or /PATTERN; or "stdlib" and "shakespeare"."""
     to: PathStr = ""
     """Folder of the token ids; by default a folder in the cache, named after the options."""
     tokenizer: Annotated[str, PathMark(TOKENIZERS)] = Option("gpt2", min_length=1)
@@ -383,9 +391,9 @@ class PromptResponse(HoldOut):
 
     name = "prompt-response"
     gives: ClassVar[str] = "text"
-    paths: list[PathStr] = Option(min_length=1)
-    """Paths or globs of files, relative to the working directory: .jsonl (one object a line), .json
-    (lines or an array), .csv, .parquet or .arrow, text also compressed."""
+    paths: list[HubOrPath] = Option(min_length=1)
+    """Paths or globs of files, relative to the working directory, or "hub:OWNER/NAME": .jsonl (one
+    object a line), .json (lines or an array), .csv, .parquet or .arrow, text also compressed."""
     prompt: str = "prompt"
     """Key of the prompt; it may be missing in an object."""
     response: str = "response"

@@ -22,6 +22,7 @@ from dither.registry.files.limits import max_expanded, open_file
 from ...missing_library import require_extra
 from .corpus import Document
 from .file_formats import COMPRESSED
+from .hub import HUB, hub_files
 from .published_splits import splits_of_sources
 
 __all__ = [
@@ -107,10 +108,13 @@ def find_files(pattern: str, *, folders: bool = False) -> list[Path]:
     """Return the files of a path or glob, sorted; folders that match a glob are skipped.
 
     With `folders`, a path may be a folder: all files in it at any depth, except hidden ones.
+    `hub:OWNER/NAME` is a data set of the Hugging Face Hub.
 
     Raises:
         Refused: There is none.
     """
+    if pattern.startswith(HUB):
+        return hub_files(pattern)
     try:
         path = Path(pattern).expanduser()
         if path.is_dir():
