@@ -467,6 +467,9 @@ def test_special_tokens_of_a_chat_template_are_ids(load, tmp_path, form) -> None
         ("{{ persona }}{{ messages[0].content }}", None),
         ("{% for x in things %}{% endfor %}", None),
         ("{{ raise_exception('no') }}", None),
+        ("{{ 1 / 0 }}", None),
+        ("{{ '{a}'.format() }}", None),
+        ("{% break %}", None),
         ("{% if tools %}x{% endif %}{{ messages[0].content }}", "hi"),
         ("{% if not messages[0].tool_calls %}ok{% endif %}", "ok"),
         ("{% for m in messages %}{% break %}{% endfor %}{{ bos_token }}", ""),
@@ -614,6 +617,19 @@ def test_templates_that_change_earlier_messages_are_refused(tmp_path) -> None:
         [*ChatTemplate(template).pieces([CHATS[0][i] for i in (1, 3, 2)])]
 
 
+def test_marks_in_answers_are_letters_if_a_template_trims_them(tmp_path) -> None:
+    from dither.tasks.language_model.data.chat import ChatTemplate
+
+    template = tmp_path / "x.jinja"
+    template.write_text(CHATML.replace("m.content", "m.content | trim"))
+    chat = [CHATS[0][1], {"role": "assistant", "content": " yes <|im_end|>\n"}]
+    learned = [*ChatTemplate(template).pieces(chat)][1:]
+    assert [(piece.text, piece.rendered) for piece in learned] == [
+        ("yes <|im_end|>", False),
+        ("<|im_end|>\n", True),
+    ]
+
+
 def test_long_conversations(chats, refused) -> None:
     """They are cut in an answer, and left out if no answer begins in their window."""
     size = len(by_hand(0, EOT)[0])
@@ -644,9 +660,9 @@ def test_prompts_of_several_messages(chats, refused) -> None:
     assert task.decode(x0, like)[0].endswith(
         "sure?<|im_end|>\n<|im_start|>assistant\nok"
     )
-    assert task.text(task.prompted("[1]", 1, 0).x0[0, :9].tolist()).endswith(
-        "user\n[1]"
-    )
+    for text in ("[1]", '["role"]', "[" * 99, "[]", "[{}]"):
+        like = task.prompted(text, 1, 0)
+        assert f"user\n{text}<|im_end|>" in task.text(like.x0[like.known].tolist())
     with refused("invalid-value"):
         task.prompted('[{"role": "tool", "content": "x"}]', 1, 0)
 

@@ -40,13 +40,12 @@ class ChatTemplate:
     def __init__(self, file: Path) -> None:
         where = ("chat_template",)
         require_extra("language", "a chat template", where)
-        from jinja2 import TemplateError
-
         self.file = file
         try:
             text, self._tokens = read_template(file)
             self._template = _compile(text)
-        except (OSError, ValueError, TemplateError) as error:
+        # A template raises anything, also when it is compiled.
+        except Exception as error:
             raise self._refused(error) from None
 
     def prompt(self, text: str) -> str:
@@ -84,6 +83,9 @@ class ChatTemplate:
 
             answer = text.removeprefix(prompt)
             content = message["content"]
+            # Many templates trim answers.
+            if not answer.startswith(content):
+                content = content.strip()
             # Marks that an answer quotes are letters.
             if answer.startswith(content):
                 yield Piece(content, learned=True)
@@ -92,8 +94,6 @@ class ChatTemplate:
             done = text
 
     def _render(self, messages: Sequence[Message], *, answer: bool) -> str:
-        from jinja2 import TemplateError
-
         try:
             return self._template.render(
                 messages=messages,
@@ -102,7 +102,7 @@ class ChatTemplate:
                 add_generation_prompt=answer,
                 **self._tokens,
             )
-        except (ValueError, TypeError, TemplateError) as error:
+        except Exception as error:
             message = f"{type(error).__name__}: {error}"
             raise NotText("template", f"the chat template fails: {message}") from None
 
@@ -163,10 +163,11 @@ def render_chat(file: Path, prompt: str) -> str:
     template = ChatTemplate(file)
     try:
         value = json.loads(prompt)
-    except ValueError:
-        return template.prompt(prompt)
+    except (ValueError, RecursionError):
+        value = None
+    first = value[0] if isinstance(value, list) and value else None
     # Other JSON is text of the user.
-    if not isinstance(value, list) or "role" not in str(value[:1]):
+    if not isinstance(first, dict) or "role" not in first:
         return template.prompt(prompt)
     try:
         return template.conversation(read_messages(value))
