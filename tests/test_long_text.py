@@ -96,7 +96,10 @@ def test_samples_of_runs_and_exports(trained, tmp_path: Path, cli) -> None:
         assert "sampler.context = 4" in said
         for file in out.glob("*.txt"):
             assert file.read_text().startswith("the cat and the")
-    assert load_system(tmp_path / "export").with_length(20).sample(1).shape == (1, 20)
+    longer = load_system(tmp_path / "export").with_length(20)
+    longer.save(tmp_path / "longer")
+    for system in (longer, load_system(tmp_path / "longer")):
+        assert system.sample(1).shape == (1, 20)
     cli("sample", str(run), "--length", "4", "--prompt", "the cat", code=2)
     cli("sample", str(trained[1]), "--length", "40", code=2)
     cli("sample", str(run), "--length", "0", code=2)

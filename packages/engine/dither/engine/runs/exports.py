@@ -222,7 +222,7 @@ def _load_export(
         """Build with a task that only knows the space of a sample, and what its assets allow."""
         assert space is not None
         loaded = Loaded(validate(Experiment, document, found.catalog), document, found)
-        task = AbsentTask(space, problem)
+        task = AbsentTask(space, problem, assets)
         if is_folder(assets):
             task.adopt(loaded.experiment.task.restore(assets, space))
         return loaded, build(placed(loaded), task=cast(Task, task))[0]
@@ -331,11 +331,11 @@ class AbsentTask:
     unit_counts = Task.unit_counts
     predict_values = Task.predict_values
     prompted = Task.prompted
-    save_assets = Task.save_assets
     trajectory_plots = Task.trajectory_plots
 
-    def __init__(self, space: Space, missing: Problem) -> None:
+    def __init__(self, space: Space, missing: Problem, folder: Path) -> None:
         self._assets: object = None
+        self._folder = folder
         self.space = space
         self._missing = missing
 
@@ -346,6 +346,11 @@ class AbsentTask:
             if not name.startswith("_") and name != "with_length":
                 setattr(self, name, getattr(assets, name))
         return self
+
+    def save_assets(self, folder: Path) -> None:
+        """Copy the files of the export."""
+        if is_folder(self._folder):
+            shutil.copytree(self._folder, folder, dirs_exist_ok=True)
 
     def with_length(self, length: int) -> AbsentTask:
         """Return this task with assets for samples of another length."""

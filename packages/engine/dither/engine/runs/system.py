@@ -120,9 +120,13 @@ class System(Diffusion):
 
         task = self.task.with_length(length)
         experiment = self._experiment()
+        # Also of the experiment that `save` writes.
+        changes: dict[str, Any] = {
+            "task": experiment.task.model_copy(update={"length": length})
+        }
         if length > window:
-            sampler = experiment.sampler.beyond(window)
-            experiment = experiment.model_copy(update={"sampler": sampler})
+            changes["sampler"] = experiment.sampler.beyond(window)
+        experiment = experiment.model_copy(update=changes)
         system = type(self).build(experiment, self.catalog, task)
         weights = system.model.state_dict()
         for name, weight in self.model.state_dict().items():

@@ -191,7 +191,7 @@ class Task(Protocol):
         raise Refused("samples of this task have no prompt", ("task",), code="misfit")
 
     def with_length(self, length: int) -> Task:
-        """Return the task with samples of another length; Refused for tasks that have one length."""
+        """Return the task with another `length`, an option of its Spec; Refused for tasks of one length."""
         message = "samples of this task have one length"
         raise Refused(message, ("task",), code="misfit")
 
