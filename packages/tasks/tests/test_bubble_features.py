@@ -44,7 +44,9 @@ def test_a_plan_is_drawn_in_the_middle():
     colour = [int(COLOURS[BATHROOM][k : k + 2], 16) / 255 for k in (1, 3, 5)]
     np.testing.assert_allclose(image[17, 17], colour)
     # A plan larger than 18 m fills the square.
-    assert type_map((LIVING,), np.array([[0, 0, 300, 100]])).shape == (320, 320)
+    kinds = type_map((LIVING,), np.array([[0, 0, 900_000, 450_000]]))
+    assert (kinds[64:192] == LIVING).all()
+    assert (kinds == LIVING).sum() == 128 * 256
 
 
 def samples_of(plans, change=lambda kind: kind):
@@ -101,6 +103,10 @@ def test_features_of_a_component():
     task = BubbleDiagram(data=PLANS, extractor=MeanColour()).build()
     assert task._plan_features[0].shape == (120, 3)
     assert task._plan_distances(samples_of(task._reference.held[1]))["plan_kid"] < 0.01
+    without = BubbleDiagram(data=PLANS, extractor=MeanColour()).build()
+    for plans in without._reference.held:
+        plans.boxes[:] = 0
+    assert without._plan_distances([]) == {}
     misfits = [*BubbleDiagram(extractor=PLANS).check()]
     assert [(misfit.code, misfit.path) for misfit in misfits] == [
         ("wrong-kind", ("extractor",))

@@ -31,7 +31,8 @@ def plan_features(
 ) -> Float[ndarray, "N F"]:
     """Return `grid_shares` of plans of types and boxes, or the features of their images."""
     maps = [type_map(types, boxes) for types, boxes in plans]
-    if extractor is None:
+    # Data may have no boxes.
+    if extractor is None or not maps:
         return np.array([grid_shares(kinds) for kinds in maps])
     return extract_features(extractor, np.array([plan_image(kinds) for kinds in maps]))
 
@@ -41,14 +42,15 @@ def type_map(types: Sequence[int], boxes: Boxes) -> UInt8[ndarray, "S S"]:
     boxes = np.asarray(boxes, np.int64)
     low = boxes[:, :2].min(0)
     size = boxes[:, 2:].max(0) - low
-    # A whole number of pixels for each pixel of the image.
-    side = max(GRID, -(-int(size.max()) // SIDE) * SIDE)
+    side = max(GRID, int(size.max()))
     corner = (side - size) // 2 - low
-    kinds = np.full((side, side), OUTSIDE, np.uint8)
+    # A larger plan is drawn smaller.
+    walls = (boxes + np.tile(corner, 2)) * GRID // side
+    kinds = np.full((GRID, GRID), OUTSIDE, np.uint8)
     # The living room gives way to others, and large rooms to small ones, as in drawings.
     largest_first = np.argsort(-areas_of(boxes), kind="stable").tolist()
     for room in sorted(largest_first, key=lambda room: types[room] != LIVING):
-        x0, y0, x1, y1 = (boxes[room] + np.tile(corner, 2)).tolist()
+        x0, y0, x1, y1 = walls[room].tolist()
         kinds[y0:y1, x0:x1] = types[room]
     return kinds
 
