@@ -244,6 +244,27 @@ def test_dropped_positions_equal_a_banded_mask(
 
 
 @torch.no_grad()
+def test_part_of_a_block_is_dropped(model_of, opened, monkeypatch):
+    """The other positions stay in their blocks."""
+    model = opened(model_of(SPACE, block={"rope": True}, block_size=4)).double()
+    x0, level = State.of(ids(0)), torch.zeros(ROWS, dtype=torch.float64)
+    cache = model.new_cache()
+    for part in (slice(0, 4), slice(4, 8)):
+        inputs = (x0[:, part], level, everywhere()[:, part], {})
+        model.trunk(*inputs, cache=cache, keep=True)
+    cache.drop(2)
+    part = slice(8, LENGTH)
+    last = model(x0[:, part], level, everywhere()[:, part], {}, cache=cache)
+
+    block = torch.arange(LENGTH) // 4
+    mask = block[:, None] >= block
+    mask[8:, :2] = False
+    monkeypatch.setattr(model, "_mask", lambda tokens: mask[None, None])
+    whole = model(x0, level, everywhere(), {})
+    torch.testing.assert_close(last, whole[:, part], atol=1e-12, rtol=0)
+
+
+@torch.no_grad()
 def test_a_class_token_is_not_dropped(model_of, regions, opened, monkeypatch):
     embedding = {"use": "regions", "position": "sinusoid", "cls": True}
     model = model_of(regions, block={"rope": True}, embedding=embedding, block_size=2)

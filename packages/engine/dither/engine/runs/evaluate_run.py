@@ -59,7 +59,7 @@ from .exports import experiment_file, is_export, load_trained
 from .loading import Which
 from .progress import Screen, say, show_metrics
 from .summary import reading_aids
-from .system import SystemModel
+from .system import System, SystemModel
 
 __all__ = [
     "SampleResult",
@@ -289,11 +289,7 @@ def sample_run(
     )
     check_forms(loaded.experiment.task, request.formats)
     if request.length is not None:
-        system = system.with_length(request.length)
-        for key, value in system._experiment().sampler:
-            if value != getattr(loaded.experiment.sampler, key):
-                line = f"sampler.{key} = {value}, as in training; --set sampler.{key} changes it"
-                say(screen, line)
+        system = _of_length(system, request.length, screen)
     like = None
     if templates is not None:
         known = templates(system.task, request.count, request.seed)
@@ -342,6 +338,18 @@ def sample_run(
         metrics=samples.metrics,
         baselines=baselines,
     )
+
+
+def _of_length(system: System, length: int, screen: Console) -> System:
+    """Return a system with samples of a length; show options of the sampler that follow from it."""
+    resized = system.with_length(length)
+    if resized.experiment is not None and system.experiment is not None:
+        before = system.experiment.sampler.model_dump()
+        for key, value in resized.experiment.sampler.model_dump().items():
+            if value != before[key]:
+                line = f"sampler.{key} = {value}, as in training; --set sampler.{key} changes it"
+                say(screen, line)
+    return resized
 
 
 def draw_points(

@@ -68,6 +68,18 @@ class Blocks(SamplerSpec):
                 f'field "{space.fields[0].name}" has none'
             )
             yield Misfit(message, ("stop",), ("task",))
+        yield from self._check_model(model)
+        if self.context is not None and self.context % self.size:
+            message = (
+                f"context = {self.context} is not a multiple of size = {self.size}"
+            )
+            yield Misfit(message, ("context",), ("sampler", "size"))
+        if self.inner.name == self.name:
+            yield Misfit('sampler "blocks" cannot be its own inner sampler', ("inner",))
+        yield from below("inner", self.inner.check(process, model))
+
+    def _check_model(self, model: ModelFacts) -> Iterable[Misfit]:
+        """Require a cache, and unless samples may be approximate one that is exact."""
         if not model.cache:
             yield Misfit(
                 'sampler "blocks" requires a model with a KV cache', related=("model",)
@@ -91,14 +103,6 @@ class Blocks(SamplerSpec):
                 ("model", "block_size"),
                 f"set sampler.size = {model.block_size}",
             )
-        if self.context is not None and self.context % self.size:
-            message = (
-                f"context = {self.context} is not a multiple of size = {self.size}"
-            )
-            yield Misfit(message, ("context",), ("sampler", "size"))
-        if self.inner.name == self.name:
-            yield Misfit('sampler "blocks" cannot be its own inner sampler', ("inner",))
-        yield from below("inner", self.inner.check(process, model))
 
     def warn(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
         """Warn about a cache that differs from a full pass."""
