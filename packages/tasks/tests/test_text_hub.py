@@ -84,6 +84,7 @@ def lines(split: str, count: int) -> bytes:
 
 FILES = {
     "README.md": b"about",
+    "LICENSE.txt": b"about",
     "dataset_infos.json": b"{}",
     "data/train-00000-of-00002.jsonl": lines("train", 6),
     "data/train-00001-of-00002.jsonl": lines("more", 5),

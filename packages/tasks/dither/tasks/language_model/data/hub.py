@@ -22,6 +22,8 @@ __all__ = ["HUB", "hub_files"]
 HUB = "hub:"
 """Beginning of a name on the hub in place of a path."""
 ADDRESS = re.compile(r"hub:([\w.-]+/[\w.-]+)(?:@([\w.-]+))?(?:/(.+))?")
+ABOUT = ("dataset_info", "dataset_infos", "license", "readme")
+"""Names, without suffix, of files about the data."""
 FORM = (
     "write hub:OWNER/NAME, hub:OWNER/NAME@REVISION or hub:OWNER/NAME/FOLDER/*.parquet"
 )
@@ -104,5 +106,6 @@ def _is_data(name: PurePosixPath) -> bool:
     suffix = name.suffix.lower()
     if suffix in COMPRESSED:
         suffix = name.with_suffix("").suffix.lower()
-    described = name.name in ("dataset_infos.json", "dataset_info.json")
-    return (record_format(Path(name)) is not None or suffix == ".txt") and not described
+    if name.stem.lower() in ABOUT:
+        return False
+    return record_format(Path(name)) is not None or suffix == ".txt"
