@@ -247,6 +247,8 @@ def test_each_branch_has_its_own_cache(weight):
     wanted = process.read(led, State.of(x[:, 2:]), process.schedule(t)).log_clean()
     torch.testing.assert_close(said, wanted, atol=1e-5, rtol=1e-5)
     assert len(session.branches) == (1 if weight in (None, 1.0) else 2)
+    session.drop(2)
+    assert not any(branch.cache.held for branch in session.branches)
 
 
 def test_samples_without_the_condition_are_not_guided():

@@ -9,6 +9,7 @@ from dither.processes.samplers.ordered import Ordered
 from dither.processes.samplers.particle_gibbs import log_step_prob
 from dither.processes.samplers.self_correction import SelfCorrect
 from dither.processes.timestep_sampling import time_of
+from dither.processes.tokens import unmasking
 from dither.processes.tokens.unmasking import draw_prior
 from dither.registry.contracts.records import Clean, State
 from dither.registry.contracts.spaces import Field, TokenSpace
@@ -148,7 +149,9 @@ def test_distribution_under_uniform_noise(process_of, oracle, likely) -> None:
     assert likely(2 * x[:, 0] + x[:, 1], joint.flatten()) < 1e-6
 
 
-def test_noise_between_steps_is_that_of_its_time(part, likely) -> None:
+def test_noise_between_steps_is_that_of_its_time(
+    part, likely, recorder, monkeypatch
+) -> None:
     """Under gidd wrong tokens become rarer with time: the share of MASK among the drawn noise follows."""
     process = part("process", "gidd", uniform=0.2).build(
         TokenSpace((Field("text", 1, 3),))
@@ -160,6 +163,18 @@ def test_noise_between_steps_is_that_of_its_time(part, likely) -> None:
         wrong = 0.5 / (0.5 + (t / (1 - t)) ** 0.5)
         law = torch.tensor([wrong / 3] * 3 + [1 - wrong])
         assert likely(ids, law) > 1e-4
+
+    times = []
+
+    def recorded(process, t, like):
+        times.append(t)
+        return draw_prior(process, t, like)
+
+    monkeypatch.setattr(unmasking, "draw_prior", recorded)
+    session = recorder(process, P[:1].log())
+    like = Clean.of(torch.zeros(2, 1).long())
+    [*Ordered(steps=1).build()(process, session, like)]
+    assert torch.equal(torch.stack(times), torch.stack(session.times))
 
 
 def test_a_bound_of_zero_draws_dependent_positions_one_by_one(

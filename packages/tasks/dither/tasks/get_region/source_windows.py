@@ -139,20 +139,19 @@ class SourceWindows:
         if name in motifs:
             return self.matrix.scores(rows)[:, motifs.index(name)]
         columns = extra_columns(self.task.space.groups, self.task.spec.column())
-        values = {}
+        sources = {}
         for number, column in enumerate(columns):
-            of_cells = [self.truth(cell)[rows, number] for cell in self.cells]
-            values[column] = np.mean(of_cells, 0)
-            for cell, of_cell in zip(self.cells, of_cells, strict=True):
-                values[f"{cell} {column}"] = of_cell
-        if name in values:
-            return values[name]
-        known = ("cell", "chromosome", *values)
+            sources[column] = (number, [*self.cells])
+            for cell in self.cells:
+                sources[f"{cell} {column}"] = (number, [cell])
+        if name in sources:
+            number, cells = sources[name]
+            return np.mean([self.truth(cell)[rows, number] for cell in cells], 0)
+        known = ["cell", "chromosome", *columns]
+        hint = f"{', '.join(known)}, a column of a cell type, or a motif"
         problem = Problem(
             f'--color: no "{name}"',
-            help=did_you_mean(
-                name, [*known, *motifs], f"{', '.join(known)}, or a motif"
-            ),
+            help=did_you_mean(name, [*known, *sources, *motifs], hint),
             code="unknown-value",
         )
         raise Refused(problem)
