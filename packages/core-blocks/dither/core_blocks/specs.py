@@ -324,7 +324,7 @@ class DenoiserModel(ModelSpec):
             cache=self._has_cache,
             dropped_conditions=self.condition.dropped(),
             reads_known="known" in embedding,
-            # Blocks of one position are causal, and causal attention tells positions apart.
+            # Blocks of one position are causal, and causal attention distinguishes positions.
             # So does the position at which an output is read.
             position_free=position_free
             and self.block_size != 1

@@ -161,8 +161,7 @@ class TaskSpec(Spec):
     """Explanation of the pictures and metrics of samples, above the samples of a report."""
 
     order_matters: ClassVar[bool] = True
-    """Whether samples are sequences, not sets: a model that cannot tell positions apart is warned
-    about."""
+    """Whether samples are sequences, not sets: models without positions are warned about."""
 
     def trains_known(self) -> bool:
         """Whether training samples have known tokens, such as prompts."""
@@ -201,7 +200,7 @@ class DataSpec(Spec):
     gives: ClassVar[str] = ""
     prepared_as: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
     """Names that `dither prepare` accepts instead of the component's name, each with the options it
-    stands for."""
+    sets."""
 
     def check(self) -> Iterable[Misfit]:
         """Yield incompatible options, and problems such as a missing file."""

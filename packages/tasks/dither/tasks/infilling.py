@@ -30,7 +30,7 @@ class InfillingTask(Protocol):
     """A task whose samples can be written as a text with gaps."""
 
     def infill(self, text: str, n: int, seed: int) -> Clean:
-        """Return `n` templates of a text in which `[MASK:K]` stands for K unknown tokens."""
+        """Return `n` templates of a text in which `[MASK:K]` marks K unknown tokens."""
 
 
 def require_infilling(task: Any) -> InfillingTask:

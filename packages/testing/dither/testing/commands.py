@@ -31,7 +31,7 @@ HEADS = (
     "batches",
 )
 UNLIKELY = 1e-4
-"""p-value below which batches are said to differ: 1 of 10,000 measurements does by chance."""
+"""p-value below which batches are said to differ: the rate of false positives."""
 Samplers = Annotated[
     list[str],
     typer.Argument(

@@ -73,7 +73,7 @@ class _Tally:
     large: bool = False
 
     def summary(self) -> str:
-        """Return each reason once; undeclared traits only if there is no other reason."""
+        """Return each reason once; undeclared traits only without another reason."""
         undeclared = [f"does not declare {trait}" for trait in sorted(self.undeclared)]
         return "; ".join(sorted(set(self.reasons)) or undeclared)
 

@@ -34,7 +34,7 @@ fi
 export FAKE_JOB="$name"
 while true; do
     bash "$here/script-$1" >>"$here/out-$name" 2>&1
-    # The queue puts a job behind the command that asks for it.
+    # A job is queued again after the command that requeues it.
     [ -e "$here/requeue-$name" ] || break
     rm "$here/requeue-$name"
     echo requeued >>"$here/requeues"

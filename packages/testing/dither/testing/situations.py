@@ -300,7 +300,7 @@ def _in_model(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     """Draw a block in a block-causal model over a single field."""
     block = draw(drawn(_anything))
     space = draw(token_spaces(max_fields=1, large=s.large))
-    # Any installed model with a slot for blocks serves, under whatever name the slot has.
+    # Any installed model with a slot for blocks serves, under any name of the slot.
     models = []
     for part in s.catalog.parts("model"):
         for key, info in part.spec.model_fields.items():

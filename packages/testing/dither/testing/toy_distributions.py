@@ -98,7 +98,7 @@ def exact_outputs(
     products = [likelihood.index_fill(-1, i, 1.0).prod(-1) for i in index]
     others = torch.stack(products, -1) * weight[..., None]
     outputs = {}
-    # A sampler asks for one of them at each of many steps.
+    # A sampler reads one of them at each of many steps.
     for target in targets:
         if target == "score":
             odds = torch.einsum("bol,bolv->blv", others, q)

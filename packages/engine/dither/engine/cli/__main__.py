@@ -13,7 +13,7 @@ from . import main
 __all__ = ["run_rank"]
 
 EXIT_CODE = "DITHER_EXIT_CODE"
-"""Variable with the file for the exit code: torchrun exits with 1 whatever its ranks do."""
+"""Variable with the file for the exit code: torchrun exits with 1 for every exit code of its ranks."""
 
 
 def run_rank(command: Callable[[], int]) -> int:

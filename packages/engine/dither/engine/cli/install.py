@@ -149,7 +149,7 @@ def _installer(verb: str) -> list[str]:
             # Of the plugin only; uv would upgrade torch and all others, too.
             command.append("--upgrade")
         else:
-            # `_change` has asked.
+            # `_change` has already requested confirmation.
             command.append("--yes")
     elif uv is not None:
         command = [uv, "pip", verb, "--python", sys.executable]

@@ -1,7 +1,7 @@
 """`dither mcp`: tools for agents over the Model Context Protocol.
 
-A tool is a command with --json in a process of its own. There is no shell, and no name of the
-client leads out of the working folder: not by `..`, a symbolic link, a pattern or an address.
+A tool runs a command with --json in a separate process, without a shell. Names sent by the client
+must stay in the working folder: `..`, symbolic links, patterns and addresses are refused.
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ class Experiment(Options):
 
 
 def _warn_positions(space: Space) -> Iterator[Misfit]:
-    """Yield that a model that cannot tell positions apart scrambles samples."""
+    """Warn of a model without positions on a task whose order matters: it scrambles samples."""
     lengths = [space.length]
     if isinstance(space, TokenSpace):
         lengths = [field.length for field in space.fields]

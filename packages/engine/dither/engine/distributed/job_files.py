@@ -49,7 +49,7 @@ srun """
     + """
 code=$$?
 
-# torchrun exits with 1 whatever its ranks do.
+# torchrun exits with 1 for every exit code of its ranks.
 if [ -s "$$DITHER_EXIT_CODE" ]; then code=$$(cat "$$DITHER_EXIT_CODE"); fi
 rm -f "$$DITHER_EXIT_CODE"
 if [ "$$code" = 75 ]; then scontrol requeue "$$SLURM_JOB_ID"; fi
@@ -76,7 +76,7 @@ while kill -0 "$$agent" 2>/dev/null; do
     code=$$?
 done
 
-# torchrun exits with 1 whatever its ranks do.
+# torchrun exits with 1 for every exit code of its ranks.
 if [ -s "$$DITHER_EXIT_CODE" ]; then code=$$(cat "$$DITHER_EXIT_CODE"); fi
 exit "$$code"
 """

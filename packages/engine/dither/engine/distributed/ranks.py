@@ -191,7 +191,7 @@ class _Heartbeats:
                     self._abandon(other)
 
     def _signalled(self) -> bool:
-        """Wait for the time of a heartbeat at most; return whether a signal asked to stop."""
+        """Wait for half a heartbeat at most; return whether a stop signal was received."""
         ready, _, _ = select.select([self._signals], [], [], self._interval / 2)
         numbers = self._signals.recv(64) if ready else b""
         known = signal.Signals.__members__.items()

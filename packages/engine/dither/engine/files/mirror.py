@@ -43,7 +43,7 @@ LISTINGS = 3
 
 
 def address_of(path: str | Path) -> str | None:
-    """Return the address that a path on the command line stands for, or None if it is a path."""
+    """Return the address in a command-line argument, or None for a local path."""
     text = str(path)
     match = ADDRESS.match(text)
     return None if match is None else f"{match[1]}://{text[match.end() :]}"

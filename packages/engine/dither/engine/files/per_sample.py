@@ -79,7 +79,7 @@ def write_per_sample(
 ) -> None:
     """Replace the values of a split; `facts` are the other attributes of `PerSample`.
 
-    `sums` are 2 x n by metric. Without any there is no file.
+    `sums` are 2 x n by metric. Without metrics no file is written.
     """
     if not sums:
         return

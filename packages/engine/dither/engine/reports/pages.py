@@ -122,7 +122,7 @@ class Page:
 def write_report(paths: Sequence[str | Path], out: str | Path | None = None) -> Path:
     """Write the page of a run or sweep, or one that compares several runs; return its path.
 
-    A sweep among several paths stands for the runs of its points, a point for its run. `out` is by
+    A sweep among several paths is replaced by the runs of its points, a point by its run. `out` is by
     default report.html in the run or sweep, or comparison.html in the working directory.
 
     Raises:

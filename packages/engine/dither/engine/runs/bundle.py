@@ -67,7 +67,7 @@ def pack(tree: Mapping[str, Any], catalog: Catalog) -> Bundle:
     packed = copy.deepcopy({**tree, "train": train})
     if packed["train"].get("lora"):
         packed["train"]["lora"].pop("start_from", None)
-    # Where the run was mirrored is nobody else's business.
+    # The address of a mirror is private, and useless to others.
     packed.pop("run", None)
     files: dict[str, Path] = {}
     data: list[tuple[str, str]] = []

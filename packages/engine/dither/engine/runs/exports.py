@@ -388,7 +388,7 @@ def export_run(
         The files of the folder.
 
     Raises:
-        Refused: The folder exists. Damaged: There is no intact checkpoint.
+        Refused: The folder exists. Damaged: No checkpoint is intact.
     """
     run_directory = Path(run_directory)
     to = Path(to)

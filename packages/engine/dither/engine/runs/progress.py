@@ -127,7 +127,7 @@ def show_result(console: Console, summary: Mapping[str, Any], run: Path) -> None
     samples = max((run / "samples").glob("step-*"), default=None)
     if samples is not None:
         lines["samples"] = str(samples)
-    # Commands can be pasted, whatever the name of the folder.
+    # Quoted, so that the command can be pasted even if the folder's name has spaces.
     lines["all metrics"] = join(["dither", "report", str(run)])
     lines["more samples"] = join(["dither", "sample", str(run)])
     if is_folder(run / "tensorboard"):

@@ -83,7 +83,7 @@ NON_FINITE = 4
 EXHAUSTED = 5
 
 LOOK_SECONDS = 1.0
-"""Seconds between two looks for the run directory, each of which asks the file system."""
+"""Seconds between two checks that the run directory exists, each a file system call."""
 
 ACCEPT = (
     "resume with --accept-changes, which keeps the options of the run and gives new options their defaults; "
@@ -680,7 +680,7 @@ class Run:
 
     @property
     def averaged(self) -> Diffusion:
-        """The system with the averaged weights, or with the weights if there is no average."""
+        """Return the system with the EMA weights, or with the current ones without EMA."""
         average = self.trainer.average
         return (
             self.system if average is None else self.system.with_model(average.module)
@@ -696,7 +696,7 @@ class Run:
         return self.ranks.any(self.stop())
 
     def _look(self) -> None:
-        """Raise `Vanished` if the run directory is gone, without asking for it all the time."""
+        """Raise `Vanished` if the run directory is gone; check every `LOOK_SECONDS` at most."""
         now = time.monotonic()
         if now - self._looked > LOOK_SECONDS:
             self._looked = now

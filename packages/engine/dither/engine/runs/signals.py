@@ -37,7 +37,7 @@ DUPLICATE_WINDOW = 3.0
 """Seconds in which a second signal is a copy of the first: under torchrun, from the terminal and
 from torchrun; elsewhere another signal, from a cluster and from the sweep that runs the point."""
 received: list[str] = []
-"""Names of the signals that asked this process to stop, for an executor that must know which."""
+"""Names of the stop signals received by this process; executors read them."""
 IMPORT = "<frozen importlib._bootstrap>"
 SHOW_CURSOR = "\x1b[?25h"
 

@@ -95,7 +95,7 @@ USES = {
 class Names:
     """The names that follow from the name of a plugin and the kind of its component.
 
-    `features` asks for a task whose samples are numbers in place of tokens.
+    `features` selects a task whose samples are numbers in place of tokens.
     """
 
     name: str

@@ -169,7 +169,7 @@ def _split(text: str, separators: str) -> list[str]:
 
 
 def compare_of(document: Document) -> Compare:
-    """Validate the `[compare]` table alone; Refused if there is no arm."""
+    """Validate the `[compare]` table alone; raise Refused if it has no arm."""
     table = document.at(("compare",))
     compare = Compare()
     if table is not None:
@@ -189,7 +189,7 @@ def check_comparison(
     """Return the `[compare]` table, the valid arms with their experiments, and those left out.
 
     Raises:
-        Refused: As in `compare_of` and `read_arms`; or the reference is no valid arm; or steps that
+        Refused: As in `compare_of` and `read_arms`; or the reference is not a valid arm; or steps that
             `compare.equal` sets are given.
     """
     compare = compare_of(document)

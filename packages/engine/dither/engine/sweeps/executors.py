@@ -220,7 +220,7 @@ class _QueuedCommand:
         return 0
 
     def checkpoint(self) -> Any:
-        """Return the job to put into the queue, as submitit asks: the same, which resumes its run."""
+        """Return the job that submitit queues again: the same one, which resumes its run."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)

@@ -88,7 +88,7 @@ class Effect:
         more_seeds: Further seeds that would do for a verdict if the difference is as estimated; 0
             if there is a verdict, None if `MAX_SEEDS` would not do or it is unknown.
         seed_variance: Of the difference of one seed.
-        sample_variance: Of the difference by samples, whatever the number of seeds.
+        sample_variance: Of the difference by samples, for any number of seeds.
     """
 
     difference: float

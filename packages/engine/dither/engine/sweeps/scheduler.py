@@ -174,7 +174,7 @@ class _Pool:
     def _wait(self, job: Job, point: PointFolder) -> tuple[int, bool]:
         """Wait for a job and pass stops on; return its exit code and whether it was pruned.
 
-        The first stop asks for a checkpoint, the second for an immediate end, the third kills.
+        The first stop requests a checkpoint, the second an immediate end, the third kills.
         """
         sent = 0
         pruned = False

@@ -355,7 +355,7 @@ class Trials(PointList):
         return folder
 
     def _tell_known(self, trial: Any, folder: PointFolder) -> None:
-        """Tell the study the result of a point that was suggested again, and suggest a new one."""
+        """Report the known result of a point that was suggested again, and suggest a new one."""
         values = self._values(folder) if folder.status()["state"] == "done" else []
         if values:
             self.study.tell(trial, values[-1][1])

@@ -177,7 +177,7 @@ class Prefetcher:
         if self._threads is None:
             return self._read(step)
 
-        # A resumed or repeated step leaves batches behind that nobody will take.
+        # After a resumed or repeated step, prefetched batches of earlier steps are never read.
         for passed in [other for other in self._pending if other < step]:
             self._pending.pop(passed).cancel()
 

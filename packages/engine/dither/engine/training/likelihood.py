@@ -313,7 +313,7 @@ def tight_log_likelihood(
     draw, others 65. The interval is that of the mean weight.
 
     Raises:
-        Refused: The loss is no bound, the process defines no weights, or a block model has known
+        Refused: The loss is not a bound, the process defines no weights, or a block model has known
             ids behind a gap.
     """
     if not system.bound:

@@ -79,7 +79,7 @@ class FiniteGuard:
     ) -> Bool[Tensor, ""]:
         """Return whether to apply a step, given loss times weight, weight and gradient norm.
 
-        An `overflow` of float16 cancels a step, but is no failure.
+        An `overflow` of float16 cancels a step, but is not a failure.
         """
         metrics = torch.stack((loss_sum, weight, norm))
         finite = metrics.isfinite().all()
@@ -154,7 +154,7 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
 class NonFinite(Exception):  # noqa: N818 - the name of an event, like the exit code
     """NaN or inf in loss or gradient of a step (from 0), or in the `weights` after its update.
 
-    Step -1 stands for the initial weights.
+    Step -1 means the initial weights.
     `rows` are the faulty samples, or those of the whole batch if they could not be identified (not
     `certain`). They were found with the weights of a `later` step if some followed before the
     outcomes were read.

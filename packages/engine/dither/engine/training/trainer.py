@@ -262,7 +262,7 @@ class Trainer:
         """Return mean loss and gradient norm since the last call, and the learning rate; `check`."""
         self.check()
         loss_sum, weight, norm_sum = self.sums.tolist()
-        # If all steps were skipped there is no mean.
+        # The mean is undefined if all steps were skipped.
         loss = math.nan
         norm = math.nan
         if self.counted:

@@ -49,7 +49,7 @@ class Heun(ProcessSampler):
             level_s, scale_s = _level_and_scale(process, s, state.x)
             width = level_s - level_t
 
-            # Euler's step, then the mean of the slopes at both ends
+            # Euler's step, then the mean of the derivatives at both ends
             y = state.x / scale_t
             slope = (y - pred.x0) / level_t
             there = process.replace(state, (y + width * slope) * scale_s, like)

@@ -7,7 +7,7 @@ Gibbs, arXiv 2605.22765),
 
     p_s(x_l = y | the others) = alpha_s m(y) + (1 - alpha_s) prior_s(y),   m = p(x_0 | the others)
 
-which leaves p_s as it is for one token, whatever its noise. Letters: B batch, L length, N chosen
+which leaves p_s as it is for one token under any noise. Letters: B batch, L length, N chosen
 positions, V vocabulary.
 """
 

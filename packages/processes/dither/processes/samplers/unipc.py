@@ -103,7 +103,7 @@ def _weights(
     """Return the weights of K quotients: sum of weight ratio^i = phi_i+2(-h) i! / B(h), i < K (eq. 5)."""
     import torch
 
-    # One quotient has the weight 1 / 2 whatever h is, as in the code of the paper.
+    # A single quotient has the weight 1 / 2 for every h, as in the code of the paper.
     if len(ratios) < 2:
         return [torch.full_like(h, 0.5) for _ in ratios]
     growth = (-h).expm1()

@@ -7,7 +7,7 @@ clean token is to a wrong one and to MASK as
 
 which is the paper's process for gamma = 1: wrong tokens are a share p of all at r = 1, and of the
 replaced ones B / (B + r), 1 at t = 0 and falling to 0. Tokens replaced between r_s and r_t are
-wrong ones and MASK as B : r_s + r_t, whatever they were. Letters: B batch, L length, V vocabulary.
+wrong ones and MASK as B : r_s + r_t, for every earlier value. Letters: B batch, L length, V vocabulary.
 """
 
 from __future__ import annotations

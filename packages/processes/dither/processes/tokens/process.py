@@ -236,7 +236,7 @@ class TokenProcess(protocols.TokenProcess):
         loss: Callable[[Any, Noised], Measured],
         denoise: Denoise,
     ) -> Measured:
-        """Return a draw of low variance per position, whatever the estimator of training."""
+        """Return a draw of low variance per position, for every estimator of training."""
         if self.estimator == "exact":
             return exact_nelbo(self, clean, denoise)
         return draw_diffusion(self, self.timesteps, clean, t, loss, denoise)

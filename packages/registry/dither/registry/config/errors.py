@@ -246,7 +246,7 @@ class Refused(Exception):  # noqa: N818 - a user error, not a program error
             problems = (problems,)
         self.problems = tuple(problems)
         more = len(self.problems) - MAX_PROBLEMS
-        # A line that counts one problem is no shorter than the problem.
+        # Counting a single problem takes a line, as printing it does.
         if more > 1:
             origin = self.problems[0].origin
             omitted = omitted_problems(more, origin and Origin(origin.file))

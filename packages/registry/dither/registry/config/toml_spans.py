@@ -73,7 +73,7 @@ class _Walk:
         for part, where in outer:
             path = (*path, part)
             self.spans.setdefault(path, Span(where, where))
-            # An array of tables stands for its last element.
+            # The path of an array of tables means its last element.
             if path in self.arrays:
                 path = (*path, self.arrays[path])
         path = (*path, name)

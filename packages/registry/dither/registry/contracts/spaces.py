@@ -325,7 +325,7 @@ class ModelFacts:
             requires.
         reads_known: Whether the model distinguishes known tokens from noised ones (`State.noisy`).
         position_free: Whether permuting the positions of a field permutes the output, so that the
-            model cannot tell them apart.
+            model cannot distinguish them.
     """
 
     block_size: int | None = None

@@ -1,4 +1,4 @@
-"""Whether a path names a file or a folder, asked in one place: a name that no file can have names none.
+"""Whether a path names an existing file or folder; False for names that no file can have.
 
 The methods of `pathlib.Path` raise for names that are too long, and before Python 3.14 also where a
 folder may not be searched.

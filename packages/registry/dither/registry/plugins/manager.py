@@ -160,7 +160,7 @@ class Plugins:
 
     def _set_unusable(self, status: PluginStatus) -> None:
         self._statuses[status.name] = status
-        # A blocked plugin is not worth a note: somebody decided not to use it.
+        # The policy blocks this plugin on purpose, so there is nothing to report.
         if status.state != "blocked":
             plugin = f'plugin "{status.name}" ({status.origin})'
             note = f"{plugin} may register it, but is not loaded: {status.reason}"

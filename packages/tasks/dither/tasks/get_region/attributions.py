@@ -249,7 +249,7 @@ def _attribute(
         for motif in range(motifs):
             without = clean.x0.clone()
             without[..., motif] = zero[..., motif]
-            # Padding stays 0, whatever a region without the motif has in the units of the model.
+            # Padding stays 0, although 0 hits may be another number in the units of the model.
             without *= valid[..., None]
             mean = model.mean(replace(clean, x0=without))[..., column]
             falls[..., motif] = (y - mean) * scale

@@ -83,7 +83,7 @@ def read_image(path: Path, size: int, grey: bool) -> ndarray:
     try:
         if path.stat().st_size > MAX_FILE:
             raise OSError(f"more than {MAX_FILE:,} bytes")
-        # No other format of Pillow is tried, whatever the file contains.
+        # Pillow's other decoders are never run on foreign files.
         with Image.open(path, formats=("PNG", "JPEG")) as image:
             # The header is read, the pixels are not.
             if image.width * image.height > MAX_PIXELS:

@@ -232,7 +232,7 @@ def _add_evaluation(app: typer.Typer, engine: Engine) -> None:
 
         model = engine.load(run, run_options(checkpoint, plugins, overrides, settings))
         results = evaluate_tasks(model, tasks.split(","), limit, samples)
-        # There is no other form of them.
+        # The results are always JSON.
         engine.echo_json(True, results)
 
 

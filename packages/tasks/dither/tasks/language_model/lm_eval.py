@@ -1,6 +1,6 @@
 """Trained models as models of lm-evaluation-harness (extra `lm-eval`).
 
-The harness asks for log-likelihoods of continuations and for generated text.
+The harness requests log-likelihoods of continuations and for generated text.
 """
 
 from __future__ import annotations

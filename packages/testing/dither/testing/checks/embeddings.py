@@ -434,7 +434,7 @@ def head_weights(s: Situation) -> None:
     """`maps` has one linear layer per field, of a row per id, which computes the logits."""
     head, h = _head(s)
     _check_shapes(s, "maps", head.maps)
-    # The first field stands for all.
+    # The first field represents all.
     field = s.space.fields[0]
     logits = s.space.split(head(h))[field.name][..., : field.size]
     inputs = s.space.split(h)[field.name]
@@ -554,7 +554,7 @@ def padding_inert(s: Situation) -> None:
     """Masked positions do not influence others, however many they are."""
     block, x, c = _block(s)
     numbers = [2]
-    # A long input may take another kernel, whatever the number of rows.
+    # A long input may take another kernel for any number of rows.
     if not s.large:
         numbers.append(LONG)
     for more in numbers:

@@ -46,7 +46,7 @@ MANY = 2**16
 MAX_REST = 0.05
 """Noise at t = 0 and signal at t = 1 that the defaults may leave: schedules stop short of both."""
 POSITIONS = 4
-"""Positions per sample that are tested: each is a test that may fail by chance."""
+"""Positions per sample that are tested: each is a test with its own false positives."""
 
 
 def _many(s: Situation) -> Clean:

@@ -233,7 +233,7 @@ def draws_are_new(s: Situation) -> None:
     for name, method in methods.items():
         first = _row_values(method())
         second = _row_values(method())
-        # A method that draws gives rows different results; of a few, calls may agree by chance.
+        # A method that draws gives rows different results; a few may coincide in two calls.
         differ = int((first != first[:1]).any(1).sum())
         same = differ > COPIES // 16 and torch.equal(first, second)
         assert not same, f"{name} draws the same random numbers in each call"
@@ -539,7 +539,7 @@ def renoise_keeps_fixed(s: Situation) -> None:
     middle = process.schedule(s.times(0.5))
     renoised = process.renoise(state, late, middle, s.clean)
     assert_equal(renoised.x[fixed], s.clean.x0[fixed], "renoise: fixed values")
-    # Without a gap in time there is no noise to add.
+    # Between equal times no noise is added.
     unchanged = process.renoise(state, late, late, s.clean)
     assert_equal(unchanged.x, state.x, "renoise without a gap")
 

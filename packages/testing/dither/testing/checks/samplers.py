@@ -228,7 +228,7 @@ def draws_are_new(s: Situation) -> None:
         (*_, x) = sampler(process, session, like)
         samples.append(x.clone())
     first, second = samples
-    # Draws give equal rows different samples; if few of them differ, calls may agree by chance.
+    # Draws give equal rows different samples; a few may coincide in two calls.
     differ = int((first != first[:1]).flatten(1).any(1).sum())
     same = differ > COPIES // 8 and torch.equal(first, second)
     assert not same, "every call of the sampler draws the same random numbers"

@@ -452,7 +452,7 @@ def impossible_relations(
 def _decided_bounds(relations: Relations, rooms: int) -> _Bounds:
     """Return the fixed bounds of the decided relations."""
     # int16 is enough: without a contradiction sums stay far within its range, and with one, an
-    # overflow to a positive sum is no smaller than the current bound, so it excludes nothing.
+    # overflow to a positive sum is at least the current bound, so it excludes nothing.
     start = initial_bounds(rooms, Canvas()).astype(np.int16)
     most = np.repeat(start[None], len(relations), 0)
     rows, decided = np.nonzero(relations != OPEN)

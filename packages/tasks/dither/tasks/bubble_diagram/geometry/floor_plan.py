@@ -64,7 +64,7 @@ class Door:
     Attributes:
         x: Centre in pixels, as `y`.
         upright: Whether the wall is vertical.
-        depth: Thickness of the wall in pixels; negative if there is no wall as long as a door.
+        depth: Thickness of the wall in pixels; negative if no wall is as long as a door.
     """
 
     i: int

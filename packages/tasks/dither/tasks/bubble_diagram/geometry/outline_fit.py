@@ -53,7 +53,7 @@ def place_in_outline(placement: Placement, boundary: Boundary) -> Placement:
     """Place the rooms of a placed diagram inside an outline, and let them fill it.
 
     No room is outside. Boxes that realise the diagram are searched near those of the placement,
-    scaled to the outline, and wherever else they fit. Each round then finds the rooms that face the
+    scaled to the outline, then elsewhere inside. Each round then finds the rooms that face the
     outline, and solves a linear program that pulls their walls to it, with every relation as a hard
     constraint. Diagrams without such boxes violate relations instead.
     """

@@ -1,4 +1,4 @@
-"""Room boxes for pictures and export: a realisation of the diagram wherever one is known.
+"""Room boxes for pictures and export: a realisation of the diagram, if one is known.
 
 Realising boxes are as small as allowed; `spread_boxes` moves their walls towards the preferred
 sizes. Other diagrams get the boxes of `place_rooms`, which satisfy as many relations as possible.

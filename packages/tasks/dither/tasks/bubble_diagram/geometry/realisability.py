@@ -413,7 +413,7 @@ def wall_rows(
     # A mark is a mean of the two walls of its room, in half pixels.
     for mark, sign in ((p, 1), (q, -1)):
         room, part = np.divmod(mark, 3)
-        # The origin is no variable, but 0.
+        # The origin is the constant 0, not a variable.
         sign_of = np.where(mark == origin, 0, sign)
         wall = 4 * np.minimum(room, rooms - 1) + axis
         columns += [wall, wall + 2]

@@ -35,7 +35,7 @@ __all__ = ["read_anndata"]
 
 
 MAX_CELL_TYPES = 30
-"""Most rows that are taken for cell types without asking; more may be single cells."""
+"""Largest number of rows that are read as cell types; more may be single cells."""
 BARCODE = re.compile(r".*[ACGT]{8,}.*")
 """Name of a single cell."""
 CELL_NAMES = "obs_names"

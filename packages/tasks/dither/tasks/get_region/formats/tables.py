@@ -86,7 +86,7 @@ class _Gzip(gzip.GzipFile):
 def open_table(
     path: Path, limit: int | None = None, line_limit: int | None = None
 ) -> Iterator[TextIOWrapper]:
-    """Open a text file, plain or gzipped whatever its name, of at most `limit` bytes.
+    """Open a text file, plain or gzipped under any name, of at most `limit` bytes.
 
     `line_limit` is that of a line of a gzipped one, by default `LINE_BYTES`. Errors while it is
     read are raised as Refused.

@@ -342,7 +342,7 @@ def _mostly_rejected(
 
 
 def check_survey(survey: Survey, rejected: RejectedRows) -> None:
-    """Raise Refused if there is no text, or if nearly all of a source, or of all, was rejected."""
+    """Raise Refused without text, or if nearly all of a source, or of all, was rejected."""
     documents = len(survey.sizes)
     refused = int((survey.sizes < 0).sum())
     if refused == documents:

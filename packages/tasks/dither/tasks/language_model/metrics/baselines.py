@@ -300,7 +300,7 @@ def diversity_metrics(
 
 
 def distinct(ids: Integer[ndarray, " L"], n: int) -> float:
-    """Return the share of n-grams that are distinct; 1 if there is no n-gram."""
+    """Return the share of n-grams that are distinct; 1 without n-grams."""
     if len(ids) < n:
         return 1.0
     grams = np.lib.stride_tricks.sliding_window_view(ids, n)

@@ -45,7 +45,7 @@ class TextMetrics(Metrics):
     values, and `nats_per_token_prior` and `nats_per_token_reconstruction` are the two end terms of
     the bound. Characters are those that the predicted ids decode to, so that metrics of different
     tokenizers are comparable; `unknown_tokens` counts the ids of unknown characters, whose metrics
-    are too good, as a model need not tell them apart. With `filled`, repeated end-of-text ids only fill
+    are too good, as a model need not distinguish them. With `filled`, repeated end-of-text ids only fill
     the window: their nats count, they do not.
     """
 

@@ -88,7 +88,7 @@ def masking(space: TokenSpace, schedule: Schedule, t_min: float) -> Process:
             """Return log p_t(y) / p_t(x_t) = log alpha / (1 - alpha) + log p(x_0 = y | x_t), B L V."""
             log_odds = -over(self.noise.sigma, self.x).expm1().log()
             score = self.log + log_odds[..., None].to(self.log.dtype)
-            # From a token that is not masked there is no other way than to stay.
+            # A token that is not masked stays as it is.
             score = score.masked_fill(~self.masked[..., None], -math.inf)
             return score.scatter(-1, self.x[..., None], 0.0)
 
@@ -150,7 +150,7 @@ def masking(space: TokenSpace, schedule: Schedule, t_min: float) -> Process:
             A MASK stays one with probability (1 - alpha_s) / (1 - alpha_t).
             """
             lost = now.one_minus_alpha(state.x)
-            # Without noise there is no MASK, and no division by 0.
+            # At t = 0 nothing is masked; the divisor 1 avoids 0 / 0.
             stays = then.one_minus_alpha(state.x) / torch.where(lost > 0, lost, 1.0)
             where = torch.rand(state.x.shape, device=lost.device) >= stays
             return State.of(unmask(state.x, mask, pred, where, like))

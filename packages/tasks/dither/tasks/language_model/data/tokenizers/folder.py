@@ -45,7 +45,7 @@ def read_template(path: Path) -> tuple[str, dict[str, str]]:
 
     Raises:
         OSError: A file cannot be read.
-        ValueError: It is no JSON, or has no template of the name "default".
+        ValueError: The file is not JSON, or has no template of the name "default".
     """
     if path.is_dir():
         file = path / TEMPLATE

@@ -147,7 +147,7 @@ class Learned(Tokenizer):
         for token, number in self._engine.get_vocab().items():
             if token not in special:
                 starts = [ord(letter) not in CONTINUATION for letter in token]
-                # Each letter stands for a byte.
+                # Each letter encodes a byte.
                 counts[:, number] = sum(starts), len(token)
         return counts
 
