@@ -91,6 +91,7 @@ class Accuracy:
         for name, counts in self._counts.items():
             targets, hits = counts.tolist()
             for place in range(_BINS):
+                # Without targets the accuracy is undefined.
                 if targets[place]:
                     key = f"{name}_accuracy_{width * place}_{width * (place + 1)}"
                     result[key] = hits[place] / targets[place]

@@ -112,6 +112,7 @@ def make_certificate(
     loaded, system, step = _load(path, run_options)
     clean = _samples(loaded, system, options)
     count = len(clean.valid)
+    # One by one with a seed of each row, so that any row can be verified alone.
     rows = [_measure(system, clean, row, options) for row in range(count)]
     units = _units(system, clean)
     record = {
@@ -215,6 +216,7 @@ def results_of(
     results = {"nats per sample": _mean(plain)}
     widths = [row["half_width"] for row in rows]
     if None not in widths:
+        # Draws of samples are independent, so that variances add.
         squares = torch.tensor(widths, dtype=torch.float64).square().sum()
         draws = math.sqrt(float(squares)) / len(rows)
         results["nats per sample"]["draws_ci95"] = draws
@@ -228,6 +230,7 @@ def results_of(
     for kind, values in bounds.items():
         for unit, counts in units.items():
             sizes = torch.tensor(counts, dtype=torch.float64)
+            # Unknown characters are a count to report, not a unit of length.
             if unit.startswith("unknown") or not sizes.sum():
                 continue
             if unit in IN_BITS:

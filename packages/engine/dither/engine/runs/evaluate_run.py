@@ -212,6 +212,7 @@ def _in_bits(system: Diffusion, clean: Clean, found: LogLikelihood) -> dict[str,
     }
     space = system.process.space
     if isinstance(space, FeatureSpace):
+        # A position of features counts once, for any number of free columns.
         table["bits_per_position"] = bits / _per_sample(free.any(-1))
         table["bits_per_dim"] = bits / _per_sample(free)
     if found.of_values is not None and isinstance(space, FeatureSpace):
@@ -241,6 +242,7 @@ def _bits_of_normal(system: Diffusion, clean: Clean) -> dict[str, float]:
         return {}
     nats = (clean.x0.double().square() + math.log(2 * math.pi)) / 2
     bins = system.task.bin_widths
+    # The probability of a bin is its density times its width.
     if bins is not None:
         nats = nats - torch.where(bins > 0, bins, 1.0).log()
     mean = nats[free_values(system, clean)].mean()

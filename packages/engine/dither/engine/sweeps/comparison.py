@@ -311,6 +311,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
     say(console, f"{comparison.metric}{better}{equal}")
     costs = _shown_costs(comparison.rows)
     page = _table_of(comparison.rows, [*HEAD, *costs])
+    # In a narrow terminal two readable tables replace one with wrapped columns.
     wide = console.options.update(width=10_000)
     if console.measure(page, options=wide).maximum > console.width:
         console.print(_table_of(comparison.rows, HEAD))

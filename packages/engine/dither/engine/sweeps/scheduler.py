@@ -121,12 +121,14 @@ class _Pool:
         try:
             code, pruned = self._wait(job, point)
         except BaseException:
+            # A job that outlived this process would hold the lock of its point.
             job.stop()
             while job.poll() is None:
                 time.sleep(POLL_SECONDS)
             raise
         if code == BUSY:
             say(self.console, f"skipped      {point.name}: {ENDS[BUSY]}")
+            # A point that another process runs does not count as one of ours.
             if self.limit is not None:
                 self.limit += 1
             return
@@ -189,6 +191,7 @@ class _Pool:
             elif sent == 0 and time.monotonic() > next_prune:
                 next_prune = time.monotonic() + PRUNE_SECONDS
                 pruned = self.source.should_prune(point)
+                # A pruned point is stopped with a checkpoint, as by a first signal.
                 if pruned:
                     sent = 1
                     job.stop()

@@ -110,6 +110,7 @@ class BlockDiffusion:
         Blocks do not see later ones, so that neither samples nor bounds depend on it.
         """
         known, free = self._known_and_free(clean)
+        # The sum up to a block exceeds its own value if an earlier block has free positions.
         free_before = free.cumsum(1) > free
         return (known & free_before).any(1)
 

@@ -117,6 +117,7 @@ class BucketOrder:
         self.buckets = np.asarray(buckets[:])
         self.size = size
         self.seed = seed
+        # Threads that prefetch may be in the next epoch already.
         self._epoch = lru_cache(maxsize=2)(self._batches)
 
     def rows(self, start: int, count: int) -> list[int]:
@@ -130,6 +131,7 @@ class BucketOrder:
         shuffled = permutation(len(self.buckets), generator)
         buckets = self.buckets[shuffled]
 
+        # Remainders are mixed, so that an epoch drops less than one batch in all, not per bucket.
         batches = []
         remainders = []
         for bucket in np.unique(buckets):
@@ -141,6 +143,7 @@ class BucketOrder:
         mixed = generator.permutation(np.concatenate(remainders))
         batches.append(mixed[: len(mixed) // self.size * self.size])
 
+        # Shuffled, as the batches are still in the order of buckets.
         table = np.concatenate(batches).reshape(-1, self.size)
         return table[generator.permutation(len(table))]
 
@@ -181,6 +184,7 @@ class Prefetcher:
         for passed in [other for other in self._pending if other < step]:
             self._pending.pop(passed).cancel()
 
+        # The requested step is read even from `last` on.
         stop = max(step + 1, min(step + 1 + self._capacity, self._last))
         for coming in range(step, stop):
             if coming not in self._pending:

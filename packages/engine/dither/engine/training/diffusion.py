@@ -491,6 +491,7 @@ def random_known(valid: Bool[Tensor, "B L"], share: float) -> Bool[Tensor, "B L"
     ends = (place < low) | (place > high)
     scattered = torch.rand(rows, length, device=valid.device) < u[:, 0]
 
+    # All four are computed, so that no branch waits for the device.
     kinds = torch.stack([prefix, suffix, ends, scattered], 1)
     kind = (4 * u[:, 2, 0]).long()
     chosen = kinds[torch.arange(rows, device=valid.device), kind]

@@ -167,7 +167,9 @@ def _require_clean(space: TokenSpace, ids: Tensor, valid: Tensor) -> None:
     """Refuse ids that clean data do not have, of which the bound would be -inf."""
     allowed = space.clean().expand(space.length, space.vocab)
     inside = (ids >= 0) & (ids < space.vocab)
-    possible = inside & allowed.gather(1, ids.clamp(0, space.vocab - 1).T).T
+    # `allowed` is by position, so that positions come first. Ids outside are clamped to be looked up.
+    positions_first = ids.clamp(0, space.vocab - 1).T
+    possible = inside & allowed.gather(1, positions_first).T
     wrong = (valid & ~possible).nonzero()
     if len(wrong):
         row, position = wrong[0].tolist()

@@ -305,6 +305,7 @@ def _starts(program: RoomProgram, count: int, seed: int) -> Iterator[Boxes]:
         low = rectangles[:, :2].min(0).astype(float)
         extent = rectangles[:, 2:].max(0) - low
     else:
+        # Without an outline the rooms must fit on the canvas, with space to move.
         usual = usual * min(1.0, _FILL * GRID**2 / usual.sum())
     ranks = _ranks(program)
     starts = []
@@ -312,6 +313,7 @@ def _starts(program: RoomProgram, count: int, seed: int) -> Iterator[Boxes]:
         size = extent
         corner = low
         if program.boundary is None:
+            # Uniform in the logarithm: wide and tall rectangles are equally likely.
             aspect = np.exp(random.uniform(-0.4, 0.4))
             size = np.sqrt(float(usual.sum()) * np.array([aspect, 1 / aspect]))
             size = size.clip(max=GRID)
@@ -321,6 +323,7 @@ def _starts(program: RoomProgram, count: int, seed: int) -> Iterator[Boxes]:
         _dissect(boxes, everything, corner, size, usual, ranks, random)
         starts.append(np.rint(boxes).astype(np.int64))
     misses = [_misses(program, boxes) for boxes in starts]
+    # Stable, so that equal starts keep the order of their draws.
     for number in np.argsort(misses, kind="stable")[:count].tolist():
         yield starts[number]
 

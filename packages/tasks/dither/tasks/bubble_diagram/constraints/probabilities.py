@@ -258,6 +258,7 @@ class CountProbability:
         own = torch.arange(self.slots, device=at.device) == at[:, None]
         excluded = one_hot(torch.zeros_like(at), kinds).to(rooms.dtype)
         rooms = torch.where(own[..., None], excluded[:, None], rooms)
+        # Counted once without the room, then moved by each kind that it may have.
         counted = self._count(rooms)
         moved = (self._moved(counted, step) for step in self.steps)
         met = torch.stack([self._met(counts) for counts in moved], 1)

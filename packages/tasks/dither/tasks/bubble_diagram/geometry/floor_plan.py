@@ -550,6 +550,7 @@ def _longest_walls(label: PixelLabels) -> SharedWalls:
 
 def thin_walls(label: PixelLabels) -> Iterator[tuple[Point, Point]]:
     """Yield the lines along which rooms touch, without a gap for a wall."""
+    # Level lines are upright ones of the transposed image.
     for upright, image in ((True, label), (False, label.T)):
         beyond = np.full_like(image, -1)
         beyond[:, :-1] = image[:, 1:]

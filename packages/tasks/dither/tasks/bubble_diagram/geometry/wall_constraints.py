@@ -185,6 +185,7 @@ class WallConstraints:
     def closed_bounds(self, canvas: Canvas) -> Int[ndarray, "2 M M"] | None:
         """Return the fixed bounds on a canvas, closed; None if they contradict each other."""
         most = initial_bounds(self.rooms, canvas).copy()
+        # Several constraints may bound one pair of marks: the tightest counts.
         np.minimum.at(most, tuple(self.fixed[:, :3].T), self.fixed[:, 3])
         for wall, place in self.pinned.items():
             room, side = divmod(wall, 4)

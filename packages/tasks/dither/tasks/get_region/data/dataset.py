@@ -298,6 +298,7 @@ class RegionSamples:
             cond["tss"] = torch.from_numpy(starts.astype(np.float32))
         trained = self.columns.trained
         if trained:
+            # Held-out cell types have no label.
             cond["cell"] = torch.where(cell < trained, cell, -1)
         known = torch.zeros(x0.shape, dtype=torch.bool)
         return Clean(x0, valid, known, cond)
