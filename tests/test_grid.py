@@ -187,6 +187,12 @@ SAMPLERS = {
     "predictor-corrector": {"steps": 2, "temperature": 0.7},
     "repaint": {"steps": 4, "jump": 2, "visits": 2},
     "remdm": {"steps": 3, "strategy": "conf-compensated", "top_k": 2},
+    "best-of-n": {
+        "reward": "toy-mean",
+        "candidates": 2,
+        "inner": {"use": "ancestral", "steps": 2},
+    },
+    "reward-smc": {"reward": "toy-mean", "particles": 3, "steps": 3},
     "blocks": {"size": 2, "inner": {"use": "ancestral", "steps": 2}},
     "self-correct": {"iterations": 2, "inner": {"use": "ancestral", "steps": 2}},
     "semi-autoregressive": {"size": 2, "inner": {"use": "ordered", "threshold": 0.3}},
@@ -245,7 +251,8 @@ def test_samplers_work_with_every_compatible_process(sampler):
         "repaint": 12,
         "ordered-regions": 2,
     }
-    expected = {"ancestral": 18 + 45, "blocks": 15, "self-correct": 36}
+    expected = dict.fromkeys(("ancestral", "best-of-n", "reward-smc"), 18 + 45)
+    expected |= {"blocks": 15, "self-correct": 36}
     expected |= dict.fromkeys(tokens, 45) | dict.fromkeys(masks, 9) | noise
     # Not with the prior of gidd, which varies with time
     expected["discrete-flow"] = 36

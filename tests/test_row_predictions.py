@@ -42,8 +42,10 @@ OTHERS = {
     "dpm-solver",
     "ordered-regions",
     "repaint",
+    "best-of-n",
+    "reward-smc",
 }
-"""Tested elsewhere: in pieces, and of features."""
+"""Tested elsewhere: in pieces, of features, and those that predict all positions."""
 PROCESSES = [
     (kind, predict)
     for kind in ("absorbing", "uniform", "marginal")

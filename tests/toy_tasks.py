@@ -19,7 +19,7 @@ from dither.registry import (
     hookimpl,
 )
 from dither.registry.contracts.protocols import Metrics, Task
-from dither.registry.kinds import TaskSpec
+from dither.registry.kinds import RewardSpec, TaskSpec
 
 CONDITIONS = (Condition("kind", 2, ("low", "high")), Condition("centre"))
 SPACES: dict[str, Space] = {
@@ -157,9 +157,19 @@ def named(key: str, doc: str) -> type[ToyTask]:
     return Named
 
 
+class ToyReward(RewardSpec):
+    """The mean of ids or numbers."""
+
+    name = "toy-mean"
+
+    def build(self, space: Space) -> Any:
+        return lambda x, like: x.float().flatten(1).mean(1)
+
+
 @hookimpl
 def register_components() -> list[type[Spec]]:
     return [
+        ToyReward,
         named("toy-features", "Six positions of four numbers."),
         named("toy-graph", "Three nodes and three edges."),
         named("toy-text", "Eight ids of five."),

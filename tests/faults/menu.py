@@ -52,6 +52,8 @@ def variants(kind: str, option: str = "") -> tuple[str, ...]:
     for part in default_catalog().parts(kind):
         field = part.spec.model_fields.get(option)
         values = get_args(field.annotation) if field else ()
+        if "reward" in part.spec.model_fields:
+            option, values = "reward", ("id-share",)
         found += [
             f"{{use='{part.spec.name}',{option}='{value}'}}" for value in values
         ] or [part.spec.name]

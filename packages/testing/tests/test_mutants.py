@@ -586,6 +586,7 @@ MUTANTS = [
         keeps_torch_globals=after(lambda inner: torch.set_grad_enabled(False)),
     ),
     Mutant("metric_values", "metric:largest", function(call=lambda inner, x, like: {"largest": float("nan")})),
+    Mutant("reward_values", "reward:id-share", function(call=lambda inner, x, like: inner(x, like) / 0)),
     Mutant("commands_run", "executor:processes", spec(build=lambda self: SimpleNamespace(start=Ended))),
     Mutant(
         "commands_run",
@@ -1158,6 +1159,16 @@ HIDDEN: dict[str, tuple[str, str, Any]] = {
         "metric_values",
         "metric:largest",
         function(call=lambda i, x, like: i(like.x0, like)),
+    ),
+    "a reward relative to the batch": (
+        "reward_values",
+        "reward:id-share",
+        function(call=lambda i, x, like: i(x, like) - i(x, like).mean()),
+    ),
+    "one reward for all samples": (
+        "reward_values",
+        "reward:id-share",
+        function(call=lambda i, x, like: i(x, like).sum()),
     ),
     # Random numbers
     "the same draws in each step": (

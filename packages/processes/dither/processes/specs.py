@@ -26,6 +26,7 @@ from .samplers.particle_gibbs import ParticleGibbs
 from .samplers.predictor_corrector import PredictorCorrector
 from .samplers.remdm import ReMDM
 from .samplers.repaint import RePaint
+from .samplers.reward import BestOfN, RewardSMC
 from .samplers.self_correction import SelfCorrect
 from .samplers.semi_autoregressive import SemiAutoregressive
 from .samplers.unipc import UniPC
@@ -44,6 +45,7 @@ def register_components() -> list[type[Spec]]:
         Absorbing,
         Analytic,
         Ancestral,
+        BestOfN,
         Blocks,
         Cosine,
         CosineBeta,
@@ -78,6 +80,7 @@ def register_components() -> list[type[Spec]]:
         ReMDM,
         RePaint,
         RectifiedFlow,
+        RewardSMC,
         ScaledLinearBeta,
         SelfCorrect,
         SemiAutoregressive,

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Loss,
         PredictionMetric,
         Process,
+        Reward,
         SampleMetric,
         Sampler,
         Schedule,
@@ -58,6 +59,7 @@ __all__ = [
     "PositionSpec",
     "ProcessFacts",
     "ProcessSpec",
+    "RewardSpec",
     "SamplerSpec",
     "ScheduleSpec",
     "TaskSpec",
@@ -317,6 +319,8 @@ class SamplerSpec(Spec):
     """Whether it draws block after block, as a model with a block size is trained."""
     corrects_known: ClassVar[bool] = False
     """Whether samples given known tokens are right for a model that takes these for noised ones."""
+    steers: ClassVar[bool] = False
+    """Whether samples are meant to follow another distribution than that of the model."""
 
     def beyond(self, window: int) -> Self:
         """Return this sampler for samples longer than the window of training."""
@@ -519,6 +523,17 @@ class MetricSpec(OverSpace):
         """Return the metric: a function of samples, or an object with `metrics()`, or both."""
 
 
+class RewardSpec(OverSpace):
+    """A number per finished sample, which samplers such as `reward-smc` make large."""
+
+    kind: ClassVar[str] = "reward"
+    space_of: ClassVar[str] = "task"
+
+    @abstractmethod
+    def build(self, space: Space) -> Reward:
+        """Return the reward: a function of samples and what sampling started from."""
+
+
 class TrackerSpec(Spec):
     """A destination of metrics and pictures, such as TensorBoard, W&B or MLflow."""
 
@@ -570,6 +585,7 @@ _KINDS: tuple[type[Spec], ...] = (
     OptimizerSpec,
     LRScheduleSpec,
     MetricSpec,
+    RewardSpec,
     TrackerSpec,
     ExecutorSpec,
 )

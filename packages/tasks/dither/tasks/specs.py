@@ -27,6 +27,7 @@ from .language_model.data.specs import (
     TextFiles,
 )
 from .language_model.specs import LanguageModel
+from .rewards import IdShare
 
 __all__ = ["register_commands", "register_components"]
 
@@ -42,6 +43,7 @@ def register_components() -> list[type[Spec]]:
         DnaSequence,
         GetRegion,
         HumanDHS,
+        IdShare,
         ImageArrays,
         ImageFolder,
         Images,

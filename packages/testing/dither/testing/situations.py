@@ -404,7 +404,7 @@ def _model_over(space: Space, draw: st.DrawFn, drawn: Drawn, s: Situation) -> Si
     )
 
 
-def _process_or_metric(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
+def _over_task(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     spec = draw(drawn(_anything))
     space = _space(draw, spec, lambda space: _fits(spec.check(space)), s.large)
     return replace(
@@ -503,7 +503,7 @@ def _lr_schedule(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
 
 
 PLACES: dict[str, Callable[[st.DrawFn, Drawn, Situation], Situation]] = {
-    "process": _process_or_metric,
+    "process": _over_task,
     "sampler": _sampler,
     "loss": _loss,
     "model": _model,
@@ -512,7 +512,8 @@ PLACES: dict[str, Callable[[st.DrawFn, Drawn, Situation], Situation]] = {
     "position": _embedding_or_head,
     "condition": _condition,
     "head": _embedding_or_head,
-    "metric": _process_or_metric,
+    "metric": _over_task,
+    "reward": _over_task,
     "optimizer": _optimizer,
     "lr-schedule": _lr_schedule,
 }

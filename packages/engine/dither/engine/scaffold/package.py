@@ -82,6 +82,9 @@ USES = {
     "lr-schedule": {
         "train": 'optimizer = { use = "adamw", lr = 3e-3 }\nlr_schedule = { use = "$name", warmup = 10 }'
     },
+    "reward": {
+        "sampler": 'sampler = { use = "reward-smc", reward = { use = "$name", weight = 2.0 } }'
+    },
     "metric": {"evaluate": 'metrics = ["$name"]'},
     "tracker": {"tracking": '\n[tracking]\nuse = ["$name"]'},
     "executor": {

@@ -10,14 +10,11 @@ Letters: B batch, L length, M features, N chosen positions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from pydantic import Field
-
-from dither.registry import Misfit
-from dither.registry.kinds import ModelFacts, ProcessFacts
 
 from .options import TokenSteps
 
@@ -41,22 +38,6 @@ class Ancestral(TokenSteps):
     name = "ancestral"
     steps: int = Field(64, ge=1, le=1_000_000)
     """Steps; the model is called once more, at the end."""
-
-    def warn(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
-        """Warn about options of steps if one call fills in everything."""
-        yield from super().warn(process, model)
-        if not process.timeless:
-            return
-        for option in ("steps", "t_min"):
-            if getattr(self, option) != type(self).model_fields[option].default:
-                message = (
-                    f"{option} has no effect: "
-                    'under a fixed process.ratio "ancestral" takes one step'
-                )
-                fix = f"remove {option}, or remove process.ratio"
-                yield Misfit(
-                    message, (option,), ("process", "ratio"), fix, code="no-effect"
-                )
 
     def sample(
         self, process: Process, model: Session, like: Clean

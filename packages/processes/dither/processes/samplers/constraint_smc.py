@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dither.registry.contracts.protocols import Process, Session, TokenProcess
     from dither.registry.contracts.records import Clean, Goal
 
-__all__ = ["Guided", "particle_weights"]
+__all__ = ["Guided", "particle_weights", "resample", "select"]
 
 MIN_EFFECTIVE = 0.5
 """Share of effective particles below which those of a sample are resampled."""
@@ -132,10 +132,10 @@ def _step(
     log_odds = torch.where(hopeless[..., None], log_p, log_p + log_psi)
 
     # Resampled before the draw, so that copies of a particle get different tokens.
-    log_weight, indices = _resample(log_weight)
-    x = _select(particles.x, indices)
-    log_odds = _select(log_odds, indices)
-    log_psi = _select(log_psi, indices)
+    log_weight, indices = resample(log_weight)
+    x = select(particles.x, indices)
+    log_odds = select(log_odds, indices)
+    log_psi = select(log_psi, indices)
 
     token = draw(warp_options(log_odds.log_softmax(-1), options).exp())
     log_psi = at_ids(log_psi, token)
@@ -162,12 +162,12 @@ class _Particles:
         return cls(x.expand(particles, *x.shape), weight)
 
     def heaviest(self) -> Int[Tensor, "B L"]:
-        return _select(self.x, self.log_weight.argmax(0)[None])[0]
+        return select(self.x, self.log_weight.argmax(0)[None])[0]
 
     def draw(self) -> Int[Tensor, "B L"]:
         from ..tokens.categorical import draw
 
-        return _select(self.x, draw(particle_weights(self.log_weight).T)[None])[0]
+        return select(self.x, draw(particle_weights(self.log_weight).T)[None])[0]
 
 
 def particle_weights(log_weight: Float[Tensor, "K B"]) -> Float[Tensor, "K B"]:
@@ -176,7 +176,7 @@ def particle_weights(log_weight: Float[Tensor, "K B"]) -> Float[Tensor, "K B"]:
     return log_weight.masked_fill(hopeless, 0.0).softmax(0)
 
 
-def _resample(
+def resample(
     log_weight: Float[Tensor, "K B"],
 ) -> tuple[Float[Tensor, "K B"], Int[Tensor, "K B"]]:
     """Resample systematically where too few particles are effective; return new weights and the indices to keep."""
@@ -200,9 +200,10 @@ def _resample(
     return torch.where(uneven, reset, log_weight), indices
 
 
-def _select(
+def select(
     values: Shaped[Tensor, "K B *V"], indices: Int[Tensor, "k B"]
 ) -> Shaped[Tensor, "k B *V"]:
+    """Return the particles of each sample at these indices."""
     import torch
 
     return values[indices, torch.arange(values.shape[1], device=values.device)]

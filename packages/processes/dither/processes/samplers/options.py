@@ -131,6 +131,22 @@ class TokenSteps(TokenSampler):
     t_min: float = Field(1e-3, ge=0, lt=1)
     """Time of the last state; from there the sample is drawn clean."""
 
+    def warn(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
+        """Warn about options of steps if one call fills in everything."""
+        yield from super().warn(process, model)
+        if not process.timeless:
+            return
+        for option in ("steps", "t_min"):
+            if getattr(self, option) != type(self).model_fields[option].default:
+                message = (
+                    f"{option} has no effect: "
+                    f'under a fixed process.ratio "{self.name}" takes one step'
+                )
+                fix = f"remove {option}, or remove process.ratio"
+                yield Misfit(
+                    message, (option,), ("process", "ratio"), fix, code="no-effect"
+                )
+
 
 class GaussianSampler(ProcessSampler):
     """A sampler through Gaussian noise on a grid of times."""

@@ -43,6 +43,7 @@ __all__ = [
     "PredictionMetric",
     "Process",
     "RatioSums",
+    "Reward",
     "SampleMetric",
     "Sampler",
     "Schedule",
@@ -358,6 +359,11 @@ class Session(Protocol):
 
 Sampler = Callable[[Process, Session, Clean], Iterator[Shaped[Tensor, "B L *M"]]]
 """Reverses a process from t = 1: yields every state, and the clean sample last."""
+
+
+Reward = Callable[[Shaped[Tensor, "B L *M"], Clean], Float[Tensor, " B"]]
+"""Finished samples and what sampling started from -> a number per sample, -inf where a sample is
+impossible. It must not modify either."""
 
 
 @runtime_checkable

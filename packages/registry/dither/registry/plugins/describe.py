@@ -31,6 +31,7 @@ PLACES = {
     "optimizer": "train",
     "lr-schedule": "train",
     "metric": "evaluate",
+    "reward": "sampler",
     "tracker": "tracking",
 }
 """The table of an experiment file that usually contains a kind; other kinds are at the top."""

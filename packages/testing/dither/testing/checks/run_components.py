@@ -1,4 +1,4 @@
-"""Checks for the components of a run: optimizers, learning-rate schedules, metrics, trackers and executors."""
+"""Checks for the components of a run: optimizers, learning-rate schedules, metrics, rewards, trackers, executors."""
 
 from __future__ import annotations
 
@@ -211,6 +211,26 @@ def _compute(s: Situation, metric: Any, batches: list[slice]) -> Mapping[str, fl
     return values
 
 
+def reward_values(s: Situation) -> None:
+    """The reward is one number per sample, that of the sample alone; inputs are not modified."""
+    reward = s.build()
+    before = snapshot(s.clean)
+    rewards = reward(s.clean.x0, s.clean)
+    count = len(s.clean.x0)
+    assert isinstance(rewards, Tensor), f"the reward is {type(rewards).__name__}"
+    assert rewards.shape == (count,), f"{count} samples, rewards {tuple(rewards.shape)}"
+    assert rewards.is_floating_point(), f"the reward is {rewards.dtype}"
+    # An impossible sample has -inf.
+    invalid = rewards.isnan() | (rewards == torch.inf)
+    assert not invalid.any(), f"rewards are NaN or inf: {rewards.tolist()}"
+    single = [reward(s.clean.x0[i : i + 1], s.clean[i : i + 1]) for i in range(count)]
+    message = "the reward of a sample depends on the others of its batch"
+    torch.testing.assert_close(
+        torch.cat(single), rewards, rtol=1e-4, atol=1e-6, msg=message
+    )
+    assert_unchanged(before, s.clean, what="the batch")
+
+
 def tracker_life_cycle(s: Situation) -> None:
     """A tracker starts, logs and finishes, resumes in the same folder, and finishes after an error."""
     # A tracker must accept every format, and may ignore some.
@@ -299,6 +319,7 @@ CHECKS = (
     *checks_of("optimizer", descends, place="default", examples=2),
     *checks_of("lr-schedule", factor_valid),
     *checks_of("metric", metric_values),
+    *checks_of("reward", reward_values),
     *checks_of("tracker", tracker_life_cycle, place="default", examples=1),
     *checks_of("executor", commands_run, place="default", examples=1),
 )

@@ -250,6 +250,8 @@ def certain_model_is_followed(s: Situation) -> None:
 
 def samples_exact_distribution(s: Situation) -> None:
     """With an exact model and the default options, samples follow the true distribution, or nearly so."""
+    if s.spec.steers:
+        raise NotApplicable("its samples are meant to follow another distribution")
     _sample_exact_models(s)
 
 
