@@ -319,12 +319,14 @@ class SamplerSpec(Spec):
     """Whether it draws block after block, as a model with a block size is trained."""
     corrects_known: ClassVar[bool] = False
     """Whether samples given known tokens are right for a model that takes these for noised ones."""
-    steers: ClassVar[bool] = False
-    """Whether samples are meant to follow another distribution than that of the model."""
 
     def beyond(self, window: int) -> Self:
         """Return this sampler for samples longer than the window of training."""
         return self
+
+    def steers(self, process: ProcessFacts) -> bool:
+        """Return whether samples are meant to follow another distribution than that of the model."""
+        return False
 
     def known_cost(self) -> int:
         """Return the model calls given known tokens, as a multiple of those without."""

@@ -68,6 +68,10 @@ class Ordered(TokenSampler):
     """Gumbel noise added to the score, falling with the share of noise: more of it gives more
     varied samples. The scores are log p (confidence, drawn), p (margin), nats (entropy)."""
 
+    def steers(self, process: ProcessFacts) -> bool:
+        """Return True without masks: what is decided first depends on the noise."""
+        return process.prior != "mask"
+
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
         """Reject options without effect."""
         yield from super().check(process, model)

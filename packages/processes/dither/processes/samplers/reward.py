@@ -49,13 +49,15 @@ class BestOfN(ProcessSampler):
     """
 
     name = "best-of-n"
-    steers = True
     reward: Slot[RewardSpec]
     """The reward."""
     inner: Slot[SamplerSpec] = named("ancestral")
     """Sampler of the candidates."""
     candidates: int = Field(4, ge=1, le=10_000)
     """Candidates per sample, each at the cost of a sample."""
+
+    def steers(self, process: ProcessFacts) -> bool:
+        return True
 
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
         """Require a reward of this data, and an inner sampler that can start again."""
@@ -111,7 +113,6 @@ class RewardSMC(TokenSteps):
     """
 
     name = "reward-smc"
-    steers = True
     steps: int = Field(64, ge=1, le=1_000_000)
     """Steps; the model is called once more, at the end."""
     reward: Slot[RewardSpec]
@@ -120,6 +121,9 @@ class RewardSMC(TokenSteps):
     """Factor of the reward, in nats of the weight."""
     particles: int = Field(4, ge=1, le=1024)
     """Particles per sample, each at the cost of a sample."""
+
+    def steers(self, process: ProcessFacts) -> bool:
+        return True
 
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
         """Require a reward of this data."""

@@ -250,8 +250,6 @@ def certain_model_is_followed(s: Situation) -> None:
 
 def samples_exact_distribution(s: Situation) -> None:
     """With an exact model and the default options, samples follow the true distribution, or nearly so."""
-    if s.spec.steers:
-        raise NotApplicable("its samples are meant to follow another distribution")
     _sample_exact_models(s)
 
 
@@ -265,16 +263,15 @@ def _sample_exact_models(s: Situation) -> None:
     ran = False
     for part in s.catalog.parts("process"):
         spec: Any = default_spec(part, s.catalog)
-        if supports(s.spec, spec, SPACE):
-            _check_tokens(s, spec)
-        elif supports(s.spec, spec, FEATURES):
-            _check_features(s, spec)
-        else:
-            continue
-        ran = True
+        for space, check in ((SPACE, _check_tokens), (FEATURES, _check_features)):
+            if not supports(s.spec, spec, space) or s.spec.steers(spec.facts(space)):
+                continue
+            check(s, spec)
+            ran = True
     if not ran:
         raise NotApplicable(
-            "no installed process supports the sampler and a toy distribution"
+            "no installed process supports the sampler and a toy distribution, "
+            "or its samples are meant to follow another one"
         )
 
 
