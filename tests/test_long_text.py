@@ -77,7 +77,10 @@ def test_models_of_one_length_are_refused(system_of, refused, changes) -> None:
 
 def test_a_shorter_sample_has_room_for_its_prompt(system_of, refused) -> None:
     system = system_of(*BLOCKS, "task.prompt=the c")
-    assert system.with_length(6).sample(1).shape == (1, 6)
+    shorter = system.with_length(6)
+    assert (
+        shorter.sample(1).shape == shorter.task.batch("train", [0]).x0.shape == (1, 6)
+    )
     with refused("misfit"):
         system.with_length(5)
 

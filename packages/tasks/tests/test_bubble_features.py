@@ -73,7 +73,7 @@ def test_distances_of_layouts_from_real_plans():
     assert metrics["plan_frechet"] > 1.2 * metrics["plan_frechet_floor"]
     assert metrics["plan_kid"] > 0.003 + metrics["plan_kid_floor"]
     # The floor has as many plans as there are buildable samples.
-    few = [SimpleNamespace(level=4, placement=None), *wrong[:30]]
+    few = [SimpleNamespace(level=4, placement=wrong[0].placement), *wrong[:30]]
     floor = task._plan_distances(few)["plan_frechet_floor"]
     real = [
         (plan.placement.diagram.types, plan.placement.boxes)

@@ -765,4 +765,5 @@ def test_plots_are_rendered_alike_in_every_format():
         content = picture.render(form)
         assert content.startswith(start)
         assert content == picture.render(form)
+        assert b"CreationDate" not in content
     assert picture.png.startswith(b"\x89PNG")

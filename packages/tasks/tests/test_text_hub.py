@@ -31,7 +31,7 @@ class Server(BaseHTTPRequestHandler):
         headers = {"X-Repo-Commit": COMMIT}
         name = self.path.partition(f"/resolve/{COMMIT}/")[2]
         code = 200
-        if "/nobody/" in self.path:
+        if "/nobody/" in self.path or "/revision/v2" in self.path:
             code = 404
             headers["X-Error-Code"] = "RepoNotFound"
             content = b"{}"
@@ -92,7 +92,7 @@ FILES = {
 }
 
 
-def test_published_splits_and_later_use_without_a_network(serve):
+def test_published_splits_and_later_use_without_a_network(serve, monkeypatch, refused):
     stop = serve(FILES)
     for address in ("hub:me/data", "hub:me/data@v1", "hub:me/data/data/*"):
         corpus = PromptResponse(paths=[address], test=0.0).build()
@@ -104,6 +104,10 @@ def test_published_splits_and_later_use_without_a_network(serve):
         "train-00000-of-00002.jsonl", "train-00001-of-00002.jsonl", "validation.jsonl",
     ]  # fmt: skip
     assert COMMIT in str(hub_files("hub:me/data")[0])
+    # Another server has other data.
+    monkeypatch.setenv("HF_ENDPOINT", "http://localhost")
+    with refused("download-failed"):
+        hub_files("hub:me/data")
 
 
 def test_data_sets_are_converted_to_ids(serve, tmp_path):
@@ -136,6 +140,7 @@ def test_plain_text(serve):
         ("hub:me/data@", FILES, "invalid-value"),
         ("hub:../data", FILES, "download-failed"),
         ("hub:nobody/data", FILES, "download-failed"),
+        ("hub:me/data@v2", FILES, "download-failed"),
         ("hub:me/data/*.parquet", FILES, "file-not-found"),
         ("hub:me/data", {"README.md": b""}, "file-not-found"),
         ("hub:me/data", {"en/a.csv": b"", "fr/a.csv": b""}, "misfit"),

@@ -26,7 +26,7 @@ from dither.tasks.language_model.data.specs import (
 from dither.tasks.language_model.data.token_store import TokenStream, Windows
 from dither.tasks.language_model.data.tokenizers.base import Bytes, Characters, Ended
 from dither.tasks.language_model.metrics.baselines import distribution_baselines
-from dither.tasks.language_model.metrics.perplexity import TextMetrics
+from dither.tasks.language_model.metrics.perplexity import TextMetrics, after_end
 from dither.tasks.language_model.specs import LanguageModel
 from dither.tasks.language_model.task import LanguageModelling
 
@@ -139,6 +139,13 @@ def test_ended_documents_fill_their_window(ended):
         "a",
         "abc",
     ]
+
+
+def test_a_sample_ends_with_its_own_end():
+    """Not with those of a prompt."""
+    x = torch.tensor([[256, 97, 256, 98, 256, 256, 99]])
+    known = torch.tensor([[True] * 3 + [False] * 4])
+    assert after_end(x, 256, known).tolist() == [[False] * 5 + [True] * 2]
 
 
 def test_fill_counts_nats_but_no_tokens(ended):

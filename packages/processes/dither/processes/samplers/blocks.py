@@ -196,9 +196,8 @@ class Blocks(SamplerSpec):
         for first in range(cached, start, self.size):
             stop = first + self.size
             model.append(whole[:, first:stop])
-            excess = min(stop - self.context, self.size)
-            if excess > 0:
-                model.drop(excess)
+            if stop > self.context:
+                model.drop(self.size)
 
 
 def _end_id(process: Process) -> int:
