@@ -1,18 +1,16 @@
-"""Model calls per token against quality of parallel decoding: the tables of docs/language.md.
+"""Model calls per token against quality of parallel decoding: a table of docs/results.md.
 
-python docs/examples/decoding_table.py          # 2,000 samples of 32 tokens with the exact denoiser of a Markov chain
-python docs/examples/decoding_table.py RUN      # 128 samples of a trained model
+python docs/examples/decoding_table.py
+
+Each row is 2,000 samples of 32 tokens with the exact denoiser of a Markov chain. `dither frontier` measures a trained
+model.
 """
 
-import sys
-from time import process_time
 from typing import Any
 
 import torch
 from torch import Tensor
 
-import dither
-from dither.engine.sampling.session import Session
 from dither.processes.tokens.process import TokenProcess
 from dither.registry import Field, TokenSpace, default_catalog
 from dither.registry.contracts.records import Clean, State
@@ -35,47 +33,6 @@ SAMPLERS: list[dict[str, Any]] = [
         "inner": {"use": "ordered", "threshold": 0.9},
     },
 ]
-
-
-TRAINED: list[dict[str, Any]] = [
-    {"use": "first-hitting"},
-    *({"use": "ordered", "steps": steps} for steps in (32, 16)),
-    *({"use": "ordered", "threshold": threshold} for threshold in (0.8, 0.5)),
-    *(
-        {"use": "ordered", "by": "entropy", "entropy_bound": bound}
-        for bound in (2.0, 8.0)
-    ),
-    *(
-        {
-            "use": "semi-autoregressive",
-            "size": size,
-            "inner": {"use": "ordered", **inner},
-            "approximate": cached,
-        }
-        for size, inner in ((8, {"threshold": 0.5}), (16, {"steps": 8}))
-        for cached in (False, True)
-    ),
-]
-
-
-class Counting(Session):
-    """A session that counts calls, and positions that went through the model, of unfinished samples."""
-
-    def __init__(self, system: Any, like: Clean) -> None:
-        super().__init__(system, like)
-        self.mask, self.counts = system.process.space.fields[0].mask, torch.zeros(2)
-
-    def count(self, x: Tensor) -> None:
-        rows = (x == self.mask).any(1).sum()
-        self.counts += torch.stack([rows, rows * x.shape[1]])
-
-    def __call__(self, state: State, t: Tensor, at: Tensor | None = None) -> Any:
-        self.count(state.x)
-        return super().__call__(state, t, at)
-
-    def refresh(self, x: Tensor, t: Tensor, start: int) -> None:
-        self.count(x)
-        super().refresh(x, t, start)
 
 
 class Exact:
@@ -111,28 +68,6 @@ class Exact:
         return pred if at is None else pred.at(at)
 
 
-@torch.no_grad()
-def trained(run: str) -> None:
-    """Print a row per sampler for a trained model."""
-    system = dither.load(run)
-    like = system.task.like(128, 0)
-    for options in TRAINED:
-        torch.manual_seed(0)
-        sampler, session = (
-            default_catalog().parse("sampler", options).build(),
-            Counting(system, like),
-        )
-        start = process_time()
-        (*_, x) = sampler(system.process, session, like)
-        seconds, found = process_time() - start, system.task.sample_metrics(x, like)
-        calls, positions = session.counts / x.numel()
-        print(
-            f"| {options} | {calls:.2f} | {positions:.0f} | {1e3 * seconds / len(x):.0f} | "
-            f"{found['ngram_perplexity']:.0f} | {found['sample_unigram_bits']:.2f} | {found['distinct_2']:.3f} |",
-            flush=True,
-        )
-
-
 def main() -> None:
     """Print a row per sampler."""
     process: Any = (
@@ -157,9 +92,10 @@ def main() -> None:
         distance = (counts / counts.sum() - pairs.flatten()).abs().sum() / 2
         error = 1.96 * nats.std() / ROWS**0.5
         print(
-            f"| {options} | {session.calls.mean() / LENGTH:.2f} | {nats.mean():.3f} +- {error:.3f} | {distance:.3f} |"
+            f"| {options} | {session.calls.mean() / LENGTH:.2f} | {nats.mean():.3f} +- {error:.3f} | {distance:.3f} |",
+            flush=True,
         )
 
 
 if __name__ == "__main__":
-    trained(sys.argv[1]) if sys.argv[1:] else main()
+    main()

@@ -1,6 +1,6 @@
-"""Steps to reach a bound on Macbeth, by estimator and training loss: the table of docs/language.md.
+"""Steps to reach a bound on Macbeth, by estimator and training loss: the figures of docs/results.md.
 
-    python docs/examples/low_variance.py 0 1 2          # seeds
+    python docs/examples/low_variance.py 0 1 2 3 4      # seeds
 
 Initial weights and the order of samples are those of the seed, and every bound is measured in the same way.
 """
@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from scipy.stats import t
 
 from dither.engine.config.load_experiment import load_experiment
 from dither.engine.training.diffusion import Diffusion
@@ -73,8 +72,8 @@ if __name__ == "__main__":
                 f"last {found[-1]:.4f}",
                 flush=True,
             )
-        if len(final) > 1:
-            half = (
-                t.ppf(0.975, len(final) - 1) * np.std(final, ddof=1) / len(final) ** 0.5
-            )
-            print(*way, f"last {np.mean(final):.3f} +- {half:.3f}", flush=True)
+        print(
+            *way,
+            f"last {np.mean(final):.3f} ({min(final):.3f} to {max(final):.3f})",
+            flush=True,
+        )
