@@ -104,6 +104,13 @@ def test_impossible_samples_are_not_drawn(process_of, oracle) -> None:
     assert (share - law / law.sum()).abs().sum() / 2 < 0.12
 
 
+@pytest.mark.parametrize("sampler", [BestOfN, RewardSMC])
+def test_a_reward_of_nan_is_an_error(process_of, oracle, monkeypatch, sampler) -> None:
+    monkeypatch.setattr(Worth, "build", lambda *_: lambda x, like: x.sum(1) * torch.nan)
+    with pytest.raises(ValueError, match="reward"):
+        drawn(process_of, oracle, "absorbing", sampler(reward=Worth()), 2)
+
+
 def test_normal_values_move_by_their_variance(part, normal) -> None:
     """Under the reward c x a normal distribution has its mean moved by c times its variance."""
     process = part("process", "gaussian").build(FeatureSpace(1, 1))

@@ -25,7 +25,7 @@ from .options import ProcessSampler, TokenSteps
 from .semi_autoregressive import SemiAutoregressive
 
 if TYPE_CHECKING:
-    from jaxtyping import Int, Shaped
+    from jaxtyping import Float, Int, Shaped
     from torch import Tensor
 
     from dither.registry.contracts.protocols import Process, Reward, Sampler, Session
@@ -98,7 +98,7 @@ class BestOfN(ProcessSampler):
             for x in inner(process, model, like):
                 yield x
             # Of equal candidates the first stays, which is any of them with the same probability.
-            value = reward(x, like)
+            value = _measure(reward, x, like)
             better = (value > best_reward) | (number == 0)
             best = torch.where(over(better, x), x, best)
             best_reward = torch.where(better, value, best_reward)
@@ -168,7 +168,9 @@ class RewardSMC(TokenSteps):
                 for state, pred in zip(states, preds, strict=True)
             ]
             before = value
-            value = self.scale * wide(torch.stack([reward(x, like) for x in clean]))
+            value = self.scale * wide(
+                torch.stack([_measure(reward, x, like) for x in clean])
+            )
             if number == len(times) - 1:
                 break
 
@@ -187,6 +189,16 @@ class RewardSMC(TokenSteps):
 
         weights = particle_weights(log_weight + value - before)
         yield select(torch.stack(clean), draw(weights.T)[None])[0]
+
+
+def _measure(
+    reward: Reward, x: Shaped[Tensor, "B L *M"], like: Clean
+) -> Float[Tensor, " B"]:
+    """Return the rewards of samples; ValueError if one is NaN, which no comparison would notice."""
+    value = reward(x, like)
+    if bool(value.isnan().any()):
+        raise ValueError("the reward of a sample is NaN")
+    return value
 
 
 def _select_states(states: list[State], indices: Int[Tensor, "K B"]) -> list[State]:
