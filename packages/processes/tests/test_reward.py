@@ -78,6 +78,7 @@ def test_two_particles_are_importance_resampling(
     assert likely(x, P) < 1e-6
 
 
+@pytest.mark.slow
 def test_many_particles_have_the_tilted_distribution(process_of, oracle) -> None:
     """The distance to p exp(scale reward) falls from .71 with one particle over .33 with 8 to .04 with 128."""
     law = P * (2 * VALUES).exp()
