@@ -94,6 +94,7 @@ class _Session:
         self.process = process
         self.denoiser = denoiser
         self.past: Tensor | None = None
+        self.dropped = 0
 
     def __call__(
         self,
@@ -117,20 +118,25 @@ class _Session:
         start = past.shape[1]
         stop = start + x.shape[1]
 
-        # Finished positions are clean, later ones all noise.
+        # Finished positions are clean, later and dropped ones all noise.
         whole = torch.zeros(len(x), LENGTH, dtype=x.dtype)
         whole[:, :start] = past
         whole[:, start:stop] = x
         if self.denoiser.mask is not None:
             whole[:, stop:] = self.denoiser.mask
+            whole[:, : self.dropped] = self.denoiser.mask
         times = torch.zeros(whole.shape, dtype=t.dtype)
         times[:, start:stop] = t[:, None] if t.ndim == 1 else t
         times[:, stop:] = 1.0
+        times[:, : self.dropped] = 1.0
         return self.denoiser(whole, times)[:, start:stop]
 
     def append(self, x: Shaped[Tensor, "B L"]) -> None:
         past = [] if self.past is None else [self.past]
         self.past = torch.cat([*past, x.clone()], 1)
+
+    def drop(self, count: int) -> None:
+        self.dropped += count
 
 
 def _our_sampler(

@@ -69,6 +69,9 @@ class RandomSession:
     def append(self, x: Shaped[Tensor, "B L"]) -> None:
         pass
 
+    def drop(self, count: int) -> None:
+        pass
+
     def refresh(
         self, x: Shaped[Tensor, "B L"], t: Float[Tensor, "B *L"], start: int
     ) -> None:
@@ -128,6 +131,9 @@ class CertainSession:
 
     def append(self, x: Shaped[Tensor, "B L"]) -> None:
         self.start += x.shape[1]
+
+    def drop(self, count: int) -> None:
+        pass
 
     def refresh(
         self, x: Shaped[Tensor, "B L"], t: Float[Tensor, "B *L"], start: int
