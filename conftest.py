@@ -15,6 +15,7 @@ import hypothesis
 import numpy as np
 import pytest
 import torch
+from hypothesis.internal.conjecture import providers
 
 from dither.registry.config.errors import CODES, Refused
 
@@ -22,6 +23,8 @@ hypothesis.settings.register_profile(
     "house", deadline=None, derandomize=True, print_blob=True
 )
 hypothesis.settings.load_profile("house")
+# It also draws literals of all modules that are imported by then, which differ between workers.
+providers._get_local_constants = lambda: providers._local_constants
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
