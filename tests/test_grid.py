@@ -203,13 +203,8 @@ def test_every_sampler_is_in_the_grid():
     assert set(catalog().names("sampler")) == set(SAMPLERS)
 
 
-@pytest.mark.parametrize(
-    "sampler",
-    [
-        pytest.param(name, marks=pytest.mark.slow) if name == "particle-gibbs" else name
-        for name in SAMPLERS
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", SAMPLERS)
 def test_samplers_work_with_every_compatible_process(sampler):
     torch.manual_seed(0)
     sampled = []

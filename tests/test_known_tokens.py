@@ -47,6 +47,7 @@ class Exact(torch.nn.Module):
         return (torch.stack([weight.sum(2), weight.sum(1)], 1) + self.weight).log()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("told", [False, True])
 def test_a_model_that_is_told_gives_the_conditional_law(told: bool) -> None:
     """By total variation over the free token; the model sees the marks of known tokens in training and in sampling."""
@@ -164,6 +165,7 @@ def test_validate_says_when_a_prompt_would_bias_samples(
     assert bool(warned) == (code == "warned")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("process", ["uniform", "marginal", "hybrid"])
 def test_a_prompt_takes_an_exact_sampler_and_says_its_cost(
     process, trained, tmp_path, cli

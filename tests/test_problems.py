@@ -189,6 +189,7 @@ def test_validate_deep_counts_parameters_and_flops(name, parameters, step, cli):
     assert rows["blocks"]["part"] == 'block "adaln-zero"'
 
 
+@pytest.mark.slow
 def test_validate_deep_prints_one_page_that_counts_every_part_of_a_batch(
     cli, monkeypatch
 ):

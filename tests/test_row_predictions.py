@@ -135,6 +135,7 @@ def walks() -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize(("spec", "kind", "predict"), walks())
 def test_rowwise_and_whole_predictions_give_the_same_states(

@@ -605,6 +605,7 @@ def test_an_override_of_all_arms_is_one_of_their_components(experiment_file):
 # the test split and trained models
 
 
+@pytest.mark.slow
 def test_runs_are_evaluated_on_the_test_split_once(runs, monkeypatch, capsys):
     table = dither.compare(list(runs.values()), split="test")
     assert table.metric == "test/loss"

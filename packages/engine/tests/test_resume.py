@@ -74,12 +74,14 @@ def whole(start, known):
     return known
 
 
+@pytest.mark.slow
 def test_runs_are_reproducible_with_workers_and_async_save(start, whole):
     beside = start(*CHANGES, "train.workers=2", "train.async_save=true")[1]
     assert fingerprint(beside) == whole
     assert fingerprint(start(*CHANGES, "seed=4")[1])["metrics"] != whole["metrics"]
 
 
+@pytest.mark.slow
 def test_stops_and_workers(start, go_on, stop_after, whole):
     """During steps, evaluation and sampling, once or repeatedly, with any number of workers."""
     steps = set()

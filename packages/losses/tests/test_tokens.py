@@ -201,6 +201,7 @@ def bound(process, x0, monkeypatch):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "schedule"),
     [

@@ -356,12 +356,13 @@ RARE_JOINT = torch.tensor(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "joint", "values", "free"),
     [
-        pytest.param("marginal", CHAIN_JOINT, [0, 0, 2], 1, marks=pytest.mark.slow),
+        ("marginal", CHAIN_JOINT, [0, 0, 2], 1),
         ("uniform", RARE_JOINT, [1, 0], 1),
-        pytest.param("hybrid", RARE_JOINT, [1, 0], 1, marks=pytest.mark.slow),
+        ("hybrid", RARE_JOINT, [1, 0], 1),
     ],
 )
 def test_the_conditional_law(

@@ -115,6 +115,7 @@ KARRAS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options"), [*((name, {}) for name in SCHEDULERS), *KARRAS]
 )

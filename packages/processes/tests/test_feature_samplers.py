@@ -251,6 +251,7 @@ SCHEDULES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gaussian", "flow-matching"])
 @pytest.mark.parametrize(
     ("sampler", "options", "schedules"),

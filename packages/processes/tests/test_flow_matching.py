@@ -136,6 +136,7 @@ def test_the_path_is_a_straight_line(predict: str, t: float) -> None:
         torch.testing.assert_close(pred.eps, noised.eps, rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampler", "options"),
     [

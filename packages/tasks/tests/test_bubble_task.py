@@ -110,6 +110,7 @@ def noised(clean):
     )
 
 
+@pytest.mark.slow
 def test_metrics_of_a_known_model_are_the_baselines(task):
     fitted = Frequencies.of(task.batch("train", range(600)).x0.numpy(), 8)
     metrics, clean = task.metrics(), task.batch("valid", range(200))
@@ -150,6 +151,7 @@ def test_samples_are_evaluated_and_shown(task, tmp_path):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rooms", "most"), [(5, 5), (14, 8)])
 def test_fewer_and_more_slots(rooms, most):
     spec = BubbleDiagram(
@@ -432,6 +434,7 @@ def test_distances_of_the_reference_and_of_nonsense(plans, reference):
     assert nonsense["type_tv"] > 0.98
 
 
+@pytest.mark.slow
 def test_noise_floor(plans, reference):
     samples = plans.tokens(8)[:60]
     found = reference.sample_metrics(samples)

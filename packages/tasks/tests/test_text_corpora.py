@@ -476,6 +476,7 @@ def test_space_of_fixed_tokenizers_reads_nothing(monkeypatch):
     assert (field.size, field.end) == (257, 256)
 
 
+@pytest.mark.slow
 @given(st.lists(st.text("ab \n.", max_size=60), max_size=8))
 def test_chunks_do_not_depend_on_blocks(blocks):
     with pytest.MonkeyPatch.context() as patch:

@@ -75,6 +75,7 @@ def test_a_right_sampler_is_as_near_as_exact_samples() -> None:
     assert row.batches_agree > 1e-4
 
 
+@pytest.mark.slow
 def test_every_fault_is_found() -> None:
     assert measured(at_once).total_variation > FAR
     assert 0.01 < measured(strands).stranded < 0.05
@@ -89,6 +90,7 @@ def test_every_fault_is_found() -> None:
     assert nan.stranded == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

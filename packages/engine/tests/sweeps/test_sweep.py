@@ -563,6 +563,7 @@ def test_points_run_as_jobs_of_submitit(begin, monkeypatch, states):
     assert len(list((sweep.path / "jobs").glob("*_log.out"))) == 2
 
 
+@pytest.mark.slow
 def test_points_run_no_code_of_the_working_folder(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()

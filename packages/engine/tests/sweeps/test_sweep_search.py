@@ -271,6 +271,7 @@ SPACES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sampler", "jobs"), [("tpe", 1), ("random", 2)])
 @pytest.mark.parametrize("space", SPACES)
 def test_no_point_of_a_search_is_run_twice(
