@@ -7,6 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from dither.registry.plugins.install_command import install_command
+
 ROOT = Path(__file__).parents[1]
 INDEX = [sys.executable, str(ROOT / "tools" / "index.py")]
 
@@ -120,3 +122,9 @@ def test_uninstall_takes_plugins_that_nothing_requires(
         "dither-diffusion requires" in cli("uninstall", "losses", "--yes", code=2).err
     )
     assert not commands
+
+
+def test_the_command_of_an_extra_is_found_without_imports(monkeypatch):
+    """A search for pip would replace an imported distutils, of which setuptools warns."""
+    monkeypatch.setitem(sys.modules, "distutils", SimpleNamespace())
+    assert "umap-learn" in install_command("dither-tasks", "umap")

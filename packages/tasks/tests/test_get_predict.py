@@ -332,7 +332,7 @@ def test_regions_of_another_source_are_divided_by_the_divisors_of_the_run(
     task, tmp_path, refusal, write_store, monkeypatch
 ):
     """By every verb, in every format: without accessibility and TSS, with motifs in another order and one more."""
-    monkeypatch.setattr(predict_module, "missing_libraries", lambda *_: ["umap"])
+    monkeypatch.setitem(sys.modules, "umap", None)
     other, order = arrays_of(1), [2, 0, 3, 1]
     features = np.column_stack([other["features"][:, order], np.ones(P)])
     names = [*other["motifs"][order], "further"]
@@ -471,7 +471,7 @@ def test_scores_of_regions_for_genes(task, tmp_path):
 
 
 def test_embeddings_of_regions_and_cell_types(task, tmp_path, monkeypatch):
-    monkeypatch.setattr(predict_module, "missing_libraries", lambda *_: ["umap"])
+    monkeypatch.setitem(sys.modules, "umap", None)
     embed(task, Linear(), DataRequest(tmp_path, formats=("npz", "h5ad")))
     found = dict(np.load(tmp_path / "embeddings.npz", allow_pickle=False))
     inputs = np.minimum(ARRAYS["features"][20:40] / TOP, 1)[:, :3]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -49,7 +48,9 @@ def install_command(distribution: str, extra: str) -> str:
         and one.marker.evaluate({"extra": extra})
         and not one.marker.evaluate({"extra": ""})
     ]
-    pip = "uv pip" if importlib.util.find_spec("pip") is None else "python -m pip"
     if not libraries:
         return f"install the extra {extra} of {distribution}"
+    # Not by find_spec, on which setuptools replaces distutils, and warns if that is imported.
+    pip_is_installed = any(importlib.metadata.distributions(name="pip"))
+    pip = "python -m pip" if pip_is_installed else "uv pip"
     return f"{pip} install {' '.join(libraries)}"

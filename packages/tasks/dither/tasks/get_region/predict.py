@@ -5,6 +5,7 @@ Letters: N windows, L regions of a window, M motifs, K predicted columns, C cell
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from dither.registry.contracts.pictures import check_figure_formats
 from dither.registry.contracts.protocols import TrainedModel
 from dither.registry.files.atomic import atomic_write
 
-from ..missing_library import missing_libraries, require_extra
+from ..missing_library import require_extra
 from ..plot_style import to_picture
 from .export import check_forms, read_chrom_sizes, write_anndata, write_tracks
 from .plots import draw_umap
@@ -196,7 +197,7 @@ def embed(task: RegionWindows, model: TrainedModel, request: DataRequest) -> lis
             else:
                 write_anndata(temporary, arrays)
 
-    if list(missing_libraries("umap", "embed")):
+    if importlib.util.find_spec("umap") is None:
         request.note("umap-learn is not installed: no picture")
         return files
     points = regions
