@@ -125,7 +125,8 @@ def test_experiment_files_refuse_impossible_names(
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-def test_python_refuses_impossible_names(experiment_file, tmp_path, name):
+def test_python_refuses_impossible_names(experiment_file, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
     calls = (
         lambda: dither.load(name),
         lambda: dither.load(f"{name}/{name}"),
