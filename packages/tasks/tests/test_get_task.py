@@ -551,7 +551,7 @@ def found_by_check(**options):
 
 def test_incompatible_options_are_found_by_check(tmp_path):
     assert found_by_check(data=StdlibText()) == [
-        (("data",), '"stdlib-text" gives text, get-region requires regions')
+        (("data",), '"stdlib-text" gives text, not regions')
     ]
     ((path, message),) = found_by_check(data=HumanDHS(subset="chr21-22"))
     assert (path, "859" in message) == (("regions",), True)

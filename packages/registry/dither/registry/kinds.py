@@ -208,6 +208,12 @@ class DataSpec(Spec):
         """Yield incompatible options, and problems such as a missing file."""
         return ()
 
+    def check_gives(self, *types: str) -> Iterable[Misfit]:
+        """Yield that the records are of none of these types."""
+        if self.gives not in types:
+            message = f'"{self.name}" gives {self.gives}, not {" or ".join(types)}'
+            yield Misfit(message, code="wrong-kind")
+
     def facts(self) -> Any:
         """Return the sizes and names that the space of a task depends on.
 

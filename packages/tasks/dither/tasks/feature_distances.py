@@ -72,13 +72,22 @@ def kernel_distance(a: Float[ndarray, "N F"], b: Float[ndarray, "M F"]) -> float
 
     The kernel is (x y / F + 1)^3. Equal distributions have 0 on average, so values may be negative.
     """
-    kernels = [(x @ y.T / a.shape[1] + 1) ** 3 for x, y in ((a, a), (b, b), (a, b))]
-    within = 0.0
-    for kernel in kernels[:2]:
-        # An image is not compared with itself.
-        count = len(kernel)
-        within += (kernel.sum() - np.trace(kernel)) / (count * (count - 1))
-    return float(within - 2 * kernels[2].mean())
+    between = _cubic_kernel(a, b).mean()
+    return float(_mean_of_pairs(a) + _mean_of_pairs(b) - 2 * between)
+
+
+def _cubic_kernel(
+    x: Float[ndarray, "N F"], y: Float[ndarray, "M F"]
+) -> Float[ndarray, "N M"]:
+    return (x @ y.T / x.shape[1] + 1) ** 3
+
+
+def _mean_of_pairs(x: Float[ndarray, "N F"]) -> float:
+    """Return the mean kernel of two different images."""
+    kernel = _cubic_kernel(x, x)
+    count = len(kernel)
+    total: float = kernel.sum() - np.trace(kernel)
+    return total / (count * (count - 1))
 
 
 def precision_recall(

@@ -129,15 +129,11 @@ class BubbleDiagram(TaskSpec):
 
     def check(self) -> Iterator[Misfit]:
         """Yield components of another kind, and plans that exceed the room slots."""
-        slots = {"data": (self.data, "plans")}
+        yield from below("data", self.data.check_gives("plans"))
+        yield from below("data", self.data.check())
         if self.extractor is not None:
-            slots["extractor"] = (self.extractor, "image-features")
-        for key, (component, expected) in slots.items():
-            if component.gives != expected:
-                actual = f'"{component.name}" provides {component.gives}'
-                message = f"{actual}, but {key} requires {expected}"
-                yield Misfit(message, (key,), code="wrong-kind")
-            yield from below(key, component.check())
+            yield from below("extractor", self.extractor.check_gives("image-features"))
+            yield from below("extractor", self.extractor.check())
         # Sources of plugins need not limit the rooms of their plans.
         most = self.data.model_dump().get("most", 0)
         if most > self.rooms:

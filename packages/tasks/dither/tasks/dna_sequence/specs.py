@@ -59,10 +59,7 @@ class DnaSequence(TaskSpec):
 
     def check(self) -> Iterator[Misfit]:
         """Yield a wrong source, its own problems, and a file of motifs that cannot be read."""
-        if self.data.gives != "sequences":
-            gives = f'"{self.data.name}" gives {self.data.gives}'
-            message = f"{gives}, but dna-sequence requires sequences"
-            yield Misfit(message, ("data",), code="wrong-kind")
+        yield from below("data", self.data.check_gives("sequences"))
         problems = list(below("data", self.data.check()))
         yield from problems
         if not problems and self.data.gives == "sequences":

@@ -554,14 +554,10 @@ def draw_umap(
         return figure
 
     if values.dtype.kind == "U":
-        names = [*dict.fromkeys(values.tolist())]
-        palette = colormaps["tab10"](range(10))
-        if len(names) > len(palette):
-            palette = colormaps["turbo"](np.linspace(0, 1, len(names)))
-        number_of = {name: number for number, name in enumerate(names)}
-        colours = np.array([palette[number_of[name]] for name in values.tolist()])
-        axis.scatter(x, y, c=colours[order], **dots)
-        for name, colour in zip(names, palette, strict=False):
+        colour_of = _colours_of_names(values.tolist())
+        colours = [colour_of[name] for name in values[order].tolist()]
+        axis.scatter(x, y, c=colours, **dots)
+        for name, colour in colour_of.items():
             axis.scatter([], [], color=colour, label=name)
         axis.legend(
             title=label,
@@ -577,6 +573,17 @@ def draw_umap(
     image = axis.scatter(x, y, c=values[order], cmap=shown, plotnonfinite=True, **dots)
     _add_colorbar(figure, axis, image, label)
     return figure
+
+
+def _colours_of_names(values: Sequence[str]) -> dict[str, tuple[float, ...]]:
+    """Return a colour of each name, in the order of the first uses."""
+    from matplotlib import colormaps
+
+    names = [*dict.fromkeys(values)]
+    palette = colormaps["tab10"](range(10))
+    if len(names) > len(palette):
+        palette = colormaps["turbo"](np.linspace(0, 1, len(names)))
+    return {name: tuple(palette[number]) for number, name in enumerate(names)}
 
 
 def _add_colorbar(figure: Figure, axis: Axes, image: Any, label: str) -> None:

@@ -186,9 +186,9 @@ class GetRegion(TaskSpec):
 
     def check(self) -> Iterator[Misfit]:
         """Yield a wrong source, incompatible options, and options that the data do not support."""
-        if self.data.gives != "regions":
-            message = f'"{self.data.name}" gives {self.data.gives}, get-region requires regions'
-            yield Misfit(message, ("data",))
+        wrong = list(below("data", self.data.check_gives("regions")))
+        yield from wrong
+        if wrong:
             return
         data = list(below("data", self.data.check()))
         yield from data

@@ -69,15 +69,11 @@ class Images(TaskSpec):
 
     def check(self) -> Iterator[Misfit]:
         """Yield a source or features of another type, and their own problems."""
-        sources = {"data": (self.data, "images")}
+        yield from below("data", self.data.check_gives("images"))
+        yield from below("data", self.data.check())
         if self.extractor is not None:
-            sources["extractor"] = (self.extractor, "image-features")
-        for key, (source, expected) in sources.items():
-            if source.gives != expected:
-                gives = f'"{source.name}" gives {source.gives}'
-                message = f"{gives}, but {key} requires {expected}"
-                yield Misfit(message, (key,), code="wrong-kind")
-            yield from below(key, source.check())
+            yield from below("extractor", self.extractor.check_gives("image-features"))
+            yield from below("extractor", self.extractor.check())
 
     def space(self) -> FeatureSpace:
         """Return one position per pixel, one column per channel, and the condition "label"."""

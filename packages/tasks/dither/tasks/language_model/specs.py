@@ -87,9 +87,7 @@ class LanguageModel(TaskSpec):
     def check(self) -> Iterator[Misfit]:
         """Yield a source without text, missing files, and a wrong tokenizer, prompt or judge."""
         gives_text = self.data.gives in ("text", "token-ids")
-        if not gives_text:
-            message = f'"{self.data.name}" gives {self.data.gives}'
-            yield Misfit(f"{message}, but language-model requires text", ("data",))
+        yield from below("data", self.data.check_gives("text", "token-ids"))
         data_misfits = [*below("data", self.data.check())]
         yield from data_misfits
         if self.data.gives != "token-ids":
