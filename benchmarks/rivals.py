@@ -196,20 +196,31 @@ class Graphs(nn.Module):
     def forward(self, x: Tensor, t: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits of rooms and of relations."""
         c = self.time(timestep(t))
-        n = self.nodes
-        of_node, of_edge = self.entity.weight
-        rooms = self.node(x[:, :n])
-        relations = self.edge(x[:, n:])
-        room_places = self.place.weight + of_node
-        relation_places = self.pair(self.ends).sum(0) + of_edge
-        places = torch.cat([room_places, relation_places])
-        h = torch.cat([rooms, relations], 1) + places
+        h = self.embed(x)
         mask = valid[:, None, None]
         for block in self.blocks:
             h = block(h, c, mask)
-        shift, scale = self.modulation(c)[:, None].chunk(2, -1)
+
+        modulation = self.modulation(c)[:, None]
+        shift, scale = modulation.chunk(2, -1)
         h = self.norm(h) * (1 + scale) + shift
-        return self.node_head(h[:, :n]), self.edge_head(h[:, n:])
+        rooms, relations = self.split(h)
+        return self.node_head(rooms), self.edge_head(relations)
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Return the sum of the embeddings of value, place and type: B L D."""
+        rooms, relations = self.split(x)
+        values = torch.cat([self.node(rooms), self.edge(relations)], 1)
+
+        of_node, of_edge = self.entity.weight
+        room_places = self.place.weight + of_node
+        # A relation is at both of its rooms.
+        relation_places = self.pair(self.ends).sum(0) + of_edge
+        return values + torch.cat([room_places, relation_places])
+
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the positions of rooms, and those of relations."""
+        return x[:, : self.nodes], x[:, self.nodes :]
 
 
 class Regions(nn.Module):
