@@ -95,9 +95,9 @@ def _chosen(address: str, names: list[str], pattern: str | None) -> list[str]:
         parents = PurePosixPath(name).parts[:-1]
         folders.add("/".join(part for part in parents if part not in SPLIT_NAMES))
     if pattern is None and len(folders) > 1:
-        names = sorted(folder or "." for folder in folders)
-        message = f"{address} has files in the folders {', '.join(names)}"
-        hint = f"choose one, such as {address}/{names[-1]}/*"
+        shown = sorted(folder or "." for folder in folders)
+        message = f"{address} has files in the folders {', '.join(shown)}"
+        hint = f"choose one, such as {address}/{shown[-1]}/*"
         raise Refused(message, help=hint, code="misfit")
     return files
 
