@@ -16,7 +16,6 @@ from PIL import Image, ImageDraw
 from dither.tasks.bubble_diagram import plans as plan_arrays
 from dither.tasks.bubble_diagram.data import procedural as generator
 from dither.tasks.bubble_diagram.data.procedural import BLOCK, LARGER_COUNTS, make_plans
-from dither.tasks.bubble_diagram.dxf import wall_polygons
 from dither.tasks.bubble_diagram.export import (
     CORNERS,
     EXPORTS,
@@ -25,6 +24,7 @@ from dither.tasks.bubble_diagram.export import (
     dxf_plan,
     geojson_plan,
     housegan_plan,
+    ifc_plan,
     write_diagrams,
     write_samples,
 )
@@ -40,9 +40,21 @@ from dither.tasks.bubble_diagram.geometry.door_swings import (
     OUTER,
     door_swings,
 )
-from dither.tasks.bubble_diagram.geometry.floor_plan import floor_plan
+from dither.tasks.bubble_diagram.geometry.floor_plan import (
+    DOOR_WIDTH,
+    Door,
+    floor_plan,
+)
+from dither.tasks.bubble_diagram.geometry.wall_rectangles import divide_walls
+from dither.tasks.bubble_diagram.geometry.wall_shapes import (
+    gap_box,
+    openings_in,
+    solid_walls,
+    wall_polygons,
+)
+from dither.tasks.bubble_diagram.ifc import STOREY
 from dither.tasks.bubble_diagram.metrics import Frequencies
-from dither.tasks.bubble_diagram.plans import Diagram, encode
+from dither.tasks.bubble_diagram.plans import Diagram, encode, room_names
 from dither.tasks.bubble_diagram.relations import GRID, METRES, edges_of
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, ProceduralPlans
 from dither.tasks.bubble_diagram.validity import token_validity
@@ -275,7 +287,7 @@ def test_files(tmp_path):
     names = {"jsonl": ["plans.jsonl"], "housegan": ["0.json", "1.json"]}
     names |= {form: [f"0.{form}", f"1.{form}"] for form in ("svg", "geojson", "dxf")}
     assert (
-        list(names)
+        [*names, "ifc"]
         == list(EXPORTS)
         == list(BubbleDiagram.exports)
         == list(get_args(Export))
@@ -323,6 +335,100 @@ def test_walls_of_drawings_are_outside_of_rooms_and_end_at_doors():
         assert len(space.query('LWPOLYLINE[layer=="windows"]')) == 2 * len(plan.windows)
         width = drawing.header["$EXTMAX"][0] - drawing.header["$EXTMIN"][0]
         assert width >= (high - low)[0] * METRES
+
+
+TOUCHING = Diagram.from_boxes(
+    (0, 1, 3, 9),
+    [(20, 20, 100, 100), (100, 20, 150, 80), (100, 80, 150, 100), (20, 100, 80, 115)],
+    "touching",
+)
+"""Rooms without gaps between them, and a balcony."""
+
+
+def test_building_models_hold_what_is_drawn(tmp_path):
+    """Valid IFC: spaces with the areas of rooms, and walls with the volume of those drawn, less openings."""
+    ifcopenshell = pytest.importorskip("ifcopenshell")
+    geom = pytest.importorskip("ifcopenshell.geom")
+    validate = pytest.importorskip("ifcopenshell.validate")
+
+    def volume(element):
+        mesh = geom.create_shape(geom.settings(), element).geometry
+        corners = np.reshape(mesh.verts, (-1, 3))[np.reshape(mesh.faces, (-1, 3))]
+        a, b, c = corners.swapaxes(0, 1)
+        return float((a * np.cross(b, c)).sum()) / 6
+
+    for diagram in (DIAGRAMS[0], TOUCHING):
+        plan = floor_plan(diagram.types, np.array(diagram.boxes), None, diagram.doors)
+        (file,) = write_diagrams({0: diagram}, tmp_path, "ifc")
+        log = validate.json_logger()
+        validate.validate(str(file), log)
+        assert not log.statements
+        model = ifcopenshell.open(str(file))
+        assert model.schema == "IFC4"
+        assert len(model.by_type("IfcBuildingStorey")) == 1
+        spaces = model.by_type("IfcSpace")
+        assert [space.Name for space in spaces] == room_names(diagram)
+        assert [space.ObjectType for space in spaces] == [
+            ROOMS[kind] for kind in diagram.types
+        ]
+        areas = plan.room_areas() * METRES**2
+        assert [volume(space) / STOREY for space in spaces] == pytest.approx(areas)
+        quantities = [
+            space.IsDefinedBy[0].RelatingPropertyDefinition for space in spaces
+        ]
+        assert [q.Quantities[0].AreaValue for q in quantities] == pytest.approx(areas)
+
+        walls = solid_walls(diagram.types, plan)
+        expected = walls.area * METRES**2 * STOREY
+        for opening in openings_in(plan):
+            height = 2.1 if isinstance(opening, Door) else 1.2
+            gap = walls.intersection(gap_box(opening, plan))
+            expected -= gap.area * METRES**2 * height
+        assert sum(map(volume, model.by_type("IfcWall"))) == pytest.approx(expected)
+
+        doors, windows = model.by_type("IfcDoor"), model.by_type("IfcWindow")
+        assert len(doors) == len(plan.doors)
+        assert len(windows) == len(plan.windows)
+        for leaf in (*doors, *windows):
+            (filled,) = leaf.FillsVoids
+            (voided,) = filled.RelatingOpeningElement.VoidsElements
+            assert voided.RelatingBuildingElement.is_a("IfcWall")
+        for door, swing in zip(doors, door_swings(diagram.types, plan), strict=True):
+            place = ifcopenshell.util.placement.get_local_placement(
+                door.ObjectPlacement
+            )
+            if swing is None:
+                assert door.OperationType == "SLIDING_TO_LEFT"
+                continue
+            # A door opens along y; its hinge is at x = 0 if it is on the left.
+            hinge, opened = np.array([swing.hinge, swing.opened]) * [METRES, -METRES]
+            assert (opened - hinge) @ place[:2, 1] == pytest.approx(DOOR_WIDTH * METRES)
+            x = 0.0 if door.OperationType == "SINGLE_SWING_LEFT" else door.OverallWidth
+            assert place[:2, 3] + x * place[:2, 0] == pytest.approx(hinge)
+
+
+@pytest.mark.slow
+# ifcopenshell leaves the file of the rules open.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_building_models_meet_the_rules_of_the_schema():
+    ifcopenshell = pytest.importorskip("ifcopenshell")
+    validate = pytest.importorskip("ifcopenshell.validate")
+    log = validate.json_logger()
+    model = ifcopenshell.file.from_string(ifc_plan(DIAGRAMS[0]))
+    validate.validate(model, log, express_rules=True)
+    assert not log.statements
+
+
+def test_walls_are_divided_at_no_opening():
+    for diagram in (*DIAGRAMS[:20], TOUCHING):
+        plan = floor_plan(diagram.types, np.array(diagram.boxes), None, diagram.doors)
+        walls = solid_walls(diagram.types, plan)
+        gaps = [gap_box(opening, plan) for opening in openings_in(plan)]
+        boxes = [shapely.box(*box) for box in divide_walls(walls, gaps)]
+        assert sum(box.area for box in boxes) == pytest.approx(walls.area)
+        assert shapely.union_all(boxes).symmetric_difference(walls).area < 0.01
+        for gap in gaps:
+            assert sum(box.intersection(gap).area > 0.01 for box in boxes) == 1
 
 
 def test_vector_plans_agree_with_the_boxes():

@@ -30,6 +30,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "bigwig": ("pyBigWig",),
     "dxf": ("ezdxf",),
     "hub": ("huggingface_hub",),
+    "ifc": ("ifcopenshell",),
     "judge": ("transformers",),
     "lm-eval": ("lm_eval",),
     "parquet": ("pyarrow",),

@@ -5,7 +5,7 @@ Letters: R rooms.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from io import StringIO
 from math import atan2, degrees
 from typing import Any
@@ -13,15 +13,9 @@ from typing import Any
 import numpy as np
 
 from ..missing_library import require_extra
-from .geometry.door_swings import BALCONY, OUTER, Swing, door_swings, outward_side
-from .geometry.floor_plan import (
-    DOOR_WIDTH,
-    Corner,
-    Door,
-    FloorPlan,
-    Window,
-    segment,
-)
+from .geometry.door_swings import BALCONY, Swing, door_swings
+from .geometry.floor_plan import DOOR_WIDTH, Corner, Door, FloorPlan
+from .geometry.wall_shapes import gap_corners, wall_polygons
 from .relations import METRES
 
 LAYERS = (
@@ -67,7 +61,7 @@ def draw_dxf(names: Sequence[str], types: Sequence[int], plan: FloorPlan) -> str
     for door, swing in zip(plan.doors, door_swings(types, plan), strict=True):
         _add_door(space, door, swing, plan)
     for window in plan.windows:
-        corners = _opening(window, window.length, plan)
+        corners = gap_corners(window, plan)
         _add_line(space, corners, "windows", close=True)
         _add_line(space, _middle_line(corners, window.upright), "windows")
     for room, area in enumerate((plan.room_areas() * METRES**2).tolist()):
@@ -116,42 +110,6 @@ def _add_walls(space: Any, types: Sequence[int], plan: FloorPlan) -> None:
             )
 
 
-def wall_polygons(types: Sequence[int], plan: FloorPlan) -> Iterator[Any]:
-    """Yield the walls in pixels as shapely polygons, with gaps for doors and windows."""
-    import shapely
-
-    rooms = [shapely.Polygon(outline) for outline in plan.outlines]
-    # Balconies have no walls of their own.
-    walled = [
-        room.buffer(OUTER, join_style="mitre")
-        for room, kind in zip(rooms, types, strict=True)
-        if kind != BALCONY
-    ]
-    openings = [
-        _opening(door, DOOR_WIDTH, plan) for door in plan.doors if door.depth >= 0
-    ]
-    openings += [_opening(window, window.length, plan) for window in plan.windows]
-    gaps = [shapely.box(*np.min(c, 0), *np.max(c, 0)) for c in openings]
-    walls = shapely.union_all(walled).difference(shapely.union_all([*rooms, *gaps]))
-    for polygon in getattr(walls, "geoms", [walls]):
-        # Rounding leaves splinters.
-        if polygon.geom_type == "Polygon" and polygon.area > 1:
-            yield polygon
-
-
-def _opening(opening: Door | Window, length: float, plan: FloorPlan) -> list[_Point]:
-    """Return the corners of a gap in a wall, in pixels."""
-    if isinstance(opening, Door) and opening.j is not None:
-        reach = opening.depth / 2
-        shifts = (-reach, reach)
-    else:
-        outward = outward_side(opening, plan.label)
-        shifts = (0.0, outward * OUTER)
-    first = segment(opening, length, shifts[0])
-    second = segment(opening, length, shifts[1])
-    return [*first, *second[::-1]]
-
-
 def _middle_line(corners: Sequence[_Point], upright: bool) -> list[_Point]:
     """Return the line along the middle of a gap."""
     (x0, y0), (x1, y1) = np.min(corners, 0).tolist(), np.max(corners, 0).tolist()
@@ -166,7 +124,7 @@ def _add_door(space: Any, door: Door, swing: Swing | None, plan: FloorPlan) -> N
     if door.depth < 0:
         return
     if swing is None:
-        corners = _opening(door, DOOR_WIDTH, plan)
+        corners = gap_corners(door, plan)
         _add_line(space, corners, layer, close=True)
         _add_line(space, _middle_line(corners, door.upright), layer)
         return

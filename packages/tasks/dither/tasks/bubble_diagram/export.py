@@ -1,4 +1,4 @@
-"""Export of diagrams: JSON lines, HouseGAN++'s JSON, and floor plans as SVG, GeoJSON and DXF.
+"""Export of diagrams: JSON lines, HouseGAN++'s JSON, and floor plans as SVG, GeoJSON, DXF and IFC.
 
 Letters: N samples, L tokens, R rooms.
 """
@@ -37,6 +37,7 @@ from .geometry.placement import (
     place_rooms,
     whole_boxes,
 )
+from .ifc import draw_ifc
 from .plans import Box, Diagram, room_names
 from .plots.diagram import draw_floorplan
 from .plots.svg import to_svg
@@ -49,6 +50,7 @@ EXPORTS: dict[str, tuple[str, Callable[[Diagram], str]]] = {
     "svg": (".svg", lambda diagram: to_svg(draw_floorplan(place_diagram(diagram)))),
     "geojson": (".geojson", lambda diagram: json.dumps(geojson_plan(diagram))),
     "dxf": (".dxf", lambda diagram: dxf_plan(diagram)),  # noqa: PLW0108 - defined below
+    "ifc": (".ifc", lambda diagram: ifc_plan(diagram)),  # noqa: PLW0108 - defined below
 }
 """File suffix and text of each format; JSON lines share one file."""
 
@@ -273,6 +275,14 @@ def dxf_plan(diagram: Diagram) -> str:
     """Return the floor plan as a DXF drawing in metres; see `dxf.draw_dxf`."""
     _, plan = _plan_of(diagram)
     return draw_dxf(room_names(diagram), diagram.types, plan)
+
+
+def ifc_plan(diagram: Diagram) -> str:
+    """Return the floor plan as a building model; see `ifc.draw_ifc`."""
+    _, plan = _plan_of(diagram)
+    # IFC requires a name of the project.
+    project = diagram.name or "floor plan"
+    return draw_ifc(project, room_names(diagram), diagram.types, plan)
 
 
 def _plan_of(diagram: Diagram, thinnest: int = 1) -> tuple[tuple[Box, ...], FloorPlan]:

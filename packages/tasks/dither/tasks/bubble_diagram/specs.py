@@ -96,6 +96,7 @@ class BubbleDiagram(TaskSpec):
             "svg": "one floor plan each, with walls, doors and windows",
             "geojson": "one file each: rooms, doors and windows in metres",
             "dxf": "one drawing each in metres, with layers; requires ezdxf",
+            "ifc": "one building model each: spaces, walls, doors and windows; requires ifcopenshell",
         }
     )
     data: Slot[DataSpec] = named("procedural-plans")

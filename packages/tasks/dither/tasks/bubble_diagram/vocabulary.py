@@ -152,7 +152,7 @@ Adjacency = Literal["proximity", "door"]
 Bedrooms = Literal["largest-is-master", "all-second"]
 """How bedrooms are mapped to Graph2Plan's types where a format has a single bedroom type."""
 
-Export = Literal["jsonl", "housegan", "svg", "geojson", "dxf"]
+Export = Literal["jsonl", "housegan", "svg", "geojson", "dxf", "ifc"]
 """Output formats of diagrams."""
 
 

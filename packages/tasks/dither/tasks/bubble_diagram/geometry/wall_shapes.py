@@ -1,0 +1,78 @@
+"""Walls of thickness around the rooms of a floor plan, as shapely polygons in pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from .door_swings import BALCONY, OUTER, outward_side
+from .floor_plan import DOOR_WIDTH, Door, FloorPlan, Point, Window, segment, thin_walls
+
+_PARTITION = 2.0
+"""Thickness in pixels of the walls between rooms that touch, half of it in each room."""
+
+
+def wall_polygons(types: Sequence[int], plan: FloorPlan) -> Iterator[Any]:
+    """Yield the walls as shapely polygons, with gaps for doors and windows."""
+    import shapely
+
+    gaps = shapely.union_all([gap_box(opening, plan) for opening in openings_in(plan)])
+    walls = _between(types, plan).difference(gaps)
+    for polygon in shapely.get_parts(walls):
+        # Rounding leaves splinters.
+        if polygon.geom_type == "Polygon" and polygon.area > 1:
+            yield polygon
+
+
+def solid_walls(types: Sequence[int], plan: FloorPlan) -> Any:
+    """Return all walls as one shapely geometry without gaps, also those of rooms that touch."""
+    import shapely
+
+    partitions = [
+        shapely.LineString(ends).buffer(_PARTITION / 2, cap_style="flat")
+        for ends in thin_walls(plan.label)
+    ]
+    return shapely.union_all([_between(types, plan), *partitions])
+
+
+def _between(types: Sequence[int], plan: FloorPlan) -> Any:
+    """Return what is near rooms, but in none."""
+    import shapely
+
+    rooms = [shapely.Polygon(outline) for outline in plan.outlines]
+    # Balconies have no walls of their own.
+    walled = [
+        room.buffer(OUTER, join_style="mitre")
+        for room, kind in zip(rooms, types, strict=True)
+        if kind != BALCONY
+    ]
+    return shapely.union_all(walled).difference(shapely.union_all(rooms))
+
+
+def openings_in(plan: FloorPlan) -> list[Door | Window]:
+    """Return the doors that are in a wall, and the windows."""
+    return [*(door for door in plan.doors if door.depth >= 0), *plan.windows]
+
+
+def gap_box(opening: Door | Window, plan: FloorPlan) -> Any:
+    """Return the gap of an opening in its wall as a shapely box."""
+    import shapely
+
+    corners = gap_corners(opening, plan)
+    return shapely.box(*np.min(corners, 0), *np.max(corners, 0))
+
+
+def gap_corners(opening: Door | Window, plan: FloorPlan) -> list[Point]:
+    """Return the corners of the gap of an opening in its wall."""
+    length = opening.length if isinstance(opening, Window) else DOOR_WIDTH
+    if isinstance(opening, Door) and opening.j is not None:
+        reach = max(opening.depth, _PARTITION) / 2
+        shifts = (-reach, reach)
+    else:
+        outward = outward_side(opening, plan.label)
+        shifts = (0.0, outward * OUTER)
+    first = segment(opening, length, shifts[0])
+    second = segment(opening, length, shifts[1])
+    return [*first, *second[::-1]]
