@@ -20,6 +20,7 @@ def map_in_processes(code: str, jobs: Sequence[Any]) -> list[Any]:
     Raises:
         CalledProcessError: The code failed.
     """
+    # Threads suffice: each only waits for its process.
     with ThreadPoolExecutor(len(jobs)) as threads:
         return list(threads.map(partial(_run, code), jobs))
 
@@ -28,6 +29,7 @@ def _run(code: str, job: Any) -> Any:
     # Ctrl-C, which stops a run after its current step, must not reach the child: it has its own
     # process group.
     done = run(
+        # -P: without it the working directory is on sys.path, where a file could shadow a module.
         [sys.executable, "-Pc", code],
         input=json.dumps(job).encode(),
         stdout=PIPE,
@@ -39,6 +41,7 @@ def _run(code: str, job: Any) -> Any:
 
 def usable_cores() -> int:
     """Return the number of cores that this process may use."""
+    # os.cpu_count also counts cores that taskset or a batch system withholds.
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -37,6 +37,7 @@ def extract_features(
     features = []
     for start in range(0, len(images), PART):
         part = images[start : start + PART].astype(np.float32)
+        # In float64: both distances are small differences of large sums.
         of_part = np.asarray(extractor(part), np.float64)
         if of_part.ndim != 2 or len(of_part) != len(part):
             shape = f"{of_part.shape} for {len(part)} images"
@@ -115,4 +116,5 @@ def pair_distances(
     """Return the Euclidean distance of each row from each other row."""
     from scipy.spatial.distance import cdist
 
+    # Broadcasting would hold all N M F differences.
     return cdist(a, b)

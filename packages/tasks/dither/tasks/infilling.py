@@ -73,5 +73,6 @@ def with_known(
     x0[:, :size] = torch.from_numpy(np.concatenate(ids))
     known_mask = torch.zeros_like(like.known)
     known_mask[:, :size] = torch.from_numpy(np.concatenate(known))
+    # A text may reach into the padding of a template, which becomes part of the sample.
     valid = like.valid | (torch.arange(length) < size)
     return Clean.of(x0, valid, known_mask, **like.cond)

@@ -161,12 +161,14 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         as_json: Json = False,
     ) -> None:
         """Lay out a bubble diagram as floor plans, without a model."""
+        # The next imports would fail without naming the extra.
         require_extra("plans", "dither layout")
         from .layout import layout as lay_out
         from .layout import write_plans
 
         formats = _check_formats(export or ())
         plans = lay_out(diagram, count, seed, seconds)
+        # After the search: a diagram without plans leaves no folder.
         with engine.new_folder(Path("layouts"), (diagram.stem,), out) as folder:
             lines = list(write_plans(plans, folder, formats, pictures=pictures))
         record = {"folder": str(folder), "plans": len(plans), "notes": lines}

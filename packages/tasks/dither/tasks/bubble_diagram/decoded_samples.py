@@ -98,7 +98,9 @@ def decode_samples(
     """
     if not len(tokens):
         return
+    # Levels depend on types and relations only, which come first.
     levels = validity_levels(tokens[:, : rooms * (rooms + 1) // 2], rooms)
+    # Each level includes those before it: their number gives the highest.
     reached = np.sum(levels.reached(), 0) - 1
     for number, (diagram, errors) in enumerate(read_samples(tokens, rooms)):
         if diagram is None:
@@ -114,6 +116,7 @@ def decode_samples(
         boundary = b""
         if boundaries is not None and corners_of(boundaries[number]):
             boundary = boundaries[number].astype(np.int64).tobytes()
+        # Bytes, as the key of a cache must be hashable.
         proof = levels.boxes[number, : len(diagram.types)].tobytes()
         with _PLACEMENT_LOCK:
             placement = _place_checked(narrowed, proof, boundary)

@@ -84,6 +84,7 @@ def draw_dxf(names: Sequence[str], types: Sequence[int], plan: FloorPlan) -> str
 
 
 def _metres(point: _Point) -> _Point:
+    # y points down on the canvas.
     return round(point[0] * METRES, 3), round(-point[1] * METRES, 3)
 
 

@@ -218,6 +218,7 @@ def housegan_plan(diagram: Diagram) -> dict[str, Any]:
                 ends.append([node, other])
     return {
         "room_type": kinds,
+        # Both ends of a box are inside in this layout.
         "boxes": [[x0, y0, x1 - 1, y1 - 1] for x0, y0, x1, y1 in (*boxes, *openings)],
         "edges": edges,
         "ed_rm": ends,
@@ -293,6 +294,7 @@ def _plan_of(diagram: Diagram, thinnest: int = 1) -> tuple[tuple[Box, ...], Floo
     boxes = diagram.boxes
     if boxes is None:
         walls = place_rooms(diagram).astype(float)
+        # Rooms of contradictory relations may not fit on the canvas.
         whole = whole_boxes(walls * min(1.0, GRID / walls.max()))
         boxes = _centred(np.clip(whole, 0, GRID))
     boxes = tuple(_widened(box, thinnest) for box in boxes)

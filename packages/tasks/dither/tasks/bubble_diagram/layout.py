@@ -95,6 +95,7 @@ def layout(
         diagram = read_program(diagram)
     elif isinstance(diagram, Diagram):
         diagram = program_of(diagram)
+    # Tokens hold the relation of room i to j for i < j only.
     order = _order(diagram)
     program = _reordered(diagram, order)
     end = monotonic() + seconds
@@ -103,8 +104,10 @@ def layout(
         boxes = _boxes_near(program, start)
         if boxes is not None:
             placement = _placed(program, boxes)
+            # Different starts may lead to the same plan.
             plans.setdefault(placement.boxes.tobytes(), placement)
         good = sum(not plan_problems(plan) for plan in plans.values())
+        # Checked after a start, so that one is tried in any time.
         if good >= n or monotonic() > end:
             break
     if not plans:
@@ -297,6 +300,7 @@ def _starts(program: RoomProgram, count: int, seed: int) -> Iterator[Boxes]:
     random = np.random.default_rng(seed)
     usual: Float[ndarray, " R"] = PREFERRED_SIDES[[*program.types]] ** 2
     for room, (least, most) in (program.areas or {}).items():
+        # Without a lower bound it is 0, and the mean would be, too.
         usual[room] = np.sqrt(max(least, AREAS[0]) * most) / METRES**2
     low = np.zeros(2)
     extent = np.full(2, float(GRID))
@@ -356,6 +360,7 @@ def _dissect(
     if len(rooms) == 1:
         boxes[rooms[0]] = [*(corner + _WALL), *(corner + size - _WALL)]
         return
+    # Mostly across the longer side, which makes fewer slim rooms.
     axis = int(size[1] * random.uniform(0.7, 1.4) > size[0])
     noise = random.normal(0, 0.8, len(rooms))
     ordered = rooms[np.argsort(ranks[axis, rooms] + noise)]

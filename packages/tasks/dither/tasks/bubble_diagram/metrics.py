@@ -103,6 +103,7 @@ class Reference:
         keys = plan_keys(room_hashes(samples, self.rooms))
         plans = self._plans.train[np.flatnonzero(np.isin(self._train_keys, keys))]
         slots = plans.boxes.shape[1]
+        # The plans may have fewer slots than the task.
         boxes = np.pad(plans.boxes, ((0, 0), (0, self.rooms - slots), (0, 0)))
         return PlanIndex(plans.tokens(self.rooms), self.rooms, boxes).holds(samples)
 

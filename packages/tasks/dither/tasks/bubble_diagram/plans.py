@@ -111,6 +111,7 @@ class Edit:
             points = np.stack([points[..., 0], GRID - points[..., 1]], -1)
         turns = np.full(len(boxes), -self.turns % 4)
         ends = turned(points, turns).reshape(*boxes.shape[:2], 2, 2)
+        # A turn may make the lower right corner the upper left one.
         return np.concatenate([ends.min(2), ends.max(2)], -1)
 
     def order(self, rooms: int) -> list[int]:
@@ -290,6 +291,7 @@ class Plans:
                 boxes[row, : len(diagram.boxes)] = diagram.boxes
             if diagram.doors is not None:
                 exist = _doors_exist(len(diagram.types), rooms)
+                # A row of a plan whose doors are known has none of `DOOR_MASK`.
                 doors[row] = np.where(exist, NO_DOOR, DOOR_PAD)
                 doors[row, [door_index(i, j, rooms) for i, j in diagram.doors]] = DOOR
             if diagram.boundary is not None:
@@ -589,6 +591,7 @@ def _reorder_pairs(
     i, j = ends
     count, sides = order.shape
     matrix = np.zeros((count, sides, sides), values.dtype)
+    # In both directions, since the sides of a pair may change places.
     matrix[:, i, j] = values
     matrix[:, j, i] = values
     rows = np.arange(count)[:, None]

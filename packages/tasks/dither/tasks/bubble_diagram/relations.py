@@ -54,6 +54,7 @@ is invariant under quarter turns."""
 def pair_ends(rooms: int) -> Int[ndarray, "2 E"]:
     """Return the first and the second room of every pair in token order. Read-only."""
     ends: Int[ndarray, "2 E"] = np.array(pairs(rooms), int).reshape(-1, 2).T
+    # All callers share the cached array.
     ends.flags.writeable = False
     return ends
 

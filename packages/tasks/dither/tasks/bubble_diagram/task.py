@@ -103,6 +103,7 @@ class BubbleDiagrams(Task):
                 raise Refused(
                     f'the split "{split}" contains no plans', code="no-samples"
                 )
+        # Before the order, which depends on how a plan is turned.
         if orientation != "given":
             plans = plans.map(Plans.upright)
         if order != "given":
@@ -532,6 +533,7 @@ class BubbleDiagrams(Task):
     def trajectory_plots(
         self, path: Int[Tensor, "T N L"], like: Clean
     ) -> Iterator[Picture]:
+        # The start, in which everything is masked, is the first picture.
         path = torch.cat([like.x0[None].to(path), path])
         yield from trajectory_pictures(path.cpu().numpy(), self.rooms, _narrow(like))
 
@@ -589,6 +591,7 @@ class GraphMetrics(Metrics):
         weights = measured.weights.double()
         parts = torch.stack([values * weights, weights, (~clean.fixed).double()])
         for name, part in self._space.split(parts, 2).items():
+            # On the device of the batch: reading the sums would wait for it.
             self._sums[name] = self._sums[name].to(part) + part.sum((1, 2))
         self._graphs += len(clean.valid)
         if pred is not None:

@@ -57,6 +57,7 @@ def attribute(
     zero = torch.from_numpy(
         task.units.forward(np.zeros((1, 1, task.space.width), np.float32))
     )
+    # Differences of predictions times this are in the units of the source.
     scale = torch.from_numpy(task.standard.std * task.units.divisor)
     genes = matrix.gene_region
     if genes is None:
@@ -229,12 +230,14 @@ def _attribute(
     inputs = (clean.x0[..., :motifs] - zero) * valid[..., None] * scale
     x0 = clean.x0.clone().requires_grad_()
     y = model.mean(replace(clean, x0=x0))[..., column]
+    # Of the sum over the window: a region's gradient has its effect on all predictions.
     (grad,) = torch.autograd.grad(y[valid].sum(), x0, retain_graph=True)
     gradient = grad[..., :motifs] * inputs
 
     # One site of each window at a time: windows do not depend on each other.
     of_sites = torch.zeros(*sites.shape, motifs)
     of_regions = torch.zeros(*sites.shape, sites.shape[1])
+    # Number of each site in its window, from 1; 0 elsewhere.
     order = sites.cumsum(1) * sites
     for number in range(1, int(order.max()) + 1):
         at = order == number

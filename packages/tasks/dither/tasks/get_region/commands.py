@@ -183,6 +183,7 @@ def _apply(
     regions: _Regions,
 ) -> None:
     """Apply a method of `predict.py` to the model of a run, and print the files that it writes."""
+    # These import torch, for which help must not wait.
     from .source_windows import DataRequest
     from .task import RegionWindows
 

@@ -125,6 +125,7 @@ def merge_shards(source: RegionSource, folder: Path) -> str:
 def _joined(shards: Sequence[PreparedShard]) -> Iterator[Shaped[ndarray, "n M"]]:
     for shard in shards:
         features = shard.arrays["features"]
+        # By blocks, as a shard may be larger than the memory.
         for rows in row_blocks(len(features)):
             yield features[rows]
 

@@ -194,6 +194,7 @@ class RegionArrays(_AtPath):
     name = "region-arrays"
 
     def _open(self, *, headers: bool = False) -> RegionMatrix:
+        # Otherwise `open_regions` would read a source of another format at this path.
         read_manifest(self.source(), REGIONS)
         return super()._open()
 

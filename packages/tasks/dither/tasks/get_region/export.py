@@ -23,6 +23,7 @@ __all__ = ["check_forms", "read_chrom_sizes", "write_anndata", "write_tracks"]
 
 EXTRAS = {"h5ad": "anndata", "bigwig": "bigwig"}
 """Extra of dither-tasks that a format requires."""
+# bigWig stores positions in 32 bits.
 LONGEST = (1 << 32) - 1
 """Most bases of a chromosome of bigWig."""
 
@@ -81,6 +82,7 @@ def read_chrom_sizes(path: Path, forms: Sequence[str]) -> dict[str, int]:
             words = text.split()
             if not words or text.startswith("#"):
                 continue
+            # int() also takes signs, underscores and digits of other scripts.
             is_length = len(words) > 1 and re.fullmatch(r"[0-9]{1,10}", words[1])
             if not is_length or words[0] in sizes or int(words[1]) > LONGEST:
                 message = f'{path}: line {line}: "{text.strip()[:60]}"'
@@ -176,6 +178,7 @@ def _without_overlaps(table: Any, note: Callable[[str], None]) -> Any:
     for name, group in table.groupby("chromosome", sort=False):
         start = group["start"].to_numpy()
         end = group["end"].to_numpy()
+        # The largest end so far: a long region may reach over several later ones.
         reach = np.maximum.accumulate(end)[:-1]
         crossing = start[1:] < reach
         if not crossing.any():

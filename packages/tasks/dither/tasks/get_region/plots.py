@@ -313,6 +313,7 @@ def _draw_calibration(draws: Draws) -> Figure:
     axis = bare(figure.subplots())
     axis.plot([0, 1], [0, 1], color=LIGHT)
     if binary:
+        # A share of 1 belongs to the last group.
         bins = np.minimum((draws.above * BINS).astype(int), BINS - 1)
         groups = [bins == number for number in np.unique(bins)]
         expected = [draws.above[rows].mean() for rows in groups]
@@ -320,6 +321,7 @@ def _draw_calibration(draws: Draws) -> Figure:
         axis.plot(expected, observed, color=BLUE, marker="o")
         axis.set(xlabel="share of draws above 1/2", ylabel="share of truths that are 1")
     else:
+        # The interval of level 1 is infinite.
         levels = np.linspace(0.05, 0.95, 19)
         observed = [coverage(draws, level) for level in levels]
         axis.plot(levels, observed, color=BLUE, marker=".")
@@ -394,6 +396,7 @@ def plot_samples(
 
     first = [rows.start for rows in groups]
     starts = windows_of(like.apply(lambda value: value[first]))
+    # Several draws of a window count as one prediction: their mean.
     means = np.stack([values[rows].mean(0) for rows in groups])
     metrics.predictions.add(truth[first], means, counted[first], starts)
     pairs = metrics.predictions.pairs()
@@ -544,6 +547,7 @@ def draw_umap(
 
     figure = new_figure(7, 6, f"UMAP of {len(embeddings):,} embeddings")
     axis = bare(figure.subplots(), x="1", y="2")
+    # With a seed UMAP runs in one thread, and warns without n_jobs=1.
     flat = UMAP(n_jobs=1, random_state=0).fit_transform(embeddings)
     # In random order, so that no group covers another. Dots would be large files as vectors.
     order = np.random.default_rng(0).permutation(len(flat))

@@ -60,6 +60,7 @@ def predict(
             ]
             draws = np.stack(drawn)[..., source.columns]
             real = clean.valid.numpy()
+            # Windows cover each region once, so nothing is overwritten.
             values[number, index[real]] = draws.mean(0)[real]
             if task.draws > 1:
                 spread[number, index[real]] = draws.std(0, ddof=1)[real]
@@ -107,6 +108,7 @@ def _write_table(path: Path, arrays: dict[str, Any]) -> None:
     table["column"] = np.tile(np.repeat(columns, count), len(cells))
     for name in ("prediction", "sd", "truth"):
         if name in arrays:
+            # Regions vary fastest from row to row, then columns.
             table[name] = arrays[name].swapaxes(1, 2).ravel()
     pandas.DataFrame(table).to_csv(
         path, index=False, lineterminator="\n", float_format="%.7g"
@@ -141,6 +143,7 @@ def predict_values(
 
     count, length = motifs.shape[:2]
     divided = motifs / task.units.divisor[: task.motifs]
+    # As in training, where only scaled motifs are cut.
     if task.matrix.divisor is not None:
         divided = np.minimum(divided, 1)
     scaled = np.zeros((count, task.regions, task.space.width), np.float32)
@@ -172,13 +175,12 @@ def embed(task: RegionWindows, model: TrainedModel, request: DataRequest) -> lis
     cells = []
     by_cell = []
     for cell in source.cells:
-        rows = []
+        # Windows are in the order of `places`, each region in one of them.
         parts = []
-        for clean, index in source.batches(cell):
-            rows.append(index[clean.valid.numpy()])
+        for clean, _ in source.batches(cell):
             parts.append(model.hidden(clean)[clean.valid])
 
-        hidden = torch.cat(parts).numpy()[np.argsort(np.concatenate(rows))]
+        hidden = torch.cat(parts).numpy()
         regions = regions + hidden / len(source.cells)
         cells.append(hidden.mean(0))
         if color == "cell":

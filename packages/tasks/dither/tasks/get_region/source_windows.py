@@ -99,6 +99,7 @@ class SourceWindows:
                 matrix=whole,
                 split="train",
                 options=options,
+                # Windows are the same in every cell type: one run of them, with any number.
                 cells=[0],
                 covering=True,
             )

@@ -197,6 +197,7 @@ class GetRegion(TaskSpec):
             message = f"a stride of {self.stride} leaves {unused}"
             fix = f"at most regions = {self.regions}"
             yield Misfit(message, ("stride",), help=fix, code="out-of-range")
+        # One motif stands for all: their number, for which a file is read, does not matter.
         if all(group.name in GIVEN[self.given] for group in self._groups(1)):
             message = f'given = "{self.given}" leaves nothing to predict'
             yield Misfit(
@@ -217,6 +218,7 @@ class GetRegion(TaskSpec):
             facts = self.data.facts()
         except Refused as refused:
             for problem in refused.problems:
+                # Paths begin with "task", which is this spec.
                 place = problem.path[1:] or ("data",)
                 yield Misfit(
                     problem.message, place, help=problem.help, code=problem.code

@@ -101,6 +101,7 @@ class RegionWindows(Task):
         """
         random = np.random.default_rng(seed)
         size = self.samples.strict["valid"]
+        # If `draws` does not divide `n`, the last window has fewer of them.
         count = -(-n // self.draws)
         # Every window once, then again in another order.
         orders = [random.permutation(size) for _ in range(-(-count // size))]

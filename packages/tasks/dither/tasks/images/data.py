@@ -87,12 +87,14 @@ def read_arrays(
 ) -> Images:
     """Return the images or latents of a .npy or .npz file; bytes are brightnesses."""
     images, labels = open_arrays(path)
+    # Without channels, as of MNIST, images get an axis of one.
     if images.ndim == 3:
         images = images[..., None]
     elif layout == "NCHW":
         images = np.moveaxis(images, 1, -1)
     if images.dtype.kind == "f" and not np.isfinite(images).all():
         raise Refused(f"{path}: images contain NaN or inf", code="non-finite")
+    # Values of latents have no range of their own.
     pixels = (0.0, 255.0) if images.dtype == np.uint8 else None
     return _split(str(path), images, labels, classes, pixels, held=held, seed=seed)
 
@@ -114,6 +116,7 @@ def _split(
         raise Refused(message, code="no-samples")
     if labels is None:
         labels = np.zeros(len(images), np.int64)
+    # The order depends on the seed and the number of images only, so runs share their splits.
     order = np.random.default_rng(seed).permutation(len(images))
     bounds = (len(images) - 2 * count, len(images) - count)
     parts = dict(zip(SPLITS, np.split(order, bounds), strict=True))

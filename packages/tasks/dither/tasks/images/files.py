@@ -71,6 +71,7 @@ def folder_problems(folder: Path) -> Iterator[tuple[str, str]]:
             yield f"{path} has no images", "no-samples"
         for file in files:
             if file.suffix.lower() not in SUFFIXES or not file.is_file():
+                # One message is enough: of a wrong folder every file is wrong.
                 yield f"{file} is not a .png or .jpg file", "unreadable-file"
                 return
 
@@ -88,6 +89,7 @@ def read_image(path: Path, size: int, grey: bool) -> ndarray:
             # The header is read, the pixels are not.
             if image.width * image.height > MAX_PIXELS:
                 raise OSError(f"{image.width} x {image.height} pixels are too many")
+            # Phones store how an image is turned, and Pillow does not apply it by itself.
             pixels = ImageOps.exif_transpose(image)
             if pixels.mode.startswith("I"):
                 # 16 bits of grey, which Pillow would cut off at 255.
@@ -141,6 +143,7 @@ def _require_arrays(path: Path, images: ndarray, labels: ndarray | None) -> None
         labels.shape != images.shape[:1] or labels.dtype.kind not in "iu"
     ):
         reason = f"labels of shape {labels.shape} and type {labels.dtype}"
+    # A label above the number of images is a mistake, and would size an embedding.
     elif labels is not None and (labels.min() < 0 or labels.max() >= len(labels)):
         reason = f"labels from {labels.min()} to {labels.max()}"
     if reason:

@@ -73,6 +73,7 @@ class Reference:
             return values.astype(np.float64)
         weight = self.classifier.coefs_[0]
         bias = self.classifier.intercepts_[0]
+        # In float64, as distances are small differences of large sums.
         return np.maximum(values.astype(np.float64) @ weight + bias, 0)
 
     def metrics(self, values: _Values, labels: _Labels) -> dict[str, float]:
@@ -106,6 +107,7 @@ class Reference:
         rng = np.random.default_rng(seed)
         rows = []
         for label in np.unique(labels):
+            # Label -1 is that of samples without a class, which any image may stand for.
             same = np.flatnonzero((self.labels["train"] == label) | (label < 0))
             count = min(int((labels == label).sum()), len(same))
             rows.append(rng.permutation(same)[:count])

@@ -87,6 +87,7 @@ class ImageTask(Task):
 
     def like(self, n: int, seed: int) -> Clean:
         """Return `n` templates without known values, with the classes in turn."""
+        # Every class equally often, so that metrics by class have as many samples.
         values = np.zeros((n, *self.shape), np.float32)
         return self._clean(values, np.arange(n) % max(len(self.images.classes), 1))
 
@@ -146,6 +147,7 @@ class ImageTask(Task):
         """Yield an animation of the states of the sampler."""
         # About 40 frames, the last one longer.
         steps = [*range(0, len(path), max(len(path) // 40, 1)), len(path) - 1]
+        # A palette of 256 colours for each frame, all that GIF has.
         frames = [
             Image.fromarray(self._grid(self.pixels(path[step]), like)).convert("P")
             for step in steps
@@ -217,6 +219,7 @@ class ImageTask(Task):
 
     def _shown(self, values: Any) -> UInt8[ndarray, "N H W 3"]:
         values = values.astype(np.float32)
+        # The largest and smallest value of latents are the ends of the scale of this picture.
         low, high = self.images.pixels or (values.min(), values.max())
         share = (values - low) / max(high - low, 1e-6)
         colours = (255 * share.clip(0, 1)).round().astype(np.uint8)
@@ -267,6 +270,7 @@ class SquaredErrors(Metrics):
     def update(
         self, clean: Clean, noised: Noised, pred: Any, measured: Measured
     ) -> None:
+        # NaN or inf in padding must not reach the sum, where multiplying by a mask would keep them.
         error = torch.where(noised.target_mask, pred.x0 - clean.x0, 0.0)
         self.error_sum += float(error.double().square().sum())
         self.count += int(noised.target_mask.sum())
@@ -288,6 +292,7 @@ def _scaling(
         factor = np.full(values.shape[1], max((high - low) / 2, 1e-6))
     else:
         shift = values.mean(0, dtype=np.float64)
+        # A constant channel must not be divided by 0.
         factor = values.std(0, dtype=np.float64).clip(1e-6)
     return shift.astype(np.float32), factor.astype(np.float32)
 

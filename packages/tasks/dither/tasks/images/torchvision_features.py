@@ -43,6 +43,7 @@ def load_features(name: str, weights: Path, size: int) -> FeatureExtractor:
     except RuntimeError as error:
         raise Refused(f"{weights}: {error}", code="shape-mismatch") from None
 
+    # The last one gives the classes; Inception has another before it, for training.
     layers = [key for key, layer in model.named_modules() if type(layer) is nn.Linear]
     model.set_submodule(layers[-1], nn.Identity())
 
@@ -57,6 +58,7 @@ def load_features(name: str, weights: Path, size: int) -> FeatureExtractor:
 def _standardised(images: Tensor, size: int) -> Tensor:
     """Return images `N 3 H W` of `size` rows in the units of ImageNet; one channel is grey."""
     colours = images.permute(0, 3, 1, 2).expand(-1, 3, -1, -1)
+    # antialias: without it a large image would lose all but a few of its pixels.
     scaled = functional.interpolate(
         colours, (size, size), mode="bilinear", antialias=True
     )

@@ -74,6 +74,7 @@ def write_archive(path: Path, arrays: Arrays, about: Mapping[str, Any]) -> None:
     """Write an .npz file, and next to it a .json file: `about`, the sha256, dtypes and shapes."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+    # In memory first: the sidecar has length and checksum of the file.
     content = buffer.getvalue()
     sidecar = {
         **about,
@@ -131,6 +132,7 @@ def load_npz(path: Path, unread: Container[str] = ()) -> Arrays:
 def _load(file: BinaryIO, path: Path, size: int, unread: Container[str] = ()) -> Arrays:
     """Read an archive of `size` bytes, after checking how large its arrays are."""
     try:
+        # A small archive may expand to any size, and a header may declare any shape.
         with zipfile.ZipFile(file) as archive:
             expanded = sum(entry.file_size for entry in archive.infolist())
             limit = min(LIMIT, max_expanded(size))
@@ -174,6 +176,7 @@ def _member(archive: Any, name: str, path: Path) -> _Array:
     try:
         array = archive[name]
     except ValueError as error:
+        # ValueError is also that of a damaged file, which `_load` reports.
         if "pickle" not in str(error):
             raise
         fix = (

@@ -22,6 +22,7 @@ class Progress:
 
     def update(self, done: int, total: int) -> None:
         now = monotonic()
+        # Rows may be as many as a million a second: the terminal is written to ten times.
         if self._shown and (now >= self._next or done == total):
             sys.stderr.write(f"\r\x1b[K{done:,} of {total:,} {self.what}")
             sys.stderr.flush()
@@ -32,6 +33,7 @@ class Progress:
         return self
 
     def __exit__(self, *error: object) -> None:
+        # Return to the start of the line and clear it, for the report that follows.
         if self._wrote:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()

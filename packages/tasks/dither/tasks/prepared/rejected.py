@@ -37,6 +37,8 @@ class RejectedRows:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self._first: dict[str, list[Rejected]] = {}
+        # On disk, as millions of rows may be rejected.
+        # backslashreplace: names of files may hold bytes that are not UTF-8.
         self._file = tempfile.TemporaryFile(  # noqa: SIM115
             "w+", encoding="utf-8", errors="backslashreplace"
         )

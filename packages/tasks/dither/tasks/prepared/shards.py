@@ -40,6 +40,7 @@ class Shard:
         if total < self.count:
             message = f"{total:,} {things} cannot be divided among {self.count} shards"
             raise Refused(message, code="out-of-range")
+        # Rounded down at both ends: the next part starts where this one stops.
         first = total * (self.number - 1) // self.count
         return slice(first, total * self.number // self.count)
 
@@ -90,6 +91,7 @@ def open_shards(
     shards = []
     for number in range(1, counts[0] + 1):
         shard = Shard(number, counts[0])
+        # Every shard is tried, so that all problems are reported at once.
         try:
             shards.append(_open_shard(shard, target, kind, shard.made(made)))
         except Refused as refused:
@@ -117,6 +119,7 @@ def _open_shard(
         )
         fix = f"merge with the same options, or prepare it again with {option} --force"
         raise Refused(message, help=fix, code="changed-options")
+    # A shard may be a damaged copy from another machine.
     verify(folder, manifest, kind)
     return PreparedShard(folder, manifest, open_arrays(folder, manifest, kind))
 

@@ -36,6 +36,7 @@ class PrepareSpec(DataSpec):
 
     def options(self) -> dict[str, Any]:
         """Return the options that determine the prepared data."""
+        # An option to read with, or the place, must not make other data of the same source.
         hidden = {
             self.source_option,
             self.stored.option,
@@ -59,6 +60,7 @@ class PrepareSpec(DataSpec):
                 name if is_name(name) else os.path.abspath(Path(name).expanduser())
             )
         key = json.dumps({**self.options(), "sources": sources}, sort_keys=True)
+        # 64 bits suffice: a collision would still be noticed by the options in the manifest.
         digest = hashlib.sha256(key.encode()).hexdigest()[:16]
         return cache_folder() / self.stored.name / digest
 
@@ -77,6 +79,7 @@ class PrepareSpec(DataSpec):
         changed = self.model_dump(mode="json", exclude_defaults=True, exclude=hidden)
         for key, value in changed.items():
             words.append(f"--{key.replace('_', '-')}")
+            # A flag has no value; other values are read as JSON.
             if value is not True:
                 words.append(value if isinstance(value, str) else json.dumps(value))
         return shlex.join(words)

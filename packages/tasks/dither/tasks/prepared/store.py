@@ -59,6 +59,7 @@ class ArrayStream:
         self.rows = 0
         self._digest = hashlib.sha256()
         self.file = path.open("wb")
+        # The header of the finished file has the true number of rows; here it only takes its space.
         self.file.write(self._header())
 
     def append(self, block: _Block) -> None:
@@ -165,16 +166,19 @@ class Writer:
         self.manifest = Manifest(
             kind=kind.name,
             version=kind.version,
+            # As JSON has it, so that options compare equal after a round trip.
             made=json.loads(json.dumps(made)),
             arrays=self._arrays,
             info=json.loads(json.dumps(self.info)),
             rejected=self._rejected,
         )
+        # Last in the folder, which is renamed as a whole afterwards.
         text = self.manifest.model_dump_json(indent=1) + "\n"
         (self.folder / MANIFEST).write_text(text, encoding="utf-8")
 
     def _abort(self) -> None:
         for stream in self._streams.values():
+            # Closing writes what is buffered, which fails again on a full disk.
             with suppress(OSError):
                 stream.file.close()
 
@@ -301,6 +305,7 @@ def find_existing(
         if not changed:
             verify(folder, manifest, kind)
             return manifest
+    # Damaged data of this kind are replaced without --force.
     except Refused:
         return None
 
@@ -382,6 +387,7 @@ def verify(
 
 def _sha256(path: Path, record: ArrayRecord) -> str:
     """Return the checksum of the values, which are at the end of the file."""
+    # dtype=object: a product of Python integers does not wrap around for a damaged shape.
     values = np.dtype(record.dtype).itemsize * int(np.prod(record.shape, dtype=object))
     digest = hashlib.sha256()
     try:
@@ -396,6 +402,7 @@ def _sha256(path: Path, record: ArrayRecord) -> str:
 
 def _stamp(folder: Path) -> Path:
     """File that notes that the checksums of this folder were verified."""
+    # Resolved: a folder has one stamp under all its names.
     name = hashlib.sha256(
         str(folder.resolve()).encode("utf-8", "surrogateescape")
     ).hexdigest()[:32]

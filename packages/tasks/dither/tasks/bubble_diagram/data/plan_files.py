@@ -123,6 +123,7 @@ def _find(
     """Return the format of a source, its files, and the options and source for the manifest."""
     folder = spec.folder()
     path = source.path
+    # The destination is replaced as a whole, and the source with it.
     if folder.absolute() in (path.absolute(), *path.absolute().parents):
         raise Refused(
             f"destination {folder} contains the source {path}", code="file-exists"
@@ -179,6 +180,7 @@ def load_prepared(
             options.
     """
     manifest = spec.manifest()
+    # Prepared plans may be on a machine without the source.
     if source.exists():
         files = find_source(source, form, spec.folder())[1]
         spec.check_options(manifest, {"source": _describe(source, files)})
@@ -248,6 +250,7 @@ def _visible_files(source: Path, exclude: Path | None) -> Iterator[Path]:
 
 
 def _by_number(file: Path) -> list[tuple[int, str]]:
+    # Text and digits alternate. Pairs, as text and numbers cannot be compared.
     parts = re.split(r"(\d+)", str(file))
     return [
         (int(part), "") if index % 2 else (0, part) for index, part in enumerate(parts)

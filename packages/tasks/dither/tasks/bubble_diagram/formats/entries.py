@@ -180,6 +180,7 @@ def diagram_of_boxes(
             faults.append(Fault("boxes", message))
     if faults:
         raise RejectedPlan(*faults)
+    # Pixels: a wall between two of them is given as either.
     whole = [tuple(box) for box in np.rint(walls).astype(int).tolist()]
     return Diagram.from_boxes(types, whole, name)
 
@@ -263,6 +264,7 @@ def name_bedrooms(
 def _numbers(values: Any) -> Float[ndarray, "*n"] | None:
     try:
         return np.asarray(values, np.float64)
+    # Lists of different lengths, text, and integers beyond float64.
     except (ValueError, TypeError, OverflowError):
         return None
 

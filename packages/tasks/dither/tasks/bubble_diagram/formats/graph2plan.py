@@ -42,6 +42,7 @@ from .entries import (
     entry_of,
 )
 
+# In order of preference: aligned boxes before raw ones.
 _BOXES = ("gtBoxNew", "box", "gtBox")
 _EDGES = ("rEdge", "edge")
 _FIELDS = ("name", "rType", "boundary", *_BOXES, *_EDGES)
@@ -147,6 +148,7 @@ def _read_rooms(
     types = _types(_rows(plan, "rType", 1)[:, 0])
     if known:
         boxes = _rows(plan, known[0], 4)
+        # y0, x0, y1, x1 in this field.
         if known[0] == "gtBox":
             boxes = boxes[:, [1, 0, 3, 2]]
         return diagram_of_boxes(types, boxes, name, most)

@@ -66,6 +66,7 @@ class LineOptions(NamedTuple):
 
 
 class _Line(BaseModel):
+    # Without strict, pydantic reads numbers from text, and whole ones from 1.0.
     model_config = ConfigDict(extra="ignore", strict=True)
     types: list[Literal[ROOMS]]  # type: ignore[valid-type]
     boxes: list[tuple[float, float, float, float]] | None = None
@@ -189,6 +190,7 @@ def scan_plans(path: Path, options: ReadOptions) -> Iterator[Entry]:
 def _scan(path: Path, options: LineOptions, extra: Counter[str]) -> Iterator[Entry]:
     """Yield the entries of a file, and count keys that are not used."""
     try:
+        # The byte order mark of editors of Windows.
         content = read_bytes(path, TABLE_BYTES).removeprefix(b"\xef\xbb\xbf")
     except OSError as error:
         yield Entry(path, faults=(Fault("file", f"cannot be read: {error.strerror}"),))
@@ -292,7 +294,9 @@ def _pixels(boxes: Any, unit: Unit) -> Any:
             f"a plan of {metres} m, expected at most {limit:g} m; is the unit {unit}?"
         )
         raise RejectedPlan(Fault("boxes", message))
+    # By whole pixels, which preserves the relations of walls at whole pixels.
     shift = np.floor((GRID - low - high) / 2)
+    # Rounding may move a plan as wide as the canvas across its edge.
     return np.rint(walls + np.tile(shift, 2)).clip(0, GRID)
 
 

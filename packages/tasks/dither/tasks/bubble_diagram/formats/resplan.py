@@ -47,6 +47,7 @@ RESPLAN_ROOMS = {
     "bedroom": "SecondRoom",
     "bathroom": "Bathroom",
     "balcony": "Balcony",
+    # As the published file spells it.
     "balacony": "Balcony",
     "storage": "Storage",
     "stair": "Storage",
@@ -261,11 +262,13 @@ def on_grid(
     """
     walls = np.asarray(boxes, np.float64).reshape(-1, 4) * scale
     if flip:
+        # The upper wall is the one with the larger y where y points up.
         walls = walls[:, [0, 3, 2, 1]] * [1, -1, 1, -1]
     if not len(walls):
         return walls
     low = walls[:, :2].min(0)
     high = walls[:, 2:].max(0)
+    # A plan of a single point has no size.
     shrink = min(1.0, GRID / max((high - low).max(), 1.0))
     # A shift by whole pixels preserves the relations of walls at whole pixels.
     shift = np.ceil((GRID - (low + high) * shrink) / 2 - 0.5)

@@ -133,6 +133,7 @@ def _parse_json(path: Path, text: str) -> tuple[dict[str, Any], dict[_Path, Span
     spans: dict[_Path, Span] = {}
     try:
         table = json.loads(text)
+        # The parser reports no places, which messages on the values need.
         _walk_json(text, _after_space(text, 0), (), None, spans)
     except JSONDecodeError as error:
         raise _syntax_error(path, error.msg, error.lineno) from None
@@ -149,6 +150,7 @@ def _syntax_error(path: Path, message: str, line: int) -> Refused:
 
 
 def _after_space(text: str, at: int) -> int:
+    # The text was parsed before, so commas and colons need no check.
     while at < len(text) and text[at] in " \t\r\n,:":
         at += 1
     return at
@@ -222,6 +224,7 @@ class _Reader:
     ) -> None:
         """Add a problem at a key or value, or at the nearest outer one."""
         place = path
+        # An inner key may have no span of its own, as one that is missing.
         while place and place not in self.spans:
             place = place[:-1]
         origin = Origin(str(self.path), 1)
@@ -273,6 +276,7 @@ class _Reader:
 
     def read_rooms(self, rooms: object) -> Iterator[int]:
         """Yield the types of the rooms, and number their names."""
+        # Before types are read, so that messages on them have the same place.
         if isinstance(rooms, list):
             rooms = {str(number): kind for number, kind in enumerate(rooms)}
             at = [("rooms", number) for number in range(len(rooms))]
@@ -392,6 +396,7 @@ class _Reader:
             if isinstance(outline, str):
                 return read_boundary(self.path.parent / outline)
             if isinstance(outline, dict):
+                # default: TOML has dates, which the check of the outline rejects.
                 return read_boundary(self.path, json.dumps(outline, default=str))
         except Refused as refused:
             for problem in refused.problems:

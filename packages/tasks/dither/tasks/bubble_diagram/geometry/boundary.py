@@ -236,6 +236,7 @@ def read_boundary(path: Path, text: str | None = None) -> Boundary:
         help_text = f"expected {_EXPECTED}"
         raise Refused(message, help=help_text, code="unreadable-file") from None
 
+    # shapely requires three corners; fewer are reported by their number.
     problem = shape_problem(outline, ends_of_front) if len(outline) > 2 else None
     turn = _alignment(points)
     points = points @ turn
@@ -254,6 +255,7 @@ def read_boundary(path: Path, text: str | None = None) -> Boundary:
         problems = [Problem(f"{path}: {problem}", code="unreadable-file")]
     if problems:
         raise Refused(problems)
+    # By whole pixels, so that corners at whole pixels stay there.
     shift = np.floor((GRID - low - high) / 2)
     ends = (door + shift).clip(0, GRID)
     return np.array(pack_boundary((points + shift).tolist(), ends.tolist()), np.int16)

@@ -27,6 +27,7 @@ def label_compactness(label: PixelLabels) -> tuple[float, int]:
     rows, columns = np.nonzero(label >= 0)
     floor = label[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1] >= 0
     walled = np.pad(floor, 2 * OUTER_WALL)
+    # Closing (growing, then shrinking) fills the walls between rooms.
     size = 2 * OUTER_WALL + 1
     body = ndimage.minimum_filter(ndimage.maximum_filter(walled, size), size)
     inner = body[2 * OUTER_WALL : -2 * OUTER_WALL, 2 * OUTER_WALL : -2 * OUTER_WALL]

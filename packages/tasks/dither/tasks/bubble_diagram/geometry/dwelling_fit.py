@@ -214,6 +214,7 @@ def _rounds(fit: _Fit, start: Boxes) -> Iterator[_Layout]:
             best = layout.score[2]
         changes = list(_changes(fit, layout))
         moved = _moved(fit, layout, changes)
+        # Without a move, changes that failed get more expensive, and others are tried.
         if moved is None or (moved == boxes).all():
             if not changes:
                 return
@@ -554,6 +555,7 @@ def _ahead(
         )
         if other == room or high <= low or far[other] <= _GAP:
             continue
+        # A view of `free`: assigning to it hides what is behind this room.
         part = free[low:high]
         if near[other] >= -_GAP:
             if part.sum() > _FACING:

@@ -238,6 +238,7 @@ def _front_wall(
     def distance(wall: Window) -> float:
         place = _door_at(wall, front)
         far = hypot(place.x - front[0], place.y - front[1])
+        # Any wall that is long enough comes before those that are too short.
         return far if wall.length >= DOOR_WIDTH else far + GRID
 
     return min(walls, key=distance)

@@ -111,6 +111,7 @@ def _parse_geojson(content: Mapping[str, Any]) -> tuple[_Points, _Points]:
 
 
 def _scaled(points: Any, x_scale: float, y_scale: float) -> _Points:
+    # Points of GeoJSON may have a height.
     return [(x * x_scale, y * y_scale) for x, y, *_ in points]
 
 

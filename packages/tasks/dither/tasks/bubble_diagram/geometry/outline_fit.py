@@ -176,6 +176,7 @@ def _filling(
     rounds = _AREA_ROUNDS
     if diagram.areas is None:
         rounds = _ROUNDS
+        # Sizes that together fill the outline.
         sides = sides * np.sqrt(inside.sum() / sides.prod(1).sum())
     candidates = [start]
     for _ in range(rounds):
@@ -206,6 +207,7 @@ def _squeezed(
 ) -> Boxes:
     """Return boxes inside the rectangles that show many relations, as none that show all are known."""
     clamped = _clamped(start, rectangles)
+    # Only the outline constrains these boxes: they may break any relation.
     nothing = wall_constraints_of(np.full(len(diagram.relations), NO_EDGE), len(start))
     free = replace(
         nothing,

@@ -170,6 +170,7 @@ class Placement:
         x, y = np.subtract(first[:2], self.boxes[0, :2]).tolist()
         door = []
         if self.front_door is not None:
+            # Only the middle of the door is known, which stands for both ends.
             door = [(self.front_door[0] + x, self.front_door[1] + y)] * 2
         return pack_boundary([(left + x, top + y) for left, top in self.outline], door)
 
@@ -274,6 +275,7 @@ def place_edited(diagram: Diagram) -> Placement | None:
     assert diagram.edit is not None
     pinned = diagram.edit.pinned
     rooms = len(diagram.types)
+    # Without overlap if possible.
     for disjoint in (exclusive(np.array(diagram.types)), False):
         search = realise(diagram.relations, rooms, disjoint=disjoint, pinned=pinned)
         if search.boxes is not None:
@@ -642,6 +644,7 @@ def _separate(
     """Keep room u apart from room v on one of its sides."""
     axis = side % 2
     first, second = (u, v) if side < 2 else (v, u)
+    # A gap of `NEAR` still counts as near.
     gap = _GAP if near else NEAR + 1 + _ROUNDING_PIXELS
     penalty = _SHOULD if near else _MUST
     program.add_order(4 * first + axis + 2, 4 * second + axis, gap, penalty)

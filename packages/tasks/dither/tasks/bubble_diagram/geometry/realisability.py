@@ -143,6 +143,7 @@ class _Node:
     decided: Bool[ndarray, " C"]
 
     def copy(self) -> _Node:
+        # The search modifies alternatives; bounds are replaced, never changed in place.
         return _Node(
             most=self.most.copy(),
             bounds=self.bounds,

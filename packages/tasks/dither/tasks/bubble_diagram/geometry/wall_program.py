@@ -160,6 +160,7 @@ def demand_areas(
     area that a room loses to others and to walls is that of the given boxes.
     """
     sides = sides_of(boxes).astype(float)
+    # The area that is drawn is that of the box without what others cover.
     low, high = bounds + lost
     demanded = bounds[0] > 0
     for room, (width, height) in enumerate(sides.tolist()):

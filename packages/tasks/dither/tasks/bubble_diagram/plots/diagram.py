@@ -187,6 +187,7 @@ class Scene:
         self, texts: Sequence[tuple[str, ...]] | None = None
     ) -> list[Label]:
         """Place a label for each room, by default its name."""
+        # Fonts of a small picture would be larger than its rooms.
         sizes = [
             size for size in _SIZES if size <= max(self.width / _MIN_RATIO, _SIZES[-1])
         ]
@@ -318,6 +319,7 @@ def draw_gallery(
     cell = size
     if plans:
         cell = 2 * size
+    # Of one scale, so that plans can be compared by size.
     scale = min(
         (
             float((size - 12) / (extent_of(placement).max() + 2 * OUTER))
@@ -380,6 +382,7 @@ def _legend(
 
 def draw_bubbles(scene: Scene) -> list[str]:
     """Draw rooms, links and names."""
+    # Before the links, which end at labels.
     scene.label_rooms()
     placement = scene.placement
     shapes = [draw_room(scene, room) for room in scene.order]
@@ -547,6 +550,7 @@ def _labelled(
         crowded = [room for room, label in enumerate(labels) if label.spot]
         if not crowded:
             break
+        # First names without areas, then also on pixels that doors sweep.
         if attempt == 0:
             texts = [
                 text[:1] if room in crowded else text for room, text in enumerate(texts)
@@ -618,6 +622,7 @@ def _foot_shapes(
     """Return a scale bar with its length and a caption, in a line."""
     pixels = scene.scale / METRES
     space = width - 2 * left - svg.text_width("1 m · " + caption, _CAPTION)
+    # The longest of 1, 2 and 5 metres that leaves space for the caption.
     metres = 1
     for longer in (2, 5):
         if longer * pixels < space:

@@ -177,6 +177,7 @@ def trajectory_pictures(
     # Cells show rooms and relations, which come before the tokens of doors and areas.
     path = path[:, numbers, : rooms * (rooms + 1) // 2]
     pages = [_draw_stages(path, placements), *draw_frames(path, placements)]
+    # Rendered together, as each call starts processes.
     stages, *images = svg.to_pngs(pages)
     yield Picture("path", png=stages, gif=_to_gif(images))
 
@@ -322,6 +323,7 @@ class _Cell:
         if kind == self.types[room]:
             return label
         text = SHORT[kind] if kind < NODE_MASK else "?"
+        # Names of types differ in length, and the label has space for the finished one.
         width = svg.text_width(label.lines[0], label.size)
         shrink = min(1.0, width / svg.text_width(text, label.size))
         return replace(label, lines=(text,), size=label.size * shrink)
@@ -430,6 +432,7 @@ def _filter(
 
 
 def _card(sample: DecodedSample, scale: float) -> str:
+    # The first colour is that of level -1, unreadable.
     colour = _CHIPS[sample.level + 1]
     chip = f'<span class="chip" style="background:{colour}">{sample.verdict}</span>'
     classes = f"level-{sample.level}"

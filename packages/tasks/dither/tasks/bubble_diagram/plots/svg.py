@@ -61,6 +61,7 @@ def to_pngs(pages: Sequence[Page]) -> list[bytes]:
     shares = [(sources[first::cores], font) for first in range(cores)]
     images = [b""] * len(pages)
     for first, rendered in enumerate(map_in_processes(_RENDER, shares)):
+        # JSON has no bytes: images come as hexadecimal digits.
         images[first::cores] = map(bytes.fromhex, rendered)
     return images
 
@@ -157,6 +158,7 @@ def text_width(text: str, size: float) -> float:
 def _font() -> FreeTypeFont:
     from PIL import ImageFont
 
+    # Raqm, where it is installed, would measure other widths.
     return ImageFont.truetype(
         _font_file(), _MEASURED, layout_engine=ImageFont.Layout.BASIC
     )

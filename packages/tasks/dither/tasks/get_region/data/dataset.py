@@ -112,6 +112,7 @@ class Columns:
         extra = []
         for cell in range(max(self.trained, 1)):
             for rows in covering(cell):
+                # Rows of a window differ: += would count a repeated one once.
                 times[rows] += 1
                 index = torch.from_numpy(rows)
                 columns = self._extra_columns(index, torch.tensor([cell]))

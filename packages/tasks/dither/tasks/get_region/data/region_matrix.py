@@ -95,6 +95,7 @@ class RegionMatrix:
             features=arrays["features"],
             motifs=tuple(map(str, arrays["motifs"])),
             chromosomes=chromosomes,
+            # A byte a region, unless there are 256 chromosomes or more.
             chromosome_number=numbers.astype(np.min_scalar_type(len(chromosomes))),
             start=arrays["start"].astype(np.int64, copy=False),
             end=arrays["end"].astype(np.int64, copy=False),
@@ -146,6 +147,7 @@ class RegionMatrix:
 
     def _longest(self, split: Split) -> int:
         """Return the number of regions of the longest stretch of a split."""
+        # minlength: a split without regions has no counts, of which there is no maximum.
         counts = np.bincount(self.stretch[self.rows(split)], minlength=1)
         return int(counts.max())
 

@@ -24,6 +24,7 @@ class StackedRows:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> Float32[ndarray, "... M"]:
+        # Turns a slice, mask or array of any shape into row numbers.
         numbers = np.arange(len(self))[rows]
         values = np.empty((*numbers.shape, self.shape[1]), np.float32)
         part_of = np.searchsorted(self.starts, numbers, "right") - 1

@@ -85,6 +85,7 @@ class ColumnUnits:
         motifs = result[..., : self.motifs]
         if self.quantiles is None:
             forward, backward = FUNCTIONS[self.transform]
+            # Assigned in place: `motifs` is a view of `result`.
             function = backward if inverse else forward
             # A prediction may be negative.
             motifs[...] = function(motifs.clip(min=0))

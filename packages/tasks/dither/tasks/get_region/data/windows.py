@@ -111,10 +111,12 @@ def cut_windows(
         windows = windows * len(cells)
         offsets = [0] * len(cells)
 
+    # A split may be empty, and numpy concatenates at least one array.
     firsts = [np.zeros(0, np.int64)]
     counts = [np.zeros(0, np.int64)]
     labels = [np.zeros(0, np.int64)]
     wide = 0
+    # Not strict: `offsets` has the end of the last run, too.
     for cell, offset, (first, count, dropped) in zip(
         cells, offsets, windows, strict=False
     ):

@@ -53,6 +53,7 @@ def read_anndata(path: Path, group_by: str | None = None) -> RawArrays:
     by_cell: Arrays = {}
     notes: list[str] = []
     features = {"features": "X", "motifs": "var_names"}
+    # The first name decides: `parse_names` reports others that are not places.
     if _is_region(motifs[:1]) and not _is_region(names[:1]):
         file = file.T
         names = motifs
@@ -133,6 +134,7 @@ def _is_region(first: Shaped[ndarray, " _"]) -> bool:
 
 def _dense(matrix: Any, path: Path) -> Shaped[ndarray, "P K"]:
     # A sparse matrix may be much larger in memory than in the file.
+    # 4 bytes a number, the type of the features is float32.
     if matrix.shape[0] * matrix.shape[1] * 4 > LIMIT:
         message = f"{path}: the matrix of shape {matrix.shape} is above {LIMIT:,} bytes"
         raise Refused(message, code="too-large")
@@ -152,6 +154,7 @@ def _of_cells(file: Any, path: Path, group_by: str | None, notes: list[str]) -> 
         raise Refused(f"{message} {present}", help=fix, code="wrong-shape")
 
     table = tables.get("motifs", next(iter(tables.values())))
+    # Features of an axis may be a DataFrame with names, or an array without.
     if hasattr(table, "columns"):
         features = _dense(table.to_numpy(), path)
         motifs = np.array(list(map(str, table.columns)), np.str_)

@@ -65,6 +65,7 @@ PREFIXES = {
 strand."""
 ALL_PREFIXES = frozenset(chain.from_iterable(PREFIXES.values()))
 
+# Longest first: "expression" would match the start of "expression_positive".
 WORDS = "|".join(sorted({*PREFIXES, *ALL_PREFIXES}, reverse=True))
 NEAR = re.compile(
     rf"(?:({WORDS})(?:[\s:._/-]+(.+))?|(.+?)[\s:._/-]+({WORDS}))", re.IGNORECASE

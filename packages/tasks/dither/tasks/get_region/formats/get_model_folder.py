@@ -196,6 +196,7 @@ def _joined(cell_types: list[_CellType]) -> Arrays:
     known = np.zeros(size, bool)
     values: dict[str, dict[str, Any]] = {}
     for (name, stem, arrays), key in zip(cell_types, keys, strict=True):
+        # Each cell type has its own order of regions; here they get the rows of the union.
         rows = regions.get_indexer(key)
         differs = known[rows] & ~np.isclose(features[rows], arrays["features"]).all(1)
         if differs.any():

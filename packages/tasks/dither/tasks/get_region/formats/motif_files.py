@@ -154,6 +154,7 @@ def _background(lines: Sequence[str]) -> Sequence[float]:
                 f'not "{" ".join(words)[:60]}"'
             )
         # Hits are counted on both strands (as in FIMO).
+        # Averaging over the strands makes complementary bases equally likely.
         at = (shares["A"] + shares["T"]) / (2 * total)
         return at, 0.5 - at, 0.5 - at, at
     return EVEN
@@ -207,6 +208,7 @@ def _jaspar_counts(lines: Sequence[str]) -> Counts:
         raise ValueError("has rows of different lengths")
     table = np.array([rows[base] for base in BASES]).T
     sums = table.sum(1)
+    # Probabilities, or counts of a single site, which look the same.
     if (abs(sums - 1) <= ROUNDING).all():
         return table * SITES
     # A column of one site, or of fractions that are no distribution
@@ -316,6 +318,7 @@ def _chromosomes(
                 name = (line[1:].split() or [""])[0]
                 names.add(name)
                 parts = []
+            # Records of no interest are skipped without being held.
             elif name in wanted:
                 parts.append(line.strip())
     if name in wanted:

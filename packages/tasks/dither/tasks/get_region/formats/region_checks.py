@@ -68,6 +68,7 @@ PLACES = ("chromosome", "start", "end")
 LARGEST = float(np.finfo(np.float32).max)
 MAX_NAME = 1000
 """Characters of a chromosome or of the name of a region."""
+# float64 holds every whole number below 2^53 exactly, far beyond this.
 MAX_BASE = 2**40
 """More than the number of bases of any chromosome."""
 CHROMOSOME = re.compile(r"[^\s:]{1,60}")
@@ -178,6 +179,7 @@ def check_arrays(
     """
     arrays = dict(raw.arrays)
     name_of = raw.display_name
+    # An array may be missing because of a problem that the reader reports.
     problems = [] if raw.problems else [*_missing(arrays, name_of)]
     for name, kinds in sorted(KINDS.items()):
         if name in arrays and arrays[name].dtype.kind not in kinds:
@@ -193,6 +195,7 @@ def check_arrays(
     if arrays.keys() >= {*PLACES} and arrays["start"].size:
         problems += check_order(raw.locate, arrays, overlaps=overlaps)
 
+    # A reader and these checks may find the same mistake.
     by_message = {problem.message: problem for problem in raw.problems}
     for problem in problems:
         message = problem.message

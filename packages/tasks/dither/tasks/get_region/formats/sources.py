@@ -191,6 +191,7 @@ def open_regions(
     state = tuple(
         (file, file.stat().st_mtime_ns, file.stat().st_size) for file in files
     )
+    # The state is an argument, so that a changed file is another entry of the cache.
     return _open(source, splits, options or ReadOptions(), state, headers)
 
 

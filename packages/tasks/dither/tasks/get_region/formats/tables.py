@@ -105,6 +105,7 @@ def open_table(
         if binary.peek(2).startswith(GZIP):
             binary = _Gzip(binary, size, limit, line_limit or LINE_BYTES)
         try:
+            # utf-8-sig drops the byte order mark that Excel writes.
             yield TextIOWrapper(binary, encoding="utf-8-sig", newline="")
         except (EOFError, OSError, zlib.error) as error:
             raise Refused(

@@ -66,6 +66,7 @@ class ZarrArray:
                 f"{folder}: neither .zarray nor zarr.json; the store is incomplete"
             )
             raise Refused(message, help=COPY_AGAIN, code="file-not-found")
+        # Checked before zarr opens it, which builds the codecs that the header names.
         _check_codecs(folder)
         try:
             # Text in format 3 is not specified yet.

@@ -44,6 +44,7 @@ def areas_under_curves(
         false = negatives.cumsum(1)
         # A resample may have no positives, or no negatives.
         with np.errstate(divide="ignore", invalid="ignore"):
+            # Pairs of a positive ranked above a negative, and half of those with equal scores.
             area = (negatives * (true - positives / 2)).sum(1)
             roc.append(area / (true[:, -1] * false[:, -1]))
             # Steps of windows that a resample left out have no precision.

@@ -219,6 +219,7 @@ class Baselines:
         key = sha256(repr(fit).encode())
         key.update(np.ascontiguousarray(known).data)
         file = cache_folder() / "boosting" / f"{key.hexdigest()}.npy"
+        # Without a file, or with a damaged one, boosting is fitted.
         with suppress(OSError, ValueError):
             cached = np.load(file, allow_pickle=False)
             if cached.shape == known.shape[:1]:
@@ -248,6 +249,7 @@ class Baselines:
         products = self._products
         guess = np.zeros_like(z)
         # Rows with the same visible columns share one system of equations.
+        # Eight columns a byte: sorting rows of bytes is faster.
         bits = np.packbits(visible, axis=1)
         _, member, counts = np.unique(
             bits, axis=0, return_inverse=True, return_counts=True

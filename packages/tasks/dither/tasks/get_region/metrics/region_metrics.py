@@ -395,6 +395,7 @@ def _metrics_of_all(
 
 def bootstrap_weights(count: int) -> Float[ndarray, "R W"]:
     """Return the number of occurrences of each window in each resample."""
+    # One seed: all metrics and baselines have the same resamples, so their differences are paired.
     random = np.random.default_rng(0)
     times = random.multinomial(count, np.full(count, 1 / count), DRAWS)
     return times.astype(np.float64)

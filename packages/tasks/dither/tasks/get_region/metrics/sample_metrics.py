@@ -94,6 +94,7 @@ class Draws:
     ) -> Draws | None:
         """Collect windows with the full number of draws; None if that is 1, or none was sampled."""
         count = max((rows.stop - rows.start for rows in windows), default=0)
+        # The last window may have fewer draws.
         full = [rows for rows in windows if rows.stop - rows.start == count]
         if count < 2 or not any(counted[rows].any() for rows in full):
             return None
