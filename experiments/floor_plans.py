@@ -19,12 +19,9 @@ import typer
 MOST = {"rplan-png": 8, "resplan": 14, "msd": 40}
 """Room slots for each format."""
 
-DRAWN = 64
-"""Samples that are drawn for the graph edit distance."""
-
 COLUMNS = {
     "L5": "level_5",
-    "GED": "edit_distance",
+    "GED": "compatibility",
     "IoU": "outline_iou",
     "unique": "unique",
     "novel": "novel",
@@ -109,10 +106,6 @@ def measure(
 ) -> dict[str, float]:
     """Train, evaluate and sample; return metrics by name."""
     import dither
-    from dither.tasks.bubble_diagram.decoded_samples import (
-        decode_samples,
-        edit_distance,
-    )
 
     system = dither.load(dither.train(experiment, changes, runs=runs))
     task: Any = system.task
@@ -121,12 +114,7 @@ def measure(
     assert tokens is not None
     metrics: dict[str, float] = task.sample_metrics(tokens, like)
     metrics |= dither.evaluate(system, samples=min(2000, task.size("valid")))
-    decoded = decode_samples(tokens[:DRAWN].numpy(), task.rooms)
-    distances = [
-        edit_distance(sample.placement) for sample in decoded if sample.placement
-    ]
     metrics["train"] = task.size("train")
-    metrics["edit_distance"] = sum(distances) / max(len(distances), 1)
     return metrics
 
 

@@ -16,6 +16,12 @@ from dither.registry.contracts.records import Clean, Measured, Noise, Noised, St
 from dither.tasks.bubble_diagram import plans as plan_arrays
 from dither.tasks.bubble_diagram.constraints.table import Constraints
 from dither.tasks.bubble_diagram.data.procedural import make_plans
+from dither.tasks.bubble_diagram.decoded_samples import (
+    compatibility,
+    decode_samples,
+    edit_distance,
+)
+from dither.tasks.bubble_diagram.edit_distance import graph_edit_distance
 from dither.tasks.bubble_diagram.formats.jsonl import plan_line, read_plans
 from dither.tasks.bubble_diagram.metrics import (
     Archetypes,
@@ -551,3 +557,42 @@ def test_accuracy_by_noise_counts_masked_tokens():
             )
     assert len(found) == 8
     assert Accuracy(space).compute() == {}
+
+
+def test_graph_edit_distance_is_that_of_networkx():
+    random = np.random.default_rng(0)
+    for _ in range(60):
+        rooms = int(random.integers(1, 6))
+        types = random.integers(0, 3, rooms).tolist()
+        matrices = []
+        graphs = []
+        for _ in range(2):
+            upper = np.triu(random.random((rooms, rooms)) < random.uniform(0.2, 0.8), 1)
+            matrices.append(upper | upper.T)
+            graph = networkx.from_numpy_array(matrices[-1].astype(int))
+            networkx.set_node_attributes(graph, dict(enumerate(types)), "type")
+            graphs.append(graph)
+        expected = networkx.graph_edit_distance(
+            *graphs, node_match=lambda room, other: room["type"] == other["type"]
+        )
+        assert graph_edit_distance(types, *matrices) == expected
+
+
+def test_compatibility_counts_what_layouts_of_all_samples_change():
+    """Zero for real plans; the mean over samples that decode, each as its layout is drawn."""
+    plans = make_plans(3, 0, 100)
+    assert compatibility(plans.tokens(8), 8) == {"compatibility": 0.0}
+    drawn = Frequencies.of(plans.tokens(8), 8).draw(10, 0)
+    distances = [
+        edit_distance(sample.placement)
+        for sample in decode_samples(drawn, 8)
+        if sample.placement
+    ]
+    assert sum(distances) > 0
+    tokens = np.concatenate([plans.tokens(8), drawn])
+    tokens[0, 0] = NODE_MASK
+    legal = 99 + len(distances)
+    assert compatibility(tokens, 8) == {
+        "compatibility": pytest.approx(sum(distances) / legal)
+    }
+    assert compatibility(tokens[:1], 8) == {}

@@ -15,6 +15,7 @@ import numpy as np
 from dither.registry.config.errors import Refused
 
 from .arrays import Boundaries, Tokens
+from .edit_distance import graph_edit_distance
 from .geometry.boundary import corners_of
 from .geometry.outline_fit import outline_iou, outline_outside, place_in_outline
 from .geometry.placement import (
@@ -26,7 +27,9 @@ from .geometry.placement import (
     place_edited,
 )
 from .plans import Diagram, decode
+from .relations import edges_of
 from .validity import validity_levels
+from .vocabulary import NO_EDGE
 
 _PLACEMENT_LOCK = Lock()
 """Metrics and pictures are made at the same time; the second to come finds the placement in the
@@ -173,36 +176,36 @@ def _place(
     return place_in_outline(placement, np.frombuffer(boundary, np.int64).reshape(-1, 2))
 
 
-def edit_distance(placement: Placement) -> float:
+def edit_distance(placement: Placement) -> int:
     """Return the graph edit distance of a diagram and its drawn plan; 0 if adjacencies agree.
 
-    Rooms match by type, and relations by whether there is one (compatibility of HouseGAN; Nauata et
-    al., 2020).
+    Rooms match by type, and relations by whether there is one.
     """
-    import networkx
+    from scipy.spatial.distance import squareform
 
     diagram = placement.diagram
-    drawn = Diagram.from_boxes(
-        diagram.types, [tuple(box) for box in placement.boxes.tolist()]
+    wanted, drawn = (
+        squareform(relations != NO_EDGE)
+        for relations in (diagram.relations, edges_of(placement.boxes))
     )
-    graphs = []
-    for edges in (diagram.edges, drawn.edges):
-        graph = networkx.Graph([(i, j) for i, j, _ in edges])
-        graph.add_nodes_from(
-            (room, {"type": kind}) for room, kind in enumerate(diagram.types)
-        )
-        graphs.append(graph)
-    different = networkx.symmetric_difference(*graphs).number_of_edges()
-    if not different:
-        return 0.0
-    # One second to find a shorter edit path than the one that keeps all rooms.
-    distance = networkx.graph_edit_distance(
-        *graphs,
-        node_match=lambda room, other: room == other,
-        upper_bound=different,
-        timeout=1,
-    )
-    return float(different if distance is None else distance)
+    return graph_edit_distance(diagram.types, wanted, drawn)
+
+
+def compatibility(
+    tokens: Tokens, rooms: int, narrow: Callable[[Diagram], Diagram] | None = None
+) -> dict[str, float]:
+    """Return the mean graph edit distance of the samples that decode and their layouts.
+
+    Compatibility of HouseGAN (Nauata et al., 2020).
+    """
+    levels = validity_levels(tokens[:, : rooms * (rooms + 1) // 2], rooms)
+    legal = levels.structure.tokens
+    if not legal.any():
+        return {}
+    # The layout of a realisable diagram shows its relations.
+    samples = decode_samples(tokens[legal & ~levels.realisable], rooms, narrow=narrow)
+    distances = [edit_distance(s.placement) for s in samples if s.placement]
+    return {"compatibility": sum(distances) / int(legal.sum())}
 
 
 def layout_area_error(samples: Iterable[DecodedSample]) -> dict[str, float]:
@@ -235,7 +238,10 @@ def layout_met(samples: Iterable[DecodedSample]) -> dict[str, float]:
 
 
 def outline_metrics(samples: Iterable[DecodedSample]) -> dict[str, float]:
-    """Return the means of `outline_iou` and `outline_outside` over layouts in an outline."""
+    """Return the means of intersection over union, share outside, and graph edit distance.
+
+    Those of layouts in an outline.
+    """
     placements = []
     for sample in samples:
         if sample.placement and sample.placement.outline:
@@ -245,4 +251,5 @@ def outline_metrics(samples: Iterable[DecodedSample]) -> dict[str, float]:
     return {
         "outline_iou": float(np.mean([*map(outline_iou, placements)])),
         "outline_outside": float(np.mean([*map(outline_outside, placements)])),
+        "compatibility": float(np.mean([*map(edit_distance, placements)])),
     }

@@ -72,6 +72,7 @@ class BubbleDiagram(TaskSpec):
         "*_js",
         "mmd_*",
         "area_error",
+        "compatibility",
         "outline_outside",
         "plan_frechet",
         "plan_kid",

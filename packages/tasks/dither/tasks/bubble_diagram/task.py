@@ -30,6 +30,7 @@ from .constraints.guidance import ConstraintGuidance
 from .constraints.table import Constraints
 from .decoded_samples import (
     DecodedSample,
+    compatibility,
     decode_samples,
     layout_area_error,
     layout_met,
@@ -426,7 +427,8 @@ class BubbleDiagrams(Task):
         """Return validity levels, and distances to validation plans that meet the constraints.
 
         Each distance has its noise floor. For modelled doors and areas also `field_metrics`, and
-        for the first `DRAWN` samples those of their layouts.
+        for the first `DRAWN` samples those of their layouts; `compatibility` is that of all samples
+        unless they have outlines.
         """
         tokens = samples.cpu().numpy()
         # Graph metrics depend on types and relations only, which come first.
@@ -439,6 +441,8 @@ class BubbleDiagrams(Task):
             metrics |= field_metrics(tokens, valid, self.rooms)
             floor = field_metrics(test[: len(tokens)], valid, self.rooms)
             metrics |= {f"{name}_floor": value for name, value in floor.items()}
+        if _boundaries_of(like) is None:
+            metrics |= compatibility(tokens, self.rooms, _narrow(like))
 
         return metrics | self._layout_metrics(tokens[:DRAWN], like)
 
