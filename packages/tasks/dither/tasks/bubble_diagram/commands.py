@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_commands"]
 
+# At most four digits, so that no range is long.
 RANGE = re.compile(r"\s*(?P<first>\d{1,4})(?:-(?P<last>\d{1,4}))?\s*")
 
 
@@ -229,6 +230,7 @@ def _parse_rooms(text: str) -> list[int]:
     rooms: list[int] = []
     for part in text.split(","):
         match = RANGE.fullmatch(part)
+        # Without a match the range is empty, and refused like one that runs backwards.
         first = int(match["first"]) if match else 0
         last = int(match["last"] or first) if match else -1
         if last < first:

@@ -450,6 +450,7 @@ class Plans:
     def diagram(self, row: int) -> Diagram:
         plan = self[row : row + 1]
         slots = self.types.shape[1]
+        # Unknown doors are MASK, which does not decode.
         has_doors = plan.doors is not None and not (plan.doors == DOOR_MASK).any()
         diagram = decode(plan.tokens(slots, doors=has_doors)[0], slots)
         if not plan.boxes.any():

@@ -46,6 +46,7 @@ class BubbleDiagram(TaskSpec):
     name = "bubble-diagram"
     hub_task: ClassVar[str] = "graph-ml"
     rev = 2
+    # Batches are of diagrams with one number of rooms, so that none is padded.
     bucketed: ClassVar[bool | None] = True
     headline: ClassVar[tuple[str, ...]] = (
         "valid/nats_per_graph",
@@ -159,6 +160,7 @@ class BubbleDiagram(TaskSpec):
         fields = []
         for name, length in lengths.items():
             ids = IDS[name]
+            # MASK and PAD follow the ids of data.
             fields.append(Field(name, length, ids + 2, mask=ids, pad=ids + 1))
         conditions = []
         if self.boundary:
@@ -176,7 +178,9 @@ class BubbleDiagram(TaskSpec):
             from .geometry.boundary import with_boundaries
 
             plans = with_boundaries(
-                plans, rectangular=isinstance(self.data, ProceduralPlans)
+                # They fill a rectangle, which their boxes determine.
+                plans,
+                rectangular=isinstance(self.data, ProceduralPlans),
             )
         return BubbleDiagrams(
             plans=plans,
@@ -289,6 +293,7 @@ class JsonPlans(_HoldOut):
     def _options(self) -> LineOptions:
         from .formats.jsonl import LineOptions
 
+        # A tuple, as these options are the key of a cache.
         return LineOptions(self.most, self.unit, tuple(sorted(self.types.items())))
 
 
@@ -321,6 +326,7 @@ class PlanFiles(_HoldOut, PrepareSpec):
 
     @model_validator(mode="after")
     def _doors_are_known(self) -> PlanFiles:
+        # The format of "auto" is known, and checked, when the files are read.
         if self.adjacency == "door" and self.format not in ("auto", "housegan"):
             raise ValueError(
                 f'adjacency = "door" requires HouseGAN++ files; {self.format} has no doors'

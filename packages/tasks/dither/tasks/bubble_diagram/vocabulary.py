@@ -36,6 +36,7 @@ SHORT = tuple(short for _, short, _ in _TYPES)
 COLOURS = tuple(colour for _, _, colour in _TYPES)
 """Names of room types, short names for labels, and fill colours, by id."""
 
+# Spelled out, since type checkers accept no computed names.
 RoomType = Literal[
     "LivingRoom",
     "MasterRoom",

@@ -190,6 +190,7 @@ def _apply(
     data = regions.data
     # Data of the user have no training regions to leave out.
     split = regions.split or ("all" if data else "valid")
+    # Requests of other regions or cell types get other folders.
     names = [split, regions.cell, data[0].stem if data else None]
     default = (method.__name__, "-".join(filter(None, names)))
     with engine.new_folder(run, default, out) as folder:

@@ -46,6 +46,7 @@ class HumanDHS(DataSpec):
 
     name = "human-dhs"
     gives: ClassVar[str] = "regions"
+    # The exact matrix is a subset of this component, under a name of its own for `prepare`.
     prepared_as: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         {"dhs": {"subset": "built"}}
     )
@@ -210,6 +211,7 @@ class PreparedRegions(_ReadOptions, PrepareSpec):
 
     name = "get"
     stored: ClassVar[Kind] = REGIONS
+    # Applied when arrays are read, so that one folder serves experiments of all splits.
     read_options: ClassVar[frozenset[str]] = frozenset({"valid", "test", "scale"})
     paths: list[PathStr] = Option(min_length=1)
     """A zarr store, a folder with cell_type_align.txt, .h5ad, .npz, .parquet, .csv or .tsv (.gz);
@@ -229,6 +231,7 @@ class PreparedRegions(_ReadOptions, PrepareSpec):
     @field_validator("out")
     @classmethod
     def _folder(cls, value: str) -> str:
+        # Other readers take a folder of this suffix for a zarr store.
         if Path(value).suffix == ".zarr":
             raise ValueError("expected a folder of arrays without the suffix .zarr")
         return value
@@ -245,6 +248,7 @@ class PreparedRegions(_ReadOptions, PrepareSpec):
     def build(self) -> RegionMatrix:
         from .formats.sources import open_regions
 
+        # Refuses a folder that was prepared with other options.
         self.manifest()
         return open_regions([self.folder()], self.splits())
 
@@ -297,6 +301,7 @@ class ScannedRegions(PreparedRegions):
     """
 
     name = "motifs"
+    # Options of stores and AnnData, which do not change scanned regions.
     read_options: ClassVar[frozenset[str]] = PreparedRegions.read_options | {
         "empty_chunks",
         "group_by",

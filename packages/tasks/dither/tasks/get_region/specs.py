@@ -47,6 +47,7 @@ class GetRegion(TaskSpec):
 
     name = "get-region"
     hub_task: ClassVar[str] = "tabular-regression"
+    # Windows have one length, the last ones are padded.
     bucketed: ClassVar[bool | None] = False
     rev = 3
     headline: ClassVar[tuple[str, ...]] = (
@@ -197,7 +198,7 @@ class GetRegion(TaskSpec):
             message = f"a stride of {self.stride} leaves {unused}"
             fix = f"at most regions = {self.regions}"
             yield Misfit(message, ("stride",), help=fix, code="out-of-range")
-        # One motif stands for all: their number, for which a file is read, does not matter.
+        # With one motif: their number, for which a file is read, does not matter.
         if all(group.name in GIVEN[self.given] for group in self._groups(1)):
             message = f'given = "{self.given}" leaves nothing to predict'
             yield Misfit(
@@ -227,6 +228,7 @@ class GetRegion(TaskSpec):
             yield from self._unsupported(facts)
 
     def warn(self) -> Iterator[Misfit]:
+        # A default without effect is not a mistake of the user.
         if not self._is_default("largest") and self.column() != "quantitative":
             yield _no_effect("largest", 'set accessibility = "quantitative"')
         if self.trained_chromosomes and not (self.valid_cells or self.test_cells):

@@ -107,7 +107,7 @@ class Reference:
         rng = np.random.default_rng(seed)
         rows = []
         for label in np.unique(labels):
-            # Label -1 is that of samples without a class, which any image may stand for.
+            # Samples without a class, label -1, are replaced by images of any.
             same = np.flatnonzero((self.labels["train"] == label) | (label < 0))
             count = min(int((labels == label).sum()), len(same))
             rows.append(rng.permutation(same)[:count])

@@ -34,6 +34,7 @@ class Images(TaskSpec):
 
     name = "images"
     hub_task: ClassVar[str] = "unconditional-image-generation"
+    # Images have one size.
     bucketed: ClassVar[bool | None] = False
     headline: ClassVar[tuple[str, ...]] = ("sample/accuracy", "sample/frechet")
     higher: ClassVar[tuple[str, ...]] = ("accuracy*", "precision", "recall")
@@ -108,6 +109,7 @@ class _Held(DataSpec):
     """A source that is divided at random into three splits."""
 
     gives: ClassVar[str] = "images"
+    # A fifth is left for training at least.
     held: float = Field(0.25, gt=0, le=0.4)
     """Share of the images in the validation split, and in the test split."""
     seed: int = Field(0, ge=0, lt=2**31)
@@ -120,6 +122,7 @@ class Digits(_Held):
     name = "digits"
 
     def facts(self) -> ImageFacts:
+        # scikit-learn, which has the images, must not be imported for a listing.
         return ImageFacts(8, 8, 1, tuple("0123456789"))
 
     def build(self) -> ImageData:
@@ -205,6 +208,7 @@ class ImageArrays(_Held):
             yield Misfit(message, ("classes",), code="out-of-range")
 
     def facts(self) -> ImageFacts:
+        # The file may be on another machine than the one that describes the model.
         if self.shape is not None and self.classes is not None:
             rows, columns, channels = self.shape
             return ImageFacts(rows, columns, channels, self._names(self.classes))

@@ -138,6 +138,7 @@ def _add_sampling(app: typer.Typer, engine: Engine) -> None:
             )
         if engine.echo_json(as_json, rows):
             return
+        # The first row, real text, has no options of the sampler.
         for name in rows[-1]:
             cells = [
                 f"{row[name]:>9.4g}" if name in row else "     real" for row in rows

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
     from lm_eval.api.model import LM
 else:
+    # Without the extra, the error comes where the harness is used, not at import.
     try:
         from lm_eval.api.model import LM
     except ImportError:
@@ -82,6 +83,7 @@ class HarnessModel(LM):  # type: ignore[misc]
         for (text,) in (request.args for request in requests):
             ids = self.task.tokens(text)
             bound = 0.0
+            # Windows do not overlap, so that each id is scored once.
             for start in range(0, len(ids), self.length):
                 window = ids[start : start + self.length]
                 bound += self._score(window, 0, greedy=False)[0]

@@ -45,6 +45,7 @@ class LanguageModel(TaskSpec):
 
     name = "language-model"
     hub_task: ClassVar[str] = "text-generation"
+    # Windows have one length; shorter documents are padded.
     bucketed: ClassVar[bool | None] = False
     higher: ClassVar[tuple[str, ...]] = ("accuracy*",)
     lower: ClassVar[tuple[str, ...]] = ("*_perplexity",)
@@ -194,6 +195,7 @@ class LanguageModel(TaskSpec):
             return SIZES[name], ENDS.get(name)
         if name == "chars":
             # Without a tokenizer, whose modules import numpy.
+            # One more for every character that is not in the training split.
             return len(self.data.build().characters()) + 1, None
         tokenizer = self._load(None)
         return tokenizer.size, tokenizer.end
@@ -204,6 +206,7 @@ class LanguageModel(TaskSpec):
         from .task import LanguageModelling
 
         corpus: Corpus | TokenStore = self.data.build()
+        # These options are arguments of the same names.
         options = self.model_dump(
             include={"length", "documents", "prompt", "ngrams", "judge"}
         )

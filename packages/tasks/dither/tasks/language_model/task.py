@@ -256,6 +256,7 @@ class LanguageModelling(TextTemplates, Task):
         self._long: Mapping[Split, int] = {}
         if isinstance(corpus, TokenStore):
             self.corpus = corpus
+        # All documents of a source are of one kind.
         elif isinstance(corpus.splits["train"][0], Example):
             self.corpus, self._examples, self._long = encode_examples(
                 corpus, tokenizer, labels, length=length, long=long
@@ -305,6 +306,7 @@ class LanguageModelling(TextTemplates, Task):
             Refused: There is an id outside the vocabulary, in files that were not verified.
         """
         x0, valid = self._windows[split].take(rows)
+        # An embedding would fail without the place, on a GPU for good.
         check_vocabulary(x0, self.tokenizer.size)
         clean = Clean.of(torch.from_numpy(x0), torch.from_numpy(valid))
         if not self._examples and self._documents != "packed":
@@ -411,6 +413,7 @@ class LanguageModelling(TextTemplates, Task):
         task.corpus = replace(
             self.corpus,
             splits={**self.corpus.splits, "valid": stream},
+            # Other text does not follow the distribution of the corpus.
             distribution=None,
         )
         task.ids = {**self.ids, "valid": stream.ids}
@@ -438,6 +441,7 @@ class LanguageModelling(TextTemplates, Task):
         train = self.ids["train"]
         count = min(samples or self.size(split), self.size(split))
         windows = self._windows[split].ids(count)
+        # There may be no window. The smallest type does not widen that of the ids.
         text = np.concatenate([np.zeros(0, np.uint8), *windows])
         metrics = trivial_baselines(train, text, self.tokenizer)
         if self._ngrams is not None:
@@ -507,6 +511,7 @@ class LanguageModelling(TextTemplates, Task):
             raise Refused(message, ("evaluate", "samples"), code="no-samples")
 
         numbers = np.linspace(0, size - 1, 2 * count).astype(np.int64)
+        # Alternating, so that both sets are from all parts of the split.
         reference = self.batch("valid", numbers[0::2].tolist())
         real = self.batch("valid", numbers[1::2].tolist())
         features = pair_features(self._texts(reference.x0, reference))

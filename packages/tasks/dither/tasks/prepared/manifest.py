@@ -53,7 +53,9 @@ class Kind:
 class ArrayRecord(BaseModel):
     """A .npy file; `sha256` is that of its values."""
 
+    # Built when used: every listing of components imports this module.
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    # A name in the folder, never a path.
     file: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\.npy$")
     dtype: str
     shape: tuple[int, ...]
@@ -101,6 +103,7 @@ def read_manifest(folder: Path, kind: Kind, command: str = "") -> Manifest:
         message = f"{path} is damaged: {describe_error(error)}"
         raise Refused(message, help=fix, code="damaged-file") from None
 
+    # Lengths only, which takes no time; `verify` compares checksums.
     problems: list[Problem] = []
     for record in manifest.arrays.values():
         problems += _length_problems(folder / record.file, record, fix)
@@ -153,11 +156,13 @@ def describe_sources(files: Iterable[Path], root: Path) -> dict[str, Any]:
     size = 0
     lines = []
     for path in files:
+        # Sizes and times, since reading large sources at each start would take minutes.
         status = path.stat()
         size += status.st_size
         lines.append(
             f"{os.path.relpath(path, root)} {status.st_size} {status.st_mtime_ns}"
         )
+    # Names of files need not be UTF-8.
     content = "\n".join(sorted(lines)).encode("utf-8", "surrogateescape")
     return {
         "files": len(lines),

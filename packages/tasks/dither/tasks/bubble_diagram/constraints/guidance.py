@@ -415,6 +415,7 @@ class ConstraintGuidance:
         # MPS has no float64.
         dtype = torch.float32 if at.device.type == "mps" else torch.float64
         allowed = self.allowed.to(at.device)
+        # The model has as many ids as its largest field, at least those of rooms.
         padding = (0, log_clean.shape[-1] - NODE_SIZE)
         weight = log_clean.to(dtype).exp() * pad(allowed, padding)
         mass = weight.sum(-1)

@@ -23,6 +23,7 @@ class _Rule:
 
     path: Path
 
+    # No field of the dataclass, as it has no annotation.
     doors = False
     """Whether the rule is on doors."""
 
@@ -146,5 +147,6 @@ Rule = RoomType | PairRelation | Count | Adjacency | Buildable | Area | Reachabl
 
 def reversed_ids(relations: frozenset[int]) -> frozenset[int]:
     """Return the opposite relations: right of for left of, surrounding for inside."""
+    # Ids are in an order in which opposite relations mirror each other.
     last = len(RELATIONS) - 1
     return frozenset(r if r == NO_EDGE else last - r for r in relations)

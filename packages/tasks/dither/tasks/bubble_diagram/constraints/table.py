@@ -198,6 +198,7 @@ class Constraints(Options):
         types = {str(slot): ROOMS[diagram.types[room]] for slot, room in placed.items()}
         update: dict[str, Any] = {
             "rooms": total,
+            # The types of kept rooms replace those of the table for their slots.
             "types": self.types | types,
             "relations": [*self.relations, *relations],
         }
@@ -292,6 +293,7 @@ def read_rules(table: Constraints, slots: int) -> tuple[list[Rule], list[Misfit]
 
 
 def _shown(value: Any) -> str:
+    # default: TOML has dates.
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
@@ -377,6 +379,7 @@ class _Reader:
         numbers: dict[str, float] = {}
         for key in known[1:]:
             number = value.get(key, 1.0)
+            # isinstance takes True for a number.
             if type(number) not in (int, float) or not 0 < number < 100:
                 self.reject_type("a number above 0", number, ("dwelling", key))
             elif key in value:

@@ -172,6 +172,7 @@ def read_plan(path: Path, most: int) -> Diagram:
     if path.suffix.lower() != ".json":
         return read_plans(path, most)[0]
     content = read_bytes(path)
+    # A key that only the layout of HouseGAN++ has.
     if b'"room_type"' in content:
         (entry,) = read_housegan(path, ReadOptions(most))
     else:

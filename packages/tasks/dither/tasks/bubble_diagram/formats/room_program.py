@@ -394,6 +394,7 @@ class _Reader:
             return None
         try:
             if isinstance(outline, str):
+                # Relative to this file, not to the working directory.
                 return read_boundary(self.path.parent / outline)
             if isinstance(outline, dict):
                 # default: TOML has dates, which the check of the outline rejects.

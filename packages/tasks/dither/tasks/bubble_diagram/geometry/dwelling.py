@@ -75,6 +75,7 @@ class DwellingLimits:
         wall: Smallest length of the wall that two rooms share, in metres.
     """
 
+    # A mapping proxy has no hash, without which a dataclass refuses it as a default.
     areas: Mapping[str, Range] = field(default_factory=lambda: AREAS_OF)
     proportion: float = 3.0
     wall: float = 0.9
@@ -199,6 +200,7 @@ def _size_problems(
 
 def _neighbours(room: int, links: Iterable[tuple[int, int]]) -> list[int]:
     """Return the rooms that links join to a room."""
+    # The other end of the link.
     return [i + j - room for i, j in links if room in (i, j)]
 
 

@@ -150,6 +150,7 @@ class Placement:
         shown = dict(zip(pairs(len(boxes)), edges_of(boxes).tolist(), strict=True))
         related = [pair for pair, relation in shown.items() if relation != NO_EDGE]
         outline = [] if boundary is None else corners_of(boundary)
+        # The outline may begin before the first room.
         left, top = np.array([*boxes[:, :2], *outline]).min(0).tolist()
         front_door = None
         if boundary is not None and boundary[0, 0] >= 0:
@@ -170,7 +171,7 @@ class Placement:
         x, y = np.subtract(first[:2], self.boxes[0, :2]).tolist()
         door = []
         if self.front_door is not None:
-            # Only the middle of the door is known, which stands for both ends.
+            # Only the middle of the door is known: both ends are there.
             door = [(self.front_door[0] + x, self.front_door[1] + y)] * 2
         return pack_boundary([(left + x, top + y) for left, top in self.outline], door)
 

@@ -579,6 +579,7 @@ def _wall_shapes(scene: Scene, plan: FloorPlan) -> list[str]:
     for kind, path in zip(types, paths, strict=True):
         # A balcony has a railing; the walls next to it are those of rooms.
         width = _RAILING if kind == BALCONY else OUTER
+        # Half the width of a stroke is inside of the outline.
         shapes.append(svg.path(path, _WALL, _WALL, 2 * width * scene.scale))
     for room, path in enumerate(paths):
         # A tint: each channel is mixed with white.

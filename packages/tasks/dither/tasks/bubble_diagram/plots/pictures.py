@@ -296,6 +296,7 @@ class _Cell:
                         stroke=PALE,
                     )
                 )
+        # Links above rooms, and names above links.
         shapes += self._links(edges)
         for room, kind in enumerate(types):
             shapes += label_shapes(self._label(room, kind))

@@ -93,6 +93,7 @@ class RegionFacts:
 class RegionInfo(BaseModel):
     """Content of the manifest of prepared regions besides arrays; chromosomes by number."""
 
+    # Built when used: every listing of components imports this module.
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
     motifs: tuple[str, ...]
     cells: tuple[str, ...]

@@ -61,8 +61,10 @@ def join_stores(
         cells=cells,
         valid=(),
         test=(),
+        # A set of strings has another order in each process.
         unknown=tuple(sorted(unknown)),
         notes=tuple(note for matrix in matrices for note in matrix.notes),
+        # No window crosses from one store to the next.
         store=np.repeat(np.arange(len(matrices)), sizes),
         measured=np.repeat(measured, sizes, axis=0),
         **arrays,
@@ -97,6 +99,7 @@ def _stack(
         return None
     parts = []
     for matrix, array in zip(matrices, arrays, strict=True):
+        # Expression and tss have a last axis of two strands.
         shape = (len(matrix), len(cells), *existing[0].shape[2:])
         part = np.zeros(shape, existing[0].dtype)
         if array is None:
@@ -115,6 +118,7 @@ def _genes(matrices: Sequence[RegionMatrix], sizes: Sequence[int]) -> dict[str, 
     for matrix, size in zip(matrices, sizes, strict=True):
         if matrix.gene is not None and matrix.gene_region is not None:
             names.append(matrix.gene)
+            # Regions are numbered through all stores.
             regions.append(matrix.gene_region.astype(np.int64) + start)
         start += size
     if not names:

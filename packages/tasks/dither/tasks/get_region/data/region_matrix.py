@@ -147,7 +147,7 @@ class RegionMatrix:
 
     def _longest(self, split: Split) -> int:
         """Return the number of regions of the longest stretch of a split."""
-        # minlength: a split without regions has no counts, of which there is no maximum.
+        # minlength: without regions the counts would be empty, and max() would fail.
         counts = np.bincount(self.stretch[self.rows(split)], minlength=1)
         return int(counts.max())
 

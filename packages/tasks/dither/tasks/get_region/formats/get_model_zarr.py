@@ -78,6 +78,7 @@ def _cells(path: Path) -> list[str]:
     cells = set()
     for group in GROUPS:
         for folder in path.glob(f"{group}/*/"):
+            # Hidden folders belong to other programs.
             if not folder.name.startswith("."):
                 cells.add(folder.name)
     return sorted(cells)
@@ -130,6 +131,7 @@ def _absent(
     required = [*REQUIRED]
     for cell in cells:
         strands = [f"{strand}/{cell}" for strand in STRANDS]
+        # One strand without the other is part of an incomplete copy.
         if not {*strands}.isdisjoint(existing):
             required += strands
     for name in required:

@@ -84,6 +84,7 @@ def read_matrix(
     locate = raw.locate
     problems = [*raw.problems]
     for text in TEXTS:
+        # Other libraries store text as bytes.
         if text in arrays and (text == "names" or arrays[text].dtype.kind == "S"):
             with collect_problems(problems):
                 arrays[text] = decoded(
@@ -137,10 +138,12 @@ def densify(arrays: Arrays, path: Path) -> Float[ndarray, "P K"]:
 
     kinds: dict[bytes, Any] = {b"csr": csr_matrix, b"csc": csc_matrix}
     try:
+        # scipy stores the format as bytes.
         kind = kinds.get(bytes(arrays["format"].item()))
         if kind is None:
             raise ValueError("format is neither csr nor csc")
         rows, columns = (int(n) for n in arrays["shape"])
+        # Checked before the dense array is allocated.
         if not 0 <= rows * columns * 4 <= LIMIT:
             raise ValueError(
                 f"takes {rows * columns * 4:,} bytes, the limit is {LIMIT:,}"

@@ -110,6 +110,7 @@ def without_quotations(texts: Mapping[str, str]) -> dict[str, str]:
     """
     seen: set[str] = set()
     unquoted: dict[str, str] = {}
+    # Equal lengths by name: the result does not depend on the order in which files are read.
     for name in sorted(texts, key=lambda name: (-len(texts[name]), name)):
         paragraphs = []
         folded = []

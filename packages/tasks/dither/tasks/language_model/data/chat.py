@@ -97,6 +97,7 @@ class ChatTemplate:
         try:
             return self._template.render(
                 messages=messages,
+                # transformers passes these names always, so templates test them.
                 tools=None,
                 documents=None,
                 add_generation_prompt=answer,

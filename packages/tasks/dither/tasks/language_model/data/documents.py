@@ -57,6 +57,7 @@ def find_sources(paths: Sequence[str]) -> list[str | Path]:
             sources[path] = path
             continue
         for file in find_all([path], problems, folders=True):
+            # A file that several paths name is read once.
             sources[file.resolve()] = file
     if problems:
         raise Refused(problems)

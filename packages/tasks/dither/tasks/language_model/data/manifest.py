@@ -29,6 +29,7 @@ class _Record(BaseModel):
         frozen=True,
         extra="forbid",
         strict=True,
+        # Built when used: every listing of components imports this module.
         defer_build=True,
     )
 
@@ -50,6 +51,7 @@ class TokenizerRecord(_Record):
     end: int | None
     added_end: bool
     separator: list[int]
+    # A name in the folder, never a path.
     file: str | None = Field(None, pattern=r"^[a-z.]+$")
 
 

@@ -130,6 +130,7 @@ def _example(
 
     texts = [piece.text for piece in pieces]
     text = "".join(texts)
+    # In pieces: the same text with another border, or label, is another example.
     digest = hashlib.sha256(json.dumps([*texts, label]).encode()).hexdigest()
     return Example(
         place,

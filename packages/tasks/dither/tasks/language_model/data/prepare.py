@@ -119,6 +119,7 @@ def store_text(
         "source": text.digest(),
         "hash": tokenizer.fingerprint,
     }
+    # After the first pass, since the source is known by a digest of all documents.
     if find_existing(folder, SHARDS, made, force=spec.force) is not None:
         return f"{folder} is up to date, nothing was done\n{spec.record().summary()}"
 
@@ -190,6 +191,7 @@ def survey_documents(
     """
     entries_of: Counter[str | Path] = Counter()
     rejected_of: Counter[str | Path] = Counter()
+    # Arrays: a list of Python numbers takes 40 bytes an entry.
     keys = array("Q")
     sizes = array("q")
     published = array("b")
@@ -368,6 +370,7 @@ def _digest_text(pieces: Iterable[str]) -> tuple[int, int]:
     Raises:
         NotText: It is blank, or holds half a surrogate pair.
     """
+    # 64 bits: of 10 million documents two have equal digests with a probability of 3e-6.
     digest = hashlib.blake2b(digest_size=8)
     size = 0
     blank = True
@@ -420,6 +423,7 @@ def cut_document(
     digest = hashlib.blake2b(digest_size=8)
     try:
         for piece in entry.pieces:
+            # Half a surrogate pair, which the first pass refuses, only changes the digest.
             digest.update(piece.encode("utf-8", "surrogatepass"))
             rest = piece
             # Nothing remains if the document has grown: its digest will differ.

@@ -132,6 +132,7 @@ def _find(spec: Any) -> tuple[list[str | Path], Tokenizer, dict[str, Any]]:
 def _describe(sources: Sequence[str | Path]) -> dict[str, Any]:
     """Describe files as `describe_sources` does, and the order of all sources."""
     files = [source.absolute() for source in sources if isinstance(source, Path)]
+    # Relative, so that machines may have the files in different folders.
     root = Path(os.path.commonpath(files)) if files else Path()
     names = []
     for source in sources:

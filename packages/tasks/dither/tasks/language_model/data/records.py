@@ -99,6 +99,7 @@ def _object(record: Any) -> Record:
 def _json_records(path: Path) -> Iterator[tuple[str, Record]]:
     """Yield the records of a .json file: an array, objects in lines, or one object."""
     # Published corpora of JSON lines are often named .json, and larger than memory.
+    # A generator that is left early would keep the file open until it is collected.
     with closing(_lines(path)) as lines:
         first = next((line for line in lines if line.strip()), b"")
     if first.lstrip()[:1] == b"{" and isinstance(_json_object(first), dict):
@@ -139,6 +140,7 @@ def _csv_rows(
     csv.field_size_limit(LINE_BYTES)
     blocks = (text for _, text in read_blocks(path))
     lines = _text_lines(plain_text(blocks))
+    # strict: otherwise a quote that is never closed swallows the rest of the file.
     reader = csv.reader(lines, delimiter="\t" if form == "tsv" else ",", strict=True)
     try:
         header = next(reader, [])
@@ -161,6 +163,7 @@ def _csv_rows(
 def _text_lines(blocks: Iterator[str]) -> Iterator[str]:
     pending = ""
     for block in blocks:
+        # Not splitlines, which also cuts at characters such as U+2028 inside of a cell.
         lines = (pending + block).split("\n")
         pending = lines.pop()
         yield from (f"{line}\n" for line in lines)

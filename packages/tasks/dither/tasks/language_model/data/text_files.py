@@ -171,6 +171,7 @@ def open_data(path: Path) -> Iterator[Any]:
         with ExitStack() as stack:
             file = stack.enter_context(open_file(path))
             size = path.stat().st_size
+            # By content: a file may have lost the end of its name.
             first = file.read(16)
             file.seek(0)
             for suffix, (start, magic) in COMPRESSED.items():
@@ -240,6 +241,7 @@ def read_blocks(path: Path) -> Iterator[tuple[bytes, str]]:
     offset = 0
     with open_data(path) as file:
         while block := file.read(BLOCK):
+            # Text has no zero byte, nearly every binary file has one.
             zero = block.find(0)
             if zero >= 0:
                 message = (
@@ -248,6 +250,7 @@ def read_blocks(path: Path) -> Iterator[tuple[bytes, str]]:
                 raise NotText("binary", message)
             yield block, _decode(decoder, block, offset, path)
             offset += len(block)
+        # The file may end inside of a character.
         _decode(decoder, b"", offset, path)
     if not offset:
         raise NotText("empty", f"{path}: empty")
@@ -256,6 +259,7 @@ def read_blocks(path: Path) -> Iterator[tuple[bytes, str]]:
 def _decode(
     decoder: codecs.IncrementalDecoder, block: bytes, offset: int, path: Path
 ) -> str:
+    # What the decoder holds back of the block before comes before this block.
     pending = len(decoder.getstate()[0])
     try:
         return decoder.decode(block, final=not block)

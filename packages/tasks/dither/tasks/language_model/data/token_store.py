@@ -176,6 +176,7 @@ def _windows_of_documents(stream: TokenStream, length: int) -> Spans:
     """Return the offset of each window, and its number of ids."""
     sizes = stream.stops() - stream.starts
     windows = -(-sizes // length)
+    # The number of the first window of the same document, for each window.
     first = np.repeat(np.cumsum(windows) - windows, windows)
     into = (np.arange(len(first)) - first) * length
     starts = np.repeat(stream.starts, windows) + into

@@ -90,6 +90,7 @@ class WittenBell:
             grams, place, counts = np.unique(
                 codes, return_inverse=True, return_counts=True
             )
+            # The prefix n-gram, without its last id, is the context.
             kinds = np.bincount(grams // size, minlength=contexts)
             total = np.bincount(context[seen], minlength=contexts)
             self.orders.append(

@@ -76,6 +76,7 @@ def mauve(samples: _Features, real: _Features, seed: int = 0) -> float:
 
 
 def _frequencies(labels: Integer[ndarray, " N"], clusters: int) -> _Shares:
+    # Half a count in each cluster: without it a divergence could be infinite.
     counts = np.bincount(labels, minlength=clusters) + 0.5
     return counts / counts.sum()
 

@@ -54,6 +54,7 @@ class FolderJudge:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         loader: Any = AutoModelForCausalLM
+        # Neither code of the folder nor files of another place are loaded.
         safe: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(str(folder), **safe)

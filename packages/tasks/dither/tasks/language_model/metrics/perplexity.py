@@ -34,6 +34,7 @@ def after_end(x: Int[Tensor, "B L"], end: int, known: _Mask) -> _Mask:
 
 def repeated_end(x: Int[Tensor, "B L"], end: int) -> _Mask:
     """Return the fill of windows: end-of-text ids up to the end of a window, except the first."""
+    # From the right: the run of ends that reaches the end of the window.
     run = (x == end).flip(1).cumprod(1).flip(1)
     return run.cumsum(1) > 1
 

@@ -157,6 +157,7 @@ class Characters(Tokenizer):
 
 
 def _code_points(text: str) -> Ids:
+    # Four bytes a character, without a loop over them.
     return np.frombuffer(text.encode("utf-32-le"), "<u4").astype(np.int64)
 
 
@@ -181,6 +182,7 @@ class Ended(Tokenizer):
         return self.inner.encode(text)
 
     def encode_rendered(self, text: str) -> Ids:
+        # A template writes the end of a text as its mark.
         parts = [self.inner.encode_rendered(part) for part in text.split(END_MARK)]
         end = np.array([self.end])
         ids = [parts[0]]

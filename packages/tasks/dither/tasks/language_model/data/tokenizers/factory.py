@@ -148,7 +148,9 @@ def restore_tokenizer(record: TokenizerRecord, folder: Path) -> Tokenizer:
             from .huggingface import read_tokenizer
 
             inner = read_tokenizer(str(path))
+            # It was read under the name of its file.
             inner.name = record.name
+            # The folder that it came from may have named the end, which tokenizer.json does not.
             if not record.added_end:
                 inner.end = record.end
                 inner.separator = tuple(record.separator)

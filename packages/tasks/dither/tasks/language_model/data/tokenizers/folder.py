@@ -23,6 +23,7 @@ def special_tokens(folder: Path) -> dict[str, str]:
     for name in CONFIGS:
         try:
             tokens |= _tokens_of(_read_json(folder / name))
+        # Both files are optional.
         except (OSError, ValueError):
             continue
     return tokens
@@ -31,6 +32,7 @@ def special_tokens(folder: Path) -> dict[str, str]:
 def _tokens_of(config: Mapping[str, Any]) -> dict[str, str]:
     tokens = {}
     for key, value in config.items():
+        # A token with flags is an object.
         mark = value.get("content") if isinstance(value, dict) else value
         if key.endswith("_token") and isinstance(mark, str | None):
             tokens[key] = mark or ""

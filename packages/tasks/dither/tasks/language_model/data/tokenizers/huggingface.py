@@ -63,6 +63,7 @@ class Learned(Tokenizer):
         # An end-of-text mark inside a text is encoded as letters.
         engine.encode_special_tokens = True
         self.name = name
+        # Ids may have gaps, so the number of tokens is not enough.
         self.size = max(engine.get_vocab().values()) + 1
         self.definition = engine.to_str()
         self.fingerprint = hashlib.sha256(self.definition.encode()).hexdigest()
@@ -244,6 +245,7 @@ def _learn(size: int, texts: Iterable[str]) -> str:
     engine: Any = Engine(models.BPE())
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     engine.decoder = decoders.ByteLevel()
+    # All bytes, so that every text can be encoded.
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     # The last id is the end of a text.
     trainer = trainers.BpeTrainer(
