@@ -196,8 +196,7 @@ def _missing_service(experiment: Experiment) -> Iterator[Misfit]:
     """Yield a mirror whose service is unknown or not installed."""
     address = experiment.run.mirror
     if address is not None and (problem := service_problem(address)):
-        path = ("run", "mirror")
-        yield Misfit(problem.message, path, help=problem.help, code=problem.code)
+        yield problem.as_misfit(("run", "mirror"))
 
 
 def _missing_weights(experiment: Experiment) -> Iterator[Misfit]:
@@ -216,8 +215,7 @@ def _missing_weights(experiment: Experiment) -> Iterator[Misfit]:
         source = model_folder(given)
     except Refused as refused:
         for problem in refused.problems:
-            path = ("train", "start_from")
-            yield Misfit(problem.message, path, help=problem.help, code=problem.code)
+            yield problem.as_misfit(("train", "start_from"))
         return
     weights = (source / "checkpoints", source / "weights.safetensors")
     if is_file(source) or any(exists(weight) for weight in weights):

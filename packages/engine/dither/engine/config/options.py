@@ -332,9 +332,7 @@ class RunOptions(Options):
     def check(self) -> Iterator[Misfit]:
         """Yield a problem if the address contains credentials."""
         if self.mirror is not None and (problem := credentials_problem(self.mirror)):
-            yield Misfit(
-                problem.message, ("mirror",), help=problem.help, code=problem.code
-            )
+            yield problem.as_misfit(("mirror",))
 
 
 class Evaluate(Options):

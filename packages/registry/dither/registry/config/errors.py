@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Any, ClassVar
 from unicodedata import combining, east_asian_width
 
-from ..spec.misfit import Path
+from ..spec.misfit import Misfit, Path
 from .nearest_name import did_you_mean, nearest
 
 __all__ = [
@@ -214,6 +214,10 @@ class Problem:
         if self.help:
             lines.append("  help: " + self.help.replace("\n", "\n        "))
         return printable("\n".join(lines))
+
+    def as_misfit(self, path: Path = ()) -> Misfit:
+        """Return the problem as that of the option at a path."""
+        return Misfit(self.message, path, help=self.help, code=self.code)
 
 
 def omitted_problems(count: int, origin: Origin | None = None) -> Problem:

@@ -220,10 +220,7 @@ class GetRegion(TaskSpec):
         except Refused as refused:
             for problem in refused.problems:
                 # Paths begin with "task", which is this spec.
-                place = problem.path[1:] or ("data",)
-                yield Misfit(
-                    problem.message, place, help=problem.help, code=problem.code
-                )
+                yield problem.as_misfit(problem.path[1:] or ("data",))
         else:
             yield from self._unsupported(facts)
 

@@ -198,7 +198,7 @@ class ImageArrays(_Held):
             found = self._read_facts()
         except Refused as refused:
             for problem in refused.problems:
-                yield Misfit(problem.message, ("path",), code=problem.code)
+                yield problem.as_misfit(("path",))
             return
         if self.shape is not None and list(found[:3]) != self.shape:
             message = f"images of {self.path} have the shape {found[:3]}"
@@ -256,7 +256,7 @@ class TorchvisionFeatures(DataSpec):
     def check(self) -> Iterator[Misfit]:
         """Yield a missing library, and a missing file."""
         for problem in missing_libraries("torchvision", self.name):
-            yield Misfit(problem.message, help=problem.help, code=problem.code)
+            yield problem.as_misfit()
         if not Path(self.weights).expanduser().is_file():
             message = f"{self.weights} is not a file"
             yield Misfit(message, ("weights",), code="file-not-found")

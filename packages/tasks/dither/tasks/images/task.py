@@ -121,8 +121,7 @@ class ImageTask(Task):
 
     def decode(self, samples: _Samples, like: Clean) -> Float[ndarray, "N H W C"]:
         """Return samples in the units of the data; brightnesses are whole numbers in their range."""
-        values = samples.float().cpu().numpy().reshape(-1, *self.shape)
-        values = values * self.factor + self.shift
+        values = self._unscaled(samples.float().cpu().numpy())
         if self.images.pixels is None:
             return values
         return values.clip(*self.images.pixels).round()
@@ -136,7 +135,7 @@ class ImageTask(Task):
 
         train = self.images.images["train"][:MAX_IMAGES]
         compared = self.scaled(train).reshape(len(train), -1)
-        first = _flat(samples)[: 2 * SHOWN]
+        first = samples[: 2 * SHOWN].float().cpu().flatten(1).numpy()
         closest = self._shown(train[nearest(first, compared)])
         pairs = np.concatenate([pixels[: len(closest)], closest])
         yield Picture("nearest", png=_png(_tiles(pairs, len(closest))))
@@ -202,7 +201,7 @@ class ImageTask(Task):
         self, extractor: FeatureExtractor, values: Float[ndarray, "N D"]
     ) -> Float[ndarray, "N F"]:
         """Return features of scaled images by the function of a component."""
-        images = values.reshape(-1, *self.shape) * self.factor + self.shift
+        images = self._unscaled(values)
         if self.images.pixels is not None:
             low, high = self.images.pixels
             images = (images - low) / (high - low)
@@ -212,10 +211,13 @@ class ImageTask(Task):
         """Return images in the units of samples."""
         return (images.astype(np.float32) - self.shift) / self.factor
 
+    def _unscaled(self, values: Float[ndarray, "N ..."]) -> Float[ndarray, "N H W C"]:
+        """Return values of samples in the units of the data."""
+        return values.reshape(-1, *self.shape) * self.factor + self.shift
+
     def pixels(self, samples: _Samples) -> UInt8[ndarray, "N H W 3"]:
         """Return samples as colours; of latents the first three channels."""
-        values = samples.float().cpu().numpy().reshape(-1, *self.shape)
-        return self._shown(values * self.factor + self.shift)
+        return self._shown(self._unscaled(samples.float().cpu().numpy()))
 
     def _shown(self, values: Any) -> UInt8[ndarray, "N H W 3"]:
         values = values.astype(np.float32)
@@ -295,10 +297,6 @@ def _scaling(
         # A constant channel must not be divided by 0.
         factor = values.std(0, dtype=np.float64).clip(1e-6)
     return shift.astype(np.float32), factor.astype(np.float32)
-
-
-def _flat(samples: _Samples) -> Float[ndarray, "N D"]:
-    return samples.float().cpu().numpy().reshape(len(samples), -1)
 
 
 def _tiles(pixels: UInt8[ndarray, "N H W 3"], columns: int) -> UInt8[ndarray, "Y X 3"]:

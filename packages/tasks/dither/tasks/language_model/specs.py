@@ -102,9 +102,7 @@ class LanguageModel(TaskSpec):
             from .metrics.judge import judge_problems
 
             for problem in judge_problems(Path(self.judge)):
-                yield Misfit(
-                    problem.message, ("judge",), help=problem.help, code=problem.code
-                )
+                yield problem.as_misfit(("judge",))
 
     def _text_misfits(self) -> Iterator[Misfit]:
         """Yield an invalid number of byte pairs, and a prompt that fills a window."""
@@ -165,10 +163,7 @@ class LanguageModel(TaskSpec):
         except Refused as refused:
             for problem in refused.problems:
                 # Without "task", which the caller adds.
-                path = tuple(problem.path or ())[1:]
-                yield Misfit(
-                    problem.message, path, help=problem.help, code=problem.code
-                )
+                yield problem.as_misfit(problem.path[1:])
 
     def space(self) -> TokenSpace:
         """One field, `text`; reads data or a file only if its size depends on them."""

@@ -158,17 +158,14 @@ class Constraints(Options):
         keep: Sequence[int] | None,
         redraw: int | None,
         slots: int,
-        place: Callable[[list[int], int], Sequence[int]] = lambda rooms, total: range(
-            len(rooms)
-        ),
+        place: Callable[[list[int], int], Sequence[int]],
         *,
-        doors: bool = False,
-        areas: bool = False,
+        doors: bool,
+        areas: bool,
     ) -> Constraints:
         """Return these constraints and those that keep rooms of a diagram; see `task.edit`.
 
-        `place` returns the slots of the rooms to keep, by default the first ones, from them and the
-        number of rooms.
+        `place` returns the slots of the rooms to keep, from them and the number of rooms.
 
         Raises:
             Refused: A room does not exist, nothing is left to draw, or there are too few slots

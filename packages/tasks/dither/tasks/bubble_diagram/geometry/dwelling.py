@@ -87,8 +87,8 @@ LIMITS = DwellingLimits()
 def layout_problems(
     diagram: Diagram,
     boxes: Boxes,
-    front_door: tuple[float, float] | None = None,
-    limits: DwellingLimits = LIMITS,
+    front_door: tuple[float, float] | None,
+    limits: DwellingLimits,
 ) -> Iterator[str]:
     """Yield why rooms at boxes are not a dwelling."""
     plan = floor_plan(diagram.types, boxes, front_door, diagram.doors)

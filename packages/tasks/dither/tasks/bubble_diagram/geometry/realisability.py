@@ -160,7 +160,7 @@ class _Search:
         constraints: WallConstraints,
         canvas: Canvas,
         limit: int,
-        near: Boxes | None = None,
+        near: Boxes | None,
     ) -> None:
         self.constraints = constraints
         self.canvas = canvas

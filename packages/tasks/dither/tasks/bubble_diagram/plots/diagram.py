@@ -87,6 +87,8 @@ _FOOT = 26.0
 
 _CAPTION = 9.5
 """Font size of captions."""
+_COLUMNS = 4
+"""Diagrams in a row of a gallery."""
 
 _Cells = Bool[ndarray, "h w"]
 
@@ -305,7 +307,6 @@ def draw_gallery(
     placements: Sequence[Placement],
     verdicts: Sequence[str] = (),
     *,
-    columns: int = 4,
     size: float = 230.0,
     plans: bool = False,
 ) -> svg.Page:
@@ -313,7 +314,7 @@ def draw_gallery(
 
     With `plans`, each one has its floor plan below it. All are in one scale.
     """
-    columns = max(1, min(columns, len(placements)))
+    columns = max(1, min(_COLUMNS, len(placements)))
     gap = 14.0
     caption = 18.0
     cell = size
@@ -644,7 +645,7 @@ def _gap(
     length: float,
     depth: float,
     shift: float,
-    border: float = 0.0,
+    border: float,
 ) -> str:
     """Return a white bar in a wall with a border."""
     first, _ = segment(opening, length, shift - depth / 2)

@@ -30,7 +30,6 @@ from ..vocabulary import COLOURS, NO_EDGE, NODE_MASK, ROOMS, SHORT, pair_index, 
 from . import svg
 from .diagram import (
     BROKEN,
-    INK,
     LINK,
     PALE,
     Label,
@@ -185,12 +184,12 @@ def trajectory_pictures(
 def draw_frames(
     path: _Path,
     placements: Sequence[Placement],
-    size: float = 260.0,
 ) -> list[svg.Page]:
     """Return the frames of an animation of K samples side by side.
 
     `path` holds all states, the finished samples last; states without changes are skipped.
     """
+    size = 260.0
     columns = max(1, round(len(placements) ** 0.5))
     cells = []
     for number, placement in enumerate(placements):
@@ -217,10 +216,9 @@ def draw_frames(
 def _draw_stages(
     path: _Path,
     placements: Sequence[Placement],
-    *,
-    size: float = 190.0,
 ) -> svg.Page:
     """Return a page with a row of stages for each sample."""
+    size = 190.0
     shapes: list[str] = []
     for row, placement in enumerate(placements):
         for column, state in enumerate(_subsample(path[:, [row]], _STAGES)):
@@ -279,23 +277,9 @@ class _Cell:
         shapes: list[str] = []
         for room in scene.order:
             if types[room] < NODE_MASK:
-                shapes.append(
-                    draw_room(
-                        scene=scene,
-                        room=room,
-                        fill=COLOURS[types[room]],
-                        stroke=INK,
-                    )
-                )
+                shapes.append(draw_room(scene, room, COLOURS[types[room]]))
             else:
-                shapes.append(
-                    draw_room(
-                        scene=scene,
-                        room=room,
-                        fill=_GREY,
-                        stroke=PALE,
-                    )
-                )
+                shapes.append(draw_room(scene, room, _GREY, PALE))
         # Links above rooms, and names above links.
         shapes += self._links(edges)
         for room, kind in enumerate(types):

@@ -116,7 +116,7 @@ class RegionInfo(BaseModel):
 
 
 def column_groups(
-    motifs: int, accessibility: bool, expression: bool = False
+    motifs: int, accessibility: bool, expression: bool
 ) -> tuple[Group, ...]:
     """Return the groups of columns: motifs, accessibility, expression on both strands."""
     groups = [Group("motifs", 0, motifs)]
@@ -163,7 +163,7 @@ def unknown_values(
 
     for split, names in cells.items():
         option = "cell_type" if split == "train" else f"{split}_cells"
-        for cell in dict.fromkeys(names):
+        for cell in names:
             for name, (description, array) in required.items():
                 if f"{name}:{cell}" in facts.unknown:
                     message = f'the data have no {description} "{cell}": no array {array} of it'

@@ -112,10 +112,10 @@ class MarkovChain:
         """Draw a text; texts of different `stream` are independent."""
         return "".join(self._pieces(length, stream))
 
-    def characters(self, length: int, stream: int = 0) -> str:
+    def characters(self, length: int) -> str:
         """Return every symbol of a text once, sorted; drawing stops once all have occurred."""
         symbols: set[str] = set()
-        for piece in self._pieces(length, stream):
+        for piece in self._pieces(length, 0):
             symbols.update(piece)
             if len(symbols) == self.states:
                 break

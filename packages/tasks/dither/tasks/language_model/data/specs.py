@@ -381,8 +381,7 @@ def _folder_misfits(folder: Path, key: str, command: str = "") -> Iterator[Misfi
 
 def _misfits(refused: Refused, path: tuple[str | int, ...]) -> Iterator[Misfit]:
     for problem in refused.problems:
-        where = tuple(problem.path or path)
-        yield Misfit(problem.message, where, help=problem.help, code=problem.code)
+        yield problem.as_misfit(problem.path or path)
 
 
 class PromptResponse(HoldOut):
