@@ -18,6 +18,7 @@ import torch
 from hypothesis.internal.conjecture import providers
 
 from dither.registry.config.errors import CODES, Refused
+from dither.registry.plugins.manager import default_catalog
 
 hypothesis.settings.register_profile(
     "house", deadline=None, derandomize=True, print_blob=True
@@ -26,6 +27,8 @@ hypothesis.settings.load_profile("house")
 # It also draws literals of all modules that are imported by then, which differ between workers.
 providers._get_local_constants = lambda: providers._local_constants
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# It is made once a process: a first test that sets DITHER_PLUGINS would choose for all that follow.
+default_catalog()
 
 
 # Collection creates millions of objects that stay: passes over them take a quarter of its time and find nothing.

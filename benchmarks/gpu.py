@@ -406,7 +406,7 @@ def runs(options: Options) -> Iterator[tuple[str, dict[str, Any]]]:
                 "exit code": done.returncode,
                 "seconds": time.perf_counter() - began,
                 "steps per second": summary.get("steps_per_second"),
-                "loss": summary.get("figures", {}).get("valid", {}).get("loss"),
+                "loss": summary.get("metrics", {}).get("valid", {}).get("loss"),
                 "errors": ""
                 if done.returncode == 0
                 else (done.stdout + done.stderr)[-3000:],

@@ -207,7 +207,7 @@ def _measure(file: str, kind: str, seed: int) -> None:
     }
     for metric in QUICK[file]:
         if metric.sampler is None:
-            row["values"][metric.key] = results["figures"][metric.split][metric.name]
+            row["values"][metric.key] = results["metrics"][metric.split][metric.name]
         for baseline in metric.baselines:
             name = f"{metric.name}/{baseline}"
             # Noise floors of samples are stored with their kind.

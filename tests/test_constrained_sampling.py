@@ -129,7 +129,7 @@ def test_doors_areas_and_outlines_with_other_processes(parts, tmp_path):
         == 0
     )
     (summary,) = tmp_path.glob("*-*/summary.json")
-    metrics = json.loads(summary.read_text())["figures"]
+    metrics = json.loads(summary.read_text())["metrics"]
     for name in ("nodes", "edges", "doors", "areas"):
         assert 0 < metrics["valid"][f"{name}_nats_per_graph"] < float("inf")
     assert {"reachable", "door_js", "area_js", "outline_iou"} <= metrics[

@@ -119,7 +119,7 @@ def test_card_config_and_tokenizer(folder, trained):
     assert (data.license, data.library_name) == ("apache-2.0", "dither")
     assert (data.pipeline_tag, data.data_license) == ("text-generation", "CC0")
     assert {"diffusion", "dither", "language-model", "absorbing"} == set(data.tags)
-    metrics = json.loads((trained[1] / "summary.json").read_text())["figures"]["valid"]
+    metrics = json.loads((trained[1] / "summary.json").read_text())["metrics"]["valid"]
     results = {
         (one.dataset_name, one.dataset_split, one.metric_type): one.metric_value
         for one in data.eval_results

@@ -129,7 +129,7 @@ def test_a_run_prints_events(cli, trained, tmp_path):
     assert all(conforms(OUTPUTS["run"], event) for event in events)
     started, *middle, finished = events
     assert (started["event"], started["steps"]) == ("started", 3)
-    assert finished["summary"]["figures"]["valid"]["loss"]
+    assert finished["summary"]["metrics"]["valid"]["loss"]
     folder = Path(started["run"])
     assert finished["run"] == str(folder)
     lines = [

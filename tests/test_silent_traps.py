@@ -216,7 +216,7 @@ def test_a_loss_that_is_no_bound_has_no_likelihoods(name, overrides, tmp_path, c
         )
         printed = capsys.readouterr().out
         summary = json.loads((run / "summary.json").read_text())
-        metrics = [*summary["figures"]["valid"]]
+        metrics = [*summary["metrics"]["valid"]]
         baselines = [key for key in summary["baselines"] if not key.startswith("sample ")]  # fmt: skip
         of_likelihood = [key for key in (*metrics, *baselines) if is_likelihood(key)]
         assert bool(of_likelihood) is present, of_likelihood

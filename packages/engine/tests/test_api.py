@@ -31,7 +31,7 @@ def test_train_evaluate_and_save_without_files(tmp_path):
     assert run.name.startswith("bubble-quick-2")
     metrics = dither.evaluate(dither.load(str(run)), samples=16)
     assert metrics["loss"] == pytest.approx(
-        json.loads((run / "summary.json").read_text())["figures"]["valid"]["loss"]
+        json.loads((run / "summary.json").read_text())["metrics"]["valid"]["loss"]
     )
     rows = (run / "metrics.csv").read_text().splitlines()
     assert rows[0] == "step,kind,name,value"
@@ -69,6 +69,6 @@ def test_epochs_become_steps_and_exclude_them(tmp_path, refusal):
 def test_headline_is_that_of_the_task_or_has_baselines(given, expected):
     figures = {"valid": {"a": 1.0, "b": 2.0}, "sample": {"c": 3.0}}
     assert (
-        headline({"headline": given, "figures": figures, "baselines": {"b/zero": 0.0}})
+        headline({"headline": given, "metrics": figures, "baselines": {"b/zero": 0.0}})
         == expected
     )

@@ -207,7 +207,7 @@ def test_a_run_stores_the_values_of_each_sample(start):
     assert (stored.step, stored.seed, stored.samples) == (20, 3, 13)
     summary = json.loads((run / "summary.json").read_text())
     above, below = stored.of("loss").sum(1)
-    assert above / below == pytest.approx(summary["figures"]["valid"]["loss"])
+    assert above / below == pytest.approx(summary["metrics"]["valid"]["loss"])
 
 
 def test_damaged_values_are_refused_and_nothing_is_unpickled(start):
@@ -239,13 +239,13 @@ def test_a_measured_run_has_the_evaluation_of_its_weights(start, load, tmp_path)
     second = read_per_sample(measured, "valid")
     assert np.array_equal(first.sums, second.sums)
     figures = [
-        json.loads((path / "summary.json").read_text())["figures"]
+        json.loads((path / "summary.json").read_text())["metrics"]
         for path in (run, measured)
     ]
     assert figures[0] == figures[1]
     fewer = load("sampler.steps=1")
     other = measure_run(fewer, run, compared / "measured", ["test"], print)
-    calls = json.loads((other / "summary.json").read_text())["figures"]["sample"]
+    calls = json.loads((other / "summary.json").read_text())["metrics"]["sample"]
     assert calls["model_calls_per_sample"] == 2
     # A comparison that was moved still has its weights.
     moved = compared.rename(tmp_path / "moved")
@@ -275,7 +275,7 @@ def test_finished_runs_are_grouped_by_options_and_paired_by_seed(runs):
         losses = []
         for seed in (3, 4):
             summary = json.loads((runs[lr, seed] / "summary.json").read_text())
-            losses.append(summary["figures"]["valid"]["loss"])
+            losses.append(summary["metrics"]["valid"]["loss"])
         means.append(np.mean(losses))
     first, second = table.records()
     assert (first["mean"], second["mean"]) == pytest.approx(tuple(means))

@@ -107,7 +107,7 @@ def test_run_without_a_name_lists_the_experiments(capsys, monkeypatch):
 
 
 SUMMARY = {
-    "figures": {
+    "metrics": {
         "valid": {
             "nats_per_graph": 40.8431, "nats_per_graph_ci95": 0.88, "auc": 0.8871, "auc_ci95": 0.02,
             "colour": 3.0,

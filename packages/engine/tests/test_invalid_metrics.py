@@ -43,7 +43,7 @@ def folder(tmp_path):
             "name": name,
             "step": 4,
             "steps": 4,
-            "figures": {"valid": {"loss": 0.25}},
+            "metrics": {"valid": {"loss": 0.25}},
             "baselines": {},
         }
         (path / "summary.json").write_text(sealed(json.dumps(summary)))
@@ -141,9 +141,9 @@ def set_value(text, key, value):
         (lambda text: "[]", "attribute"),
         (lambda text: "9" * 400, "attribute"),
         (lambda text: "[" * 500_000, "recursion"),
-        (lambda text: sealed('{"name": "a"}'), "figures"),
-        (lambda text: sealed('{"figures": []}'), "attribute"),
-        (lambda text: sealed('{"figures": {"valid": 3}}'), "attribute"),
+        (lambda text: sealed('{"name": "a"}'), "metrics"),
+        (lambda text: sealed('{"metrics": []}'), "attribute"),
+        (lambda text: sealed('{"metrics": {"valid": 3}}'), "attribute"),
     ],
 )
 def test_verify_finds_damage_of_the_summary(folder, cli, change, reason):

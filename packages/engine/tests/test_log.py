@@ -256,7 +256,7 @@ def test_a_run_reports_to_trackers_and_metrics_of_plugins(tracked, tmp_path, con
     assert ["pictures", 20, ["words", "dot"]] in calls
     assert [call[1] for call in calls if call[0] == "valid"] == [7, 14, 20]
     assert not (folder / "tensorboard").exists()
-    metrics = json.loads((folder / "summary.json").read_text())["figures"]
+    metrics = json.loads((folder / "summary.json").read_text())["metrics"]
     assert 0 < metrics["valid"]["masked_share"] < 1
     assert metrics["sample"]["distinct_letters"] >= 1
     assert evaluate_run(folder)[0]["masked_share"] == metrics["valid"]["masked_share"]

@@ -43,7 +43,7 @@ def test_a_run_from_start_to_end(start, console, monkeypatch):
     summary = json.loads((directory / "summary.json").read_text())
     assert summary["baselines"] == {"accuracy/chance": 0.25}
     accuracy = read_metrics(directory / "metrics.jsonl")[-2]["accuracy"]
-    assert summary["figures"]["valid"]["accuracy"] == pytest.approx(accuracy)
+    assert summary["metrics"]["valid"]["accuracy"] == pytest.approx(accuracy)
     last = json.loads((directory / "metrics.jsonl").read_text().splitlines()[-3])
     assert last["samples_per_second"] > 0
     assert abs(last["wall_time"] - time.time()) < 600
@@ -177,7 +177,7 @@ def test_evaluating_sampling_and_resuming_a_finished_run(
     metrics, baselines = evaluate_run(directory)
     assert (
         metrics
-        == json.loads((directory / "summary.json").read_text())["figures"]["valid"]
+        == json.loads((directory / "summary.json").read_text())["metrics"]["valid"]
     )
     assert baselines == {"accuracy/chance": 0.25}
     assert evaluate_run(directory, split="test")[1] == {"accuracy/chance": 0.25}

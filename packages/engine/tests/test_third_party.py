@@ -214,7 +214,7 @@ def test_tables_that_plugins_receive_are_copies(plugin, load, tmp_path, console)
 
     assert lines(plain) == lines(spoiled)
     figures = [
-        json.loads((folder / "summary.json").read_text())["figures"]
+        json.loads((folder / "summary.json").read_text())["metrics"]
         for folder in folders
     ]
     assert figures[1]["valid"].pop("constant") == 1

@@ -237,7 +237,7 @@ def _check_unmasked(embedding: EmbeddingSpec, experiment: Any) -> Iterator[Misfi
     process = experiment.process
     space = experiment.task.space()
     if space.data in process.serves and process.facts(space).prior == "hidden":
-        message = f'embedding "{embedding.name}" cannot tell masked values from zeros'
+        message = f'embedding "{embedding.name}" does not distinguish masked values from zeros'
         yield Misfit(
             message,
             ("model", "embedding"),

@@ -123,7 +123,7 @@ def read_run(path: Path, brief: bool = False) -> RunRecord:
         record.toml = toml
         record.resolved = _read(record, "resolved.toml", tomllib.loads) or {}
 
-    metrics = record.summary.get("figures")
+    metrics = record.summary.get("metrics")
     if brief and isinstance(metrics, dict):
         record.curves = _last_points(record, metrics)
         return record

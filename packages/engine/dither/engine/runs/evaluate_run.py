@@ -493,7 +493,7 @@ def _show_sample_metrics(
                 shown[key] = value
     metrics = {"sample": samples.metrics}
     aids = reading_aids(task)
-    show_metrics(console, {"figures": metrics, "baselines": shown, **aids})
+    show_metrics(console, {"metrics": metrics, "baselines": shown, **aids})
 
     warnings: list[str] = []
     warnings += system.task.data_warnings()

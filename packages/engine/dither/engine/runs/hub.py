@@ -143,7 +143,7 @@ def _eval_results(run: Path, tree: Mapping[str, Any], hub_task: str) -> list[Any
     hub = import_hub("dither export --hub")
     data = _data_of(tree)
     results = []
-    for kind, metrics in _final_metrics(run).get("figures", {}).items():
+    for kind, metrics in _final_metrics(run).get("metrics", {}).items():
         for name, value in metrics.items():
             if value is None or is_companion_metric(name, metrics):
                 continue
@@ -205,7 +205,7 @@ def _metrics_table(run: Path) -> Iterator[str]:
     if not summary:
         return
     yield from ("| | metric | model | baselines |", "| --- | --- | --- | --- |")
-    for kind, values in summary["figures"].items():
+    for kind, values in summary["metrics"].items():
         known = {name: value for name, value in values.items() if value is not None}
         for name in [name for name in known if not is_companion_metric(name, known)]:
             baselines = shown_baselines(kind, name, summary["baselines"])

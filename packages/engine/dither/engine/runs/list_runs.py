@@ -125,7 +125,7 @@ def _read_summary(path: Path, steps: int | None) -> tuple[dict[str, float], int 
     summary = from_json(read_text(path / "summary.json"))
     metrics = {}
     if not checksum_differs(summary):
-        for kind, table in summary["figures"].items():
+        for kind, table in summary["metrics"].items():
             for key, value in table.items():
                 if as_number(value) is not None:
                     metrics[f"{kind}/{key}"] = value

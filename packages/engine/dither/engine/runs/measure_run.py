@@ -123,7 +123,7 @@ def _measure(
         seed=experiment.seed,
         per_sample=per_sample.update,
     )
-    figures = {"valid": metrics or {}}
+    measured = {"valid": metrics or {}}
     samples = None
     if experiment.sample.count:
         samples = make_samples(
@@ -135,7 +135,7 @@ def _measure(
             warn=warn,
         )
     if samples is not None:
-        figures["sample"] = samples.metrics
+        measured["sample"] = samples.metrics
 
     # An attempt that was stopped leaves no directory, so that the next one starts again.
     with RunDirectory.create(runs, experiment.name) as directory:
@@ -150,7 +150,7 @@ def _measure(
         }
         folder = directory.path
         log = MetricsFile(folder / "metrics.jsonl")
-        for kind, values in figures.items():
+        for kind, values in measured.items():
             log.write(step, kind, values)
         log.close()
         write_per_sample(
@@ -173,7 +173,7 @@ def _measure(
                 "headline": list(experiment.task.headline),
                 "legend": experiment.task.legend,
                 **reading_aids(experiment.task),
-                "figures": figures,
+                "metrics": measured,
                 "baselines": of_training.get("baselines", {}),
                 "steps_per_second": of_training.get("steps_per_second"),
                 "cpu_seconds_per_step": of_training.get("cpu_seconds_per_step"),

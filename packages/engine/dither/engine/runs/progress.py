@@ -142,7 +142,7 @@ def headline(summary: Mapping[str, Any]) -> list[str]:
     """
     measured = []
     with_baselines = []
-    for kind, values in summary["figures"].items():
+    for kind, values in summary["metrics"].items():
         for name in values:
             measured.append(f"{kind}/{name}")
             if baselines_of(kind, name, summary["baselines"]):
@@ -163,8 +163,8 @@ def show_metrics(
     for column in page.columns[:2]:
         column.no_wrap = True
     shown: dict[str, None] = {}
-    for kind, name in _chosen(summary["figures"], only):
-        values = summary["figures"][kind]
+    for kind, name in _chosen(summary["metrics"], only):
+        values = summary["metrics"][kind]
         model, rivals = _metric_cells(kind, name, values, summary)
         texts = [model, *rivals.values()]
         page.add_row(cell(f"{kind} {name}"), cell(model), cell(", ".join(texts[1:])))
@@ -178,7 +178,7 @@ def show_metrics(
     if only:
         return
     names: set[str] = set()
-    for kind, values in summary["figures"].items():
+    for kind, values in summary["metrics"].items():
         names |= {*values, *(f"{kind} {name}" for name in values)}
     for key, value in summary["baselines"].items():
         if key.partition("/")[0] not in names:
@@ -186,10 +186,10 @@ def show_metrics(
 
 
 def _chosen(
-    figures: Mapping[str, Mapping[str, float]], only: Sequence[str]
+    metrics: Mapping[str, Mapping[str, float]], only: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
     """Yield kind and name of the metrics to show, in order."""
-    for kind, values in figures.items():
+    for kind, values in metrics.items():
         for name in values:
             chosen = not only or f"{kind}/{name}" in only
             if chosen and not is_companion_metric(name, values):

@@ -126,7 +126,7 @@ def summarise(
         "headline": list(experiment.task.headline),
         "legend": experiment.task.legend,
         **reading_aids(experiment.task),
-        "figures": metrics,
+        "metrics": metrics,
         "baselines": without_likelihoods(system, merge_metrics(baselines)),
         "steps_per_second": steps_per_second,
         "peak_memory_bytes": peak_memory(),

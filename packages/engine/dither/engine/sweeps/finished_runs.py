@@ -130,7 +130,7 @@ def _metrics_of(
         values = {} if stored is None else stored.metrics()
         return {f"{split}/{name}": value for name, value in values.items()}
     metrics = {}
-    for kind, values in summary["figures"].items():
+    for kind, values in summary["metrics"].items():
         for name, value in values.items():
             if as_number(value) is not None:
                 metrics[f"{kind}/{name}"] = float(value)
