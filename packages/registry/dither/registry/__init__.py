@@ -28,4 +28,5 @@ __all__ = [
     "named",
 ]
 
+# `spec.base` needs the catalogue of all plugins, and cannot import the manager, which imports Spec.
 _default_catalog[:] = [default_catalog]

@@ -79,6 +79,7 @@ def unserved_space(
 ) -> Iterable[Misfit]:
     """Yield a misfit if the component does not serve the space; `related` is the space's origin."""
     if space.data not in serves:
+        # A component that serves both types fits any space, so that one type is left.
         (served,) = serves
         message = f'{spec.kind} "{spec.name}" is for {served}, but a sample is {space}'
         yield Misfit(message, related=related)
@@ -259,6 +260,7 @@ class ScheduleSpec(Spec):
     def __pydantic_init_subclass__(cls, **arguments: Any) -> None:
         """Check what `sigma_end` returns, too."""
         super().__pydantic_init_subclass__(**arguments)
+        # An inherited method is wrapped already.
         if "sigma_end" in vars(cls):
             cls.sigma_end = checked_method(cls.sigma_end, _require_number)  # type: ignore[method-assign]
 
@@ -429,6 +431,7 @@ class ConditionSpec(Spec):
 
     def with_space(self, space: Space) -> Self:
         """Return a copy that knows conditions and noise levels of a space; a model calls this first."""
+        # A Spec is shared by all that read the experiment, so that its space belongs to a copy.
         part = self.model_copy()
         part._conditions = space.conditions
         part._level_end = space.level_end

@@ -48,6 +48,7 @@ def lines(stats: dict[str, list[Any]]) -> list[str]:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Print the summary once."""
+    # A conftest.py and the fixture of `attach` may both register the hook.
     if not getattr(terminalreporter, "conformance_written", False):
         terminalreporter.conformance_written = True
         for line in lines(terminalreporter.stats):
@@ -64,4 +65,5 @@ def attach(test: Callable[..., Any]) -> None:
         if not manager.has_plugin(PLUGIN):
             manager.register(sys.modules[__name__], PLUGIN)
 
+    # pytest looks for fixtures among the globals of a test's module.
     test.__globals__["conformance_summary"] = conformance_summary

@@ -75,6 +75,7 @@ class ToyDenoiser:
             return self._mean(x, t, weights).to(x.dtype)
 
         clean = torch.zeros(*x.shape, self.vocab, dtype=torch.float64)
+        # Several outcomes share an id, of which an assignment would keep one.
         for place in range(x.shape[1]):
             clean[:, place].index_add_(1, self.outcomes[:, place], weights)
         return clean.log().clamp_min(LEAST_LOG).float()

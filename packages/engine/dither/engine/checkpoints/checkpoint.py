@@ -100,8 +100,10 @@ class Contents:
         """Write everything but MANIFEST.json into a folder."""
         for name, weights in (("model", self.model), ("ema", self.average)):
             if weights is not None:
+                # save_file refuses tied weights, which save_model stores once.
                 save = partial(save_model, weights)  # type: ignore[arg-type]
                 _write_file(folder / f"{name}.safetensors", save)
+        # safetensors stores contiguous tensors only.
         tensors = {name: tensor.contiguous() for name, tensor in self.tensors.items()}
         _write_file(
             folder / "optimizer.safetensors", lambda path: save_file(tensors, path)
@@ -174,6 +176,7 @@ class Checkpoints:
         """Remove leftovers of interrupted writes, rename damaged checkpoints. Requires the lock."""
         remove_leftovers(self.folder)
         for path in damaged:
+            # A step may be damaged, written again, and damaged again.
             move(path, path.with_name(f"damaged-{path.name}-{secrets.token_hex(3)}"))
 
     def save(self, step: int, contents: Contents | Shards) -> Path:
@@ -202,6 +205,7 @@ class Checkpoints:
                 error.errno, error.filename or final, needed
             ) from error
 
+        # Only now: until the new checkpoint is complete, the older ones are all there is.
         for older, path in self.steps()[self.keep :]:
             if not self._protects(older):
                 remove_folder(path)
@@ -219,6 +223,7 @@ class Checkpoints:
 
 
 def _place(tensor: Tensor) -> tuple[Any, ...]:
+    # The address alone would take a view, such as the first row of a table, for the whole.
     return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 

@@ -135,6 +135,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
     reader = HuggingFaceStorageReader(str(path))
     sizes: Mapping[str, Any] = reader.read_metadata().state_dict_metadata
+    # `load` fills these tensors in place.
     tensors = {
         name: torch.empty(entry.size, dtype=entry.properties.dtype)
         for name, entry in sizes.items()

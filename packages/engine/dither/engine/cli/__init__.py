@@ -150,6 +150,7 @@ def _report_shortage(error: Exception) -> int:
     with suppress(OSError):  # stderr may be on the same disk
         _print_end(f"stopped: {lacking}", shortage_code(lacking), EXHAUSTED)
     with suppress(OSError):
+        # Python flushes stdout when it exits, which would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXHAUSTED
 

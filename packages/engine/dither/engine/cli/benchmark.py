@@ -96,6 +96,7 @@ def peak_flops(device: torch.device, precision: str) -> float:
     size = 8192 if device.type == "cuda" else 1024
     dtype = HALF.get(precision, torch.float32)
     a = torch.randn(size, size, device=device, dtype=dtype)
+    # Other work of the machine can only slow a product down.
     return 2 * size**3 / min(timed(lambda: a @ a, device) for _ in range(5))
 
 
@@ -205,6 +206,7 @@ def timed_phases(trainer: Trainer) -> Iterator[Callable[[], dict[str, float]]]:
 
     handles = [
         system.register_forward_pre_hook(
+            # With accumulation, a forward pass ends the backward pass of the batch before.
             lambda *_: mark("backward" if moments[-1][0] == "forward" else "forward")
         ),
         system.register_forward_hook(lambda *_: mark("forward")),
@@ -225,6 +227,7 @@ def timed_phases(trainer: Trainer) -> Iterator[Callable[[], dict[str, float]]]:
     try:
         yield step
     finally:
+        # Without these attributes of the instances, the methods are visible again.
         del system.prepare, parallel.gradients
         for handle in handles:
             handle.remove()

@@ -56,6 +56,7 @@ def certify(
         int,
         typer.Option("--samples", "-n", metavar="NUMBER", min=1, help="First samples."),
     ] = 32,
+    # An interval requires two draws.
     draws: Annotated[
         int,
         typer.Option("--draws", metavar="NUMBER", min=2, help="Draws per sample."),

@@ -124,6 +124,7 @@ def cached_components() -> tuple[list[Any], list[str]]:
 
     file = cache_folder() / "components.json"
     key = _cache_key()
+    # A damaged cache is written again.
     with suppress(OSError, ValueError, KeyError, TypeError):
         cached = json.loads(file.read_text("utf-8"))
         paths = [path for path, *_ in cached["files"]]
@@ -154,6 +155,7 @@ def cached_components() -> tuple[list[Any], list[str]]:
             ],
             "plugins": names,
         }
+        # The folder of the cache may be read-only.
         with suppress(OSError), atomic_write(file) as temporary:
             temporary.write_text(json.dumps(content), "utf-8")
     return list(components), names
@@ -384,4 +386,5 @@ def _override(flag: str, queue: Iterable[str], spec: type[Spec]) -> str:
         if following is None:
             raise Refused(f"{flag} requires a value", code="missing-argument")
         value = following
+    # The value of a string option may look like a number.
     return f"{key}={json.dumps(value)}" if kind is str else f"{key}={value}"

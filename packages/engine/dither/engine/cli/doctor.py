@@ -103,6 +103,7 @@ def check_folder(topic: str, folder: Path, advice: str) -> Iterator[Finding]:
         # A name that no folder can have.
         with suppress(FileNotFoundError):
             folder.stat()
+        # Permissions are not enough: a quota or a read-only mount forbids it, too.
         with tempfile.TemporaryFile(dir=parent):
             free = shutil.disk_usage(parent).free
     except (OSError, ValueError) as error:

@@ -32,6 +32,7 @@ def _freeze() -> None:
 def resume_collection() -> None:
     """Enable garbage collection if it is disabled, without the objects that exist until now."""
     if not gc.isenabled():
+        # A search need not visit what the imports have made.
         gc.freeze()
         gc.enable()
 

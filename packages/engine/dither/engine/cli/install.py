@@ -144,6 +144,7 @@ def _installer(verb: str) -> list[str]:
 
     uv = shutil.which("uv")
     if importlib.util.find_spec("pip") is not None:
+        # With -P, a folder `pip` in the working folder is not imported instead.
         command = [sys.executable, "-Pm", "pip", verb]
         if verb == "install":
             # Of the plugin only; uv would upgrade torch and all others, too.

@@ -267,10 +267,17 @@ class Tools:
         # -P: no module of the working folder is imported in place of an installed one.
         command = [sys.executable, "-Pm", "dither.engine.cli", verb, *words, "--json"]
         process = await asyncio.create_subprocess_exec(
-            *command, cwd=self.folder, stdin=DEVNULL, stdout=PIPE, stderr=PIPE
+            # stdin of this process is the protocol.
+            *command,
+            cwd=self.folder,
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=PIPE,
         )
+        # Both pipes are read at once, as a full one would block the command.
         reading = asyncio.ensure_future(process.communicate())
         try:
+            # Not wait_for, which cancels the reading and loses what was read.
             await asyncio.wait([reading], timeout=min(seconds, LIMIT))
             if not reading.done():
                 process.terminate()
@@ -337,6 +344,7 @@ class Tools:
     def _require_inside(self, text: str, base: Path | None = None) -> None:
         """Refuse a text that, as a path or pattern in a folder, leads out of the working folder."""
         outside = ADDRESS.search(text) is not None
+        # A value may be relative to the working folder, or to the file that it is in.
         for place in {self.folder, base or self.folder}:
             try:
                 name = str(Path(text).expanduser())

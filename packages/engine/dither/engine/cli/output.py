@@ -288,6 +288,7 @@ def _annotation(problem: Problem) -> str:
 
 
 def _escaped(text: str, more: str = "") -> str:
+    # The percent sign first: it begins the escapes of the others.
     for letter in ("%", "\r", "\n", *more):
         text = text.replace(letter, f"%{ord(letter):02X}")
     return text

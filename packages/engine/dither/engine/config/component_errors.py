@@ -33,6 +33,7 @@ def attribute_errors(spec: Spec) -> Iterator[None]:
     """Raise `ComponentFailed` for an exception of `spec` or of a component inside it."""
     try:
         yield
+    # A refusal was written for the user and says what is wrong.
     except Refused:
         raise
     except BaseException as error:

@@ -114,6 +114,7 @@ class Experiment(Options):
         for key in document.tree.keys() - changes.keys():
             document.tree[key] = getattr(self, key)
         document.merge(Layer("replace", dict(changes)))
+        # Neither layer is a file, so that messages name keys without places.
         document.given.clear()
         return validate(Experiment, document, catalog), document
 
@@ -275,6 +276,7 @@ def misfits_without_task(
         return []
     first, *others = of_spaces
     common = [misfit for misfit in first if all(misfit in other for other in others)]
+    # What is incompatible with the space of a stand-in says nothing about the task.
     return [misfit for misfit in common if misfit.related != ("task",)]
 
 

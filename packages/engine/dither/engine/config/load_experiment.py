@@ -123,6 +123,7 @@ def check_experiment(document: Document, plugins: Plugins) -> Loaded:
         if not any(file.name == "resolved.toml" for file in document.files):
             misfits += _missing_weights(experiment)
             misfits += _missing_service(experiment)
+        # Warnings are about combinations that are valid.
         if not misfits:
             warnings += experiment.warn()
     except ComponentFailed as failed:
@@ -176,6 +177,7 @@ def _other_problems(
 ) -> list[Problem]:
     """Return the problems between the valid tables of an experiment of which others are invalid."""
     invalid = {problem.path[0] for problem in found if problem.path}
+    # Tables with problems of their own are left out, so that no problem is reported twice.
     keys = _WithoutTask.model_fields.keys() & document.tree.keys() - invalid
     tables: dict[str, Any] = {key: document.tree[key] for key in keys}
     partial = Document(tables, document.files, document.given)

@@ -259,6 +259,7 @@ class Train(Options):
 
     def check(self, model: ModelSpec) -> Iterator[Misfit]:
         """Yield options that are incompatible with each other or with the model."""
+        # `steps` always has a value: only `model_fields_set` says that the file gives one.
         if self.epochs is not None and "steps" in self.model_fields_set:
             hint = "remove one of them: --unset train.steps"
             yield Misfit(
@@ -378,6 +379,7 @@ class Sample(Options):
 
 def matches_module(name: str, pattern: str) -> bool:
     """Return whether a pattern matches a matrix or a module that contains it."""
+    # Dots at both ends, so that parts match as a whole: `head` is not `heads`.
     return fnmatchcase(f".{name}.", f"*.{pattern}.*")
 
 

@@ -39,6 +39,7 @@ def absolute_paths(
 
 def absolute_path(value: str, folder: Path) -> str:
     """Return a path or pattern below `folder` as an absolute path if it exists, else as it is."""
+    # Nothing to look up: glob rejects NUL, and `~` is the shell's.
     if not value or "\0" in value or value.startswith("~") or Path(value).is_absolute():
         return value
     with suppress(OSError):  # too long for a file name

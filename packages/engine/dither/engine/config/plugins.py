@@ -165,6 +165,7 @@ def governing_policy_file(experiment: Path) -> Path | None:
         recorded = Path(json.loads(read_text(folder / record))["registry"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return policy_file(folder.parent)
+    # What came with a run must not decide which of its plugins may run.
     inside = folder.resolve() in recorded.resolve().parents
     usable = recorded.name == "registry.toml" and recorded.is_absolute()
     if usable and is_file(recorded) and not inside:

@@ -65,6 +65,7 @@ def plugin_record(loaded: Loaded) -> dict[str, dict[str, str]]:
     """Return source, version and, of a file, the sha256 of every active plugin, by name."""
     record = {}
     for status in loaded.plugins.active:
+        # A plugin file is known by its content; its folder is that of one machine.
         source = Path(status.source).name if status.sha256 else status.source
         record[status.name] = {
             "from": source,
@@ -159,6 +160,7 @@ def _changed_plugins(
     ]
     used = {pin.partition("/")[0] for pin in pins}
     for name, old in before.items():
+        # Without its plugin, a component of the run was refused before.
         if name not in used or name not in now:
             continue
         new = now[name]
@@ -212,6 +214,8 @@ def _files(option: str | Path | Sequence[str | Path] | None) -> Iterator[Path]:
             path = Path(value).expanduser()
             matches = [path]
             if not exists(path):
+                # Path.glob takes relative patterns only, so that an absolute one starts at its
+                # anchor.
                 matches = list(
                     Path(path.anchor).glob(str(path.relative_to(path.anchor)))
                 )
@@ -237,6 +241,7 @@ def _hash_files(files: Sequence[Path]) -> dict[str, Any]:
     digest = hashlib.sha256()
     before = 0
     for path, size in zip(files, sizes, strict=True):
+        # A single file may have another name now.
         name = path.name if len(files) > 1 else ""
         digest.update(f"{name} {size}\n".encode())
         # Blocks are evenly spaced over all files; those without a block are not opened.

@@ -201,6 +201,7 @@ def write_job(form: str, options: JobOptions) -> str:
     chosen = FORMATS[form]
     values = {
         # A label of DNS that begins with a letter, as Kubernetes requires, and no word of YAML.
+        # Kubernetes allows 63 characters, to which it appends the index of a pod.
         "name": re.sub(r"[^a-z0-9]+", "-", f"dither-{options.name.lower()}")[:50].strip(
             "-"
         ),
@@ -210,6 +211,7 @@ def write_job(form: str, options: JobOptions) -> str:
         "seconds": str(options.hours * 3600),
         "port": str(PORT),
         "command": join(options.command),
+        # A JSON string is one of YAML, in which colons and quotes of a name are data.
         "mount": json.dumps(str(options.runs)),
         "image": json.dumps(options.image),
         "claim": json.dumps(options.claim),

@@ -89,7 +89,9 @@ class Ranks:
         """Return the JSON value of the main rank on every rank. Collective."""
         if self.size == 1:
             return value
+        # Not broadcast_object_list, which unpickles.
         text = json.dumps(value).encode() if self.is_main else b""
+        # The length first: only the main rank knows the size of the buffer.
         length = torch.tensor(len(text))
         dist.broadcast(length, 0, group=self.host_group)
         data = torch.tensor(list(text or bytes(int(length))), dtype=torch.uint8)
@@ -129,6 +131,7 @@ class _Heartbeats:
         self._store = store.clone()  # other calls block a client
         self._rank = rank
         self._report = report
+        # Rank 0 reads the counters of all others, at most 100 a second.
         self._interval = max(BEAT, size / 100)
         self._seen = {
             other: (b"", time.monotonic())
@@ -252,6 +255,7 @@ def join_ranks(
         from torch.distributed.rendezvous import rendezvous
 
         timeout = timedelta(seconds=seconds)
+        # Not by init_process_group, whose keys are those of a failed start; see `_agree_on_prefix`.
         store, rank, size = next(rendezvous("env://", timeout=timeout))
         store.set_timeout(timeout)
         prefix = _agree_on_prefix(store, rank, size, seconds)
@@ -269,6 +273,7 @@ def join_ranks(
         ) from None
     host_group = dist.new_group(backend="gloo", timeout=timeout)
     heartbeats = _Heartbeats(store, rank, size, report)
+    # The parent process is torchrun, which stays over its restarts.
     launch = (
         "-".join(
             os.environ.get(key, "") for key in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR")
@@ -333,6 +338,7 @@ def _agree_on_prefix(
 
 def is_lost_rank(error: BaseException) -> bool:
     """Return whether a collective failed because another rank ended or did not respond in time."""
+    # Without first letters, whose case differs between backends.
     lost = (
         "third_party/gloo",
         "imeout",

@@ -62,7 +62,9 @@ def checkpoint_folders(folder: Path) -> list[tuple[int, Path]]:
 def _table_hash(values: Mapping[str, Any]) -> str:
     return _hash(
         json.dumps(
-            {key: value for key, value in values.items() if key != KEY}, sort_keys=True
+            # The order of keys is not content: a file that was formatted again is intact.
+            {key: value for key, value in values.items() if key != KEY},
+            sort_keys=True,
         )
     )
 
@@ -119,6 +121,7 @@ def verify(path: Path, needed: Collection[str] = NEEDED) -> str | None:
         return (
             f"{Path(error.filename or MANIFEST).name} cannot be read: {error.strerror}"
         )
+    # A damaged manifest may be any JSON.
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"{MANIFEST} cannot be read: {type(error).__name__}"
     return "; ".join(reasons) or None

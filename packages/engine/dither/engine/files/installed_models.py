@@ -35,6 +35,7 @@ def model_folder(path: str | Path) -> Path:
     Refused if only the package is installed, and no file or folder has this name.
     """
     path = local_run(Path(path))
+    # An installed model is called PACKAGE/FOLDER; other paths need no search of the distributions.
     if exists(path) or len(path.parts) != 2:
         return path
     models = installed_models()

@@ -204,6 +204,7 @@ def read_metrics(path: Path, *, skip: bool = False) -> list[dict[str, Any]]:
     for number, text in enumerate(texts, 1):
         try:
             line = from_json(text)
+        # json recurses into each level of a nested line.
         except (ValueError, RecursionError):
             line = None
         if (

@@ -164,6 +164,7 @@ class Mirror:
         file_system.makedirs(f"{root}/{PurePosixPath(name).parent}", exist_ok=True)
         try:
             file_system.put_file(str(path), f"{root}/{name}")
+        # The run removed the checkpoint while it was copied.
         except FileNotFoundError:
             if _state_of(path) is not None:
                 raise
@@ -237,6 +238,7 @@ def copy_run(address: str, runs: Path, named: Collection[str] = ()) -> Path:
     target = runs / name_of(address)
     try:
         runs.mkdir(parents=True, exist_ok=True)
+        # On the file system of the target, so that the last step is a rename.
         with tempfile.TemporaryDirectory(prefix=".mirror-", dir=runs) as folder:
             copy = fetch_run(address, Path(folder))
             for file in sorted((copy / "plugins").rglob("*.py")):
@@ -268,6 +270,7 @@ def fetch_run(address: str, into: Path | None = None) -> Path:
     folder = into / name
     try:
         into.mkdir(parents=True, exist_ok=True)
+        # Two commands may read the same run.
         with FileLock(into / f".{name}.lock"):
             _download(address, folder)
     # Libraries of services raise anything.
@@ -291,6 +294,7 @@ def _download(address: str, folder: Path) -> None:
         except FileNotFoundError:
             if attempt == LISTINGS:
                 raise
+    # Without its manifest on the server, a checkpoint was removed there, or is not complete yet.
     for _, path in checkpoint_folders(folder / "checkpoints"):
         if f"checkpoints/{path.name}/{MANIFEST}" not in sizes:
             shutil.rmtree(path)
@@ -298,6 +302,7 @@ def _download(address: str, folder: Path) -> None:
 
 def _sizes(file_system: Any, root: str, address: str) -> dict[str, int | None]:
     """Return the size of every file below an address, None if it is unknown."""
+    # fsspec keeps listings in memory, in which new checkpoints are missing.
     file_system.invalidate_cache()
     sizes = {}
     for place, facts in file_system.find(root, detail=True).items():

@@ -64,6 +64,7 @@ class PerSample:
     def metrics(self) -> dict[str, float]:
         """Return every metric over all samples; NaN if none of them counts."""
         sums = self.sums.sum(2)
+        # 0 / 0 is the intended NaN of a metric without samples.
         with np.errstate(invalid="ignore", divide="ignore"):
             values = sums[:, 0] / sums[:, 1]
         return dict(zip(self.names, values.tolist(), strict=True))
@@ -107,6 +108,7 @@ def read_per_sample(run: Path, split: Split) -> PerSample | None:
                     batch_size=int(arrays["batch_size"]),
                     repeats=int(arrays["repeats"]),
                     names=tuple(str(name) for name in arrays["names"]),
+                    # Numbers without a loss only: an array of texts is damage, too.
                     sums=arrays["sums"].astype(np.float64, casting="safe"),
                 )
         if record.sums.shape != (len(record.names), 2, record.samples):
@@ -124,4 +126,5 @@ def _require_stored(file: Any) -> None:
         for member in archive.infolist():
             if member.compress_type != zipfile.ZIP_STORED:
                 raise ValueError("a compressed member")
+    # np.load starts at the position of the file.
     file.seek(0)

@@ -44,6 +44,7 @@ def shortage(error: BaseException | None) -> str | None:
 
     def is_shortage(error: BaseException) -> bool:
         known = isinstance(error, OSError) and error.errno in (*FULL, errno.ENOMEM)
+        # The last is torch's, which is not imported here.
         known |= (
             isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
         )

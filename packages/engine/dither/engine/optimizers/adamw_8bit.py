@@ -31,6 +31,7 @@ class AdamW8bit(Optimizer):
     sharded (`misfit`): a block would not be the same on another number of ranks.
     """
 
+    # The GradScaler of torch then sets the two tensors below and does not wait for the device.
     _step_supports_amp_scaling = True
     grad_scale: Tensor | None = None
     found_inf: Tensor | None = None
@@ -73,6 +74,7 @@ class AdamW8bit(Optimizer):
         step = state["step"] + 1
         mean = _read(state, "exp_avg").lerp(gradient, 1 - beta1)
         square = _read(state, "exp_avg_sq").lerp(gradient.square(), 1 - beta2)
+        # Decoupled weight decay, as in AdamW: it takes no part in the averages.
         decayed = weight - lr * group["weight_decay"] * weight
         deviation = square.sqrt() / (1 - beta2**step).sqrt() + group["eps"]
         updated = decayed - lr * (mean / (1 - beta1**step)) / deviation
@@ -132,6 +134,7 @@ def quantized(
 ) -> tuple[UInt8[Tensor, "*n"], Float32[Tensor, " b"]]:
     """Return the codes of values, and the largest magnitude of each block."""
     blocks = values.reshape(-1, BLOCK)
+    # A block of zeros is divided by its scale, too.
     scales = blocks.abs().amax(1).clamp_min(TINY)
     levels = dynamic_map(signed, values.device)
     # The nearest level: a value in the middle of two is rounded up.

@@ -100,6 +100,7 @@ class _WithWarmup(LRScheduleSpec):
         """Return step -> factor; steps past the end keep the last factor."""
 
         def factor(step: int) -> float:
+            # The learning rate of step 0 is not 0, which would waste the step.
             if step < self.warmup:
                 return (step + 1) / self.warmup
             return self._shape(

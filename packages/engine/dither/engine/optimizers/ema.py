@@ -54,6 +54,7 @@ class MovingAverage:
         # 1 - min(decay, (1 + n) / (10 + n)), or 0 after a skipped step.
         weight = (9.0 / (10 + self.updates)).clamp_min(1 - self.decay)
         weight = torch.where(applied, weight, 0.0)
+        # foreach requires a weight of the type and device of each tensor.
         weights = [weight.to(averaged) for averaged in self._averaged]
         torch._foreach_lerp_(self._averaged, self._followed, weights)
         for averaged, followed in self._buffers_of:

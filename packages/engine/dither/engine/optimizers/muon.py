@@ -72,6 +72,7 @@ class Muon(Optimizer):
             part.grad_scale = self.grad_scale  # type: ignore[attr-defined]
             part.found_inf = self.found_inf  # type: ignore[attr-defined]
             part.step()
+            # A checkpoint takes the state of this optimizer.
             self.state.update(part.state)
         return value
 
@@ -131,6 +132,7 @@ class Orthogonal(Optimizer):
                 if not state:
                     state["momentum_buffer"] = torch.zeros_like(matrix.grad)
                 gradient = matrix.grad if scale is None else matrix.grad / scale
+                # Not by a factor of 0, as 0 times inf is NaN.
                 if cancelled is not None:
                     gradient = gradient.masked_fill(cancelled > 0, 0.0)
 
@@ -170,9 +172,11 @@ def orthogonal(matrix: Float[Tensor, "N M"]) -> Float[Tensor, "N M"]:
     differently, weights differ in the third digit after a few steps.
     """
     a, b, c = FACTORS
+    # x x^T of a wide matrix is the smaller of the two products.
     wide = matrix.shape[0] <= matrix.shape[1]
     x = matrix if matrix.device.type == "cpu" else matrix.bfloat16()
     x = x if wide else x.T
+    # The Frobenius norm bounds the largest singular value, so that the iterations converge.
     x = x / x.norm().clamp(min=TINY)
     for _ in range(ITERATIONS):
         square = x @ x.T

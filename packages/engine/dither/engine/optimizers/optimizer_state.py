@@ -26,6 +26,7 @@ def flatten(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
             if isinstance(value, Tensor):
                 tensors[f"{index}.{key}"] = value
             else:
+                # Keys of JSON objects are text.
                 plain["state"].setdefault(str(index), {})[key] = _plain(
                     optimizer, key, value
                 )

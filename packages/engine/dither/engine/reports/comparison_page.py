@@ -130,6 +130,7 @@ def _curves(rows: Sequence[Row], metric: str) -> list[tuple[str, str]]:
         records[row.name] = [read_run(path) for path in row.runs]
 
     charts = []
+    # The metric may be one of the losses.
     for name in dict.fromkeys((metric, *CURVES)):
         lines: dict[str, Points] = {}
         bands: dict[str, Points] = {}

@@ -185,7 +185,9 @@ def render(page: Page) -> str:
     """Return the HTML of a page, without empty sections."""
     environment = Environment(
         loader=PackageLoader("dither.engine.reports"),
+        # Names and texts of runs are data.
         autoescape=True,
+        # A misspelled name in a template is an error, not an empty text.
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -570,6 +572,7 @@ def names_of(records: Sequence[RunRecord]) -> list[str]:
         return by_options
 
     by_folder = []
+    # The random part of the name of a directory.
     for name, record in zip(names, records, strict=True):
         by_folder.append(f"{name} {record.path.resolve().name[-6:]}")
     if len(set(by_folder)) == len(records):

@@ -121,6 +121,7 @@ def read_run(path: Path, brief: bool = False) -> RunRecord:
     toml = _read(record, "resolved.toml", str)
     if toml is not None:
         record.toml = toml
+        # A text that is not TOML is shown all the same.
         record.resolved = _read(record, "resolved.toml", tomllib.loads) or {}
 
     metrics = record.summary.get("metrics")

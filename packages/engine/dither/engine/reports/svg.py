@@ -203,6 +203,7 @@ def curve(
     width = WIDTH - RIGHT - LEFT
     height = HEIGHT - BOTTOM - TOP
     box = f'x="{LEFT}" y="{TOP}" width="{width}" height="{height}"'
+    # The zoom of the page stretches both axes.
     box += f' viewBox="{LEFT} {TOP} {width} {height}" preserveAspectRatio="none"'
     plot = f"<svg {box}>{''.join(plotted)}</svg>"
     axes = f' class="smoothed" data-x="{x.data}" data-y="{y.data}"'
@@ -378,6 +379,7 @@ def _smoothed(points: Points) -> Points:
     smoothed = []
     for step, value in points:
         mean = SMOOTHING * mean + (1 - SMOOTHING) * value
+        # The sum of the weights so far, as in Adam's correction of the bias.
         weight = SMOOTHING * weight + 1 - SMOOTHING
         smoothed.append((step, mean / weight))
     return smoothed
@@ -405,6 +407,7 @@ def _downsampled(points: Points) -> Points:
         interval = points[start : start + size]
         low = min(interval, key=lambda point: point[1])
         high = max(interval, key=lambda point: point[1])
+        # In the order of steps, and once if all values are equal.
         extremes += sorted({low, high})
     # The line ends where training did.
     if extremes[-1] != points[-1]:

@@ -50,6 +50,7 @@ def train(
         directories.append(path)
         link_latest(path)
 
+    # A run starts from a file, whose lines its messages name.
     with tempfile.TemporaryDirectory() as folder:
         if isinstance(experiment, Experiment):
             experiment = save_experiment(experiment, Path(folder) / "experiment.toml")

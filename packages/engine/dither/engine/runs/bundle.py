@@ -65,12 +65,14 @@ def pack(tree: Mapping[str, Any], catalog: Catalog) -> Bundle:
         key: value for key, value in tree["train"].items() if key not in MACHINE_OPTIONS
     }
     packed = copy.deepcopy({**tree, "train": train})
+    # A path of this machine; the exported weights include the updates.
     if packed["train"].get("lora"):
         packed["train"]["lora"].pop("start_from", None)
     # The address of a mirror is private, and useless to others.
     packed.pop("run", None)
     files: dict[str, Path] = {}
     data: list[tuple[str, str]] = []
+    # A list first, as the loop replaces values of the tree.
     for (*place, key), kind in list(path_options(Experiment, packed, catalog)):
         table = Document.value_of(packed, place)
         path = Path(table[key])

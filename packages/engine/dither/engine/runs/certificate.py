@@ -301,9 +301,11 @@ def _fingerprints(loaded: Loaded, system: Diffusion, clean: Clean) -> dict[str, 
 def _hash(tensors: Mapping[str, Tensor]) -> str:
     """Return the sha256 of tensors by name, which does not depend on the file that they came from."""
     digest = hashlib.sha256()
+    # The order of modules may change without another weight.
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        # numpy has no bfloat16, so that the bytes are hashed.
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
@@ -322,6 +324,7 @@ def read_certificate(path: Path) -> dict[str, Any]:
         data = read_bytes(path)
     except (FileNotFoundError, IsADirectoryError):
         raise Refused(f"{path} is no file", code="file-not-found") from None
+    # The format first: a later one may have other keys.
     version_of = parse_foreign(_Versioned, data, path, RECORD_BYTES)
     if version_of.format != FORMAT:
         message = f"{path} has format {version_of.format}, expected {FORMAT}"
@@ -358,6 +361,7 @@ class _Certificate(_Versioned):
     options: CertificateOptions
     device: str
     fingerprints: _Fingerprints
+    # Up to 2^53 a float64 holds integers exactly.
     units: dict[str, list[Annotated[int, Field(ge=0, lt=1 << 53)]]]
     rows: list[_TightRow] | list[_Row] = Field(min_length=1)
     results: dict[str, dict[str, float]]
@@ -382,6 +386,7 @@ def verify_certificate(
     damaged = checksum_differs(record)
     yield Finding("checksum", not damaged, "of the file")
 
+    # With checksums, both are as read back from JSON.
     results = with_checksum(results_of(record["rows"], record["units"]))
     same = with_checksum(record["results"]) == results
     yield Finding("results", same, "follow from the values of the samples")
@@ -403,6 +408,7 @@ def verify_certificate(
         return
 
     count = min(part, options.samples)
+    # The author of a certificate could foresee the choice of a seeded generator.
     chosen = sorted(SystemRandom().sample(range(options.samples), count))
     same_device = record["device"] == system.device.type
     for row in chosen:
@@ -442,6 +448,7 @@ def _rows_agree(
                 for row in (stored, found)
             ]
             allowed = OTHER_NOISE * math.hypot(*widths) / NORMAL_95
+        # Written so that NaN does not agree.
         if not abs(stored[key] - found[key]) <= allowed:
             return False
     return True

@@ -34,6 +34,7 @@ def read_side(path: Path, select: Sequence[str] | None = None) -> Side:
         record = read_manifest(path)
     else:
         document, plugins = open_experiment(path, select=select)
+        # Options are compared even where the components are incompatible.
         loaded = Loaded(
             validate(Experiment, document, plugins.catalog), document, plugins
         )

@@ -107,6 +107,7 @@ def parse_checkpoint(word: str) -> Which:
         return "newest"
     if word == "best":
         return "best"
+    # isdigit alone accepts superscripts, which int refuses.
     if word.isascii() and word.isdigit() and len(word) <= MAX_STEP_DIGITS:
         return int(word)
     raise Refused(
@@ -279,6 +280,7 @@ def sample_run(
     unknown export format.
     """
     screen = console or Screen()
+    # Before the weights are read, which may take long.
     _require_empty(request.out)
     check_figure_formats(request.figures)
     loaded, system, step = load_trained(
@@ -318,6 +320,7 @@ def sample_run(
                 warn=lambda line: say(screen, line, "yellow"),
             )
         assert samples is not None
+        # The run may have been deleted while samples were drawn.
         if request.out is None and not is_export(run):
             require_folder(run, "resolved.toml")
         texts = _texts(samples.pictures)

@@ -83,6 +83,7 @@ MISSING_DATA = frozenset({"file-not-found", "download-failed"})
 def is_hub_name(path: str | Path) -> bool:
     """Return whether a path that does not exist may name a repository, such as org/name."""
     path = Path(path)
+    # With an existing parent, it is a mistyped local path.
     return (
         not exists(path)
         and not exists(path.parent)
@@ -207,6 +208,7 @@ def _load_export(
 ) -> tuple[Loaded, System, int]:
     assets = folder / ASSETS
     names = [f"{ASSETS}/{file.name}" for file in assets.glob("*")]
+    # Every asset must be listed, so that none can be added.
     if reason := verify(folder, {WEIGHTS, EXPERIMENT, *names}):
         raise Damaged(f"{folder} is damaged: {reason}")
     data, space, step = read_export_manifest(folder)
@@ -359,6 +361,7 @@ class AbsentTask:
         return copy(self).adopt(self._assets.with_length(length))
 
     def __getattr__(self, name: str) -> Any:
+        # copy and pickle probe for private methods.
         if name.startswith("_"):
             raise AttributeError(name)
         raise Refused(
@@ -468,6 +471,7 @@ def _load(
         document, plugins = open_experiment(experiment, select=select)
         catalog = plugins.catalog
         loaded = check_experiment(document, plugins)
+        # A task that fails here leaves the space unknown, too.
         loaded.experiment.task.space()
         return loaded, "", catalog
     except Refused as refused:

@@ -108,6 +108,7 @@ def export_to_hub_folder(
     if is_file(tokenizer := run / ASSETS / "tokenizer.json"):
         shutil.copyfile(tokenizer, to / tokenizer.name)
         files.append(to / tokenizer.name)
+        # transformers requires the class of a bare tokenizer.json.
         added["tokenizer_config.json"] = (
             json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}) + "\n"
         )
@@ -300,6 +301,7 @@ def push(folder: Path, name: str, private: bool = False) -> str:
     try:
         api = hub.HfApi(library_name="dither")
         url = api.create_repo(name, private=private, exist_ok=True)
+        # create_repo leaves an existing public repository as it is.
         if private and not api.model_info(name).private:
             raise ValueError("the repository exists and is public")
         api.upload_folder(

@@ -72,6 +72,7 @@ def list_runs(folder: Path) -> Iterator[ListedRun]:
     paths = folder.glob("*/*") if is_file(folder / SWEEP) else folder.iterdir()
     for path in sorted(paths, key=by_time):
         is_run = is_file(path / "resolved.toml") or is_file(path / "run.lock")
+        # `latest` is a link to a run that is listed anyway.
         if is_run and not path.is_symlink():
             yield _listed(path)
 
@@ -186,6 +187,7 @@ def _verify_summary(path: Path) -> None:
 
 def _read_metrics(path: Path) -> None:
     """Read metrics.jsonl and compare it with the newest checkpoint; ValueError or Refused if it is damaged."""
+    # It imports torch, which a list of runs does not need.
     from ..checkpoints.checkpoint import Checkpoints
 
     read_metrics(path / "metrics.jsonl")

@@ -253,6 +253,7 @@ def start_from(
         )
     _require_finite(path, model, stored, {name: loaded[name] for name in fits})
     for name in fits:
+        # state_dict shares memory with the model.
         own[name].copy_(loaded[name])
     return notes
 
@@ -265,6 +266,7 @@ def _require_finite(
 ) -> None:
     """Refuse NaN and inf in the loaded weights; name those of the file that have them."""
     lost = []
+    # A tied weight may be stored under any of its names.
     for name, weight in model.named_parameters(remove_duplicate=False):
         # As it will be in the model: a float32 may overflow in half precision.
         if name in loaded and not all_finite([loaded[name].to(weight.dtype)]):

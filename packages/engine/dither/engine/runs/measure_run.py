@@ -179,5 +179,6 @@ def _measure(
                 "cpu_seconds_per_step": of_training.get("cpu_seconds_per_step"),
             },
         )
+        # Last: resolved.toml marks a complete directory.
         directory.record(loaded, manifest)
     return folder

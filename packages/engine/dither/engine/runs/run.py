@@ -128,6 +128,7 @@ def run(
             if resume is None:
                 this.begin(runs)
             else:
+                # A link such as `latest` may lead elsewhere before the run ends.
                 this.resume(resume.resolve(), accept_changes)
             with this.recording():
                 finished = this.fit()
@@ -152,6 +153,7 @@ def _failure(error: Exception, timeout: float) -> Failed:
         message = "\n".join([f"stopped: {reason}", *notes])
         return Failed(exit_code=exit_code, code=code, message=message)
 
+    # An import fails for lack of memory, too: "failed to map segment".
     resources = isinstance(error, MemoryError | RuntimeError | OSError | ImportError)
     if isinstance(error, PluginError):
         failed = stopped(FAILED, "plugin-failed", error)
@@ -169,6 +171,7 @@ def _failure(error: Exception, timeout: float) -> Failed:
         failed = stopped(FAILED, "lost-rank", f"{lost}: {reason}")
     elif resources and (lacking := shortage(error)):
         failed = stopped(EXHAUSTED, shortage_code(lacking), lacking)
+    # The user can act on an error that names a file; any other is a program error with a traceback.
     elif isinstance(error, OSError) and error.filename is not None:
         raise Refused("\n".join([f"stopped: {error}", *notes])) from None
     else:
@@ -263,6 +266,7 @@ class Run:
         manifest = read_manifest(path)
         notes = self._changes(path, manifest, accept_changes)
         newest, damaged = self._newest_checkpoint(path)
+        # The weights of a checkpoint replace those of train.start_from.
         system, _ = self._build(first=newest is None)
         trainer = self._make_trainer(system)
         position = 0 if newest is None else restore(newest, trainer)
@@ -288,6 +292,7 @@ class Run:
         train = experiment.train
         catalog = self.plugins.catalog
         shards = self.ranks.size if train.strategy == "fsdp" else 1
+        # Before anything is allocated.
         require_memory(experiment, shards, catalog=catalog)
         system, _ = build(self.loaded, training=True)
         require_shapes(system, experiment, catalog)
@@ -362,6 +367,7 @@ class Run:
             "launch": self.ranks.launch,
         }
         for key, table in {"environment": machine, **provenance(self.loaded)}.items():
+            # Only what changed, as a run may resume many times.
             if table != recorded(manifest, key):
                 entry[key] = table
         resumed = [*manifest["resumed"], entry]
@@ -551,6 +557,7 @@ class Run:
 
     def _train(self) -> None:
         """Make a step, and log metrics if they are due."""
+        # A write that failed in the background ends the run at the next step.
         self.saver.wait(block=False)
         began = time.perf_counter()
         cpu_began = time.process_time()
@@ -581,6 +588,7 @@ class Run:
         if settings.best == "loss" or self.scores.values:
             return
         metrics = self._measure(min(settings.samples, self._evaluation_batch), 1)
+        # A metric may be undefined in a single batch.
         if metrics is not None and settings.best not in metrics:
             metrics = self._measure(settings.samples, settings.repeats)
         if metrics:
@@ -591,6 +599,7 @@ class Run:
         settings = self.experiment.evaluate
         trainer = self.trainer
         self.log.display.doing("evaluating")
+        # NaN that only the device knows of is reported before metrics are computed from it.
         trainer.check()
         per_sample: SampleSums = {}
         metrics = self._measure(settings.samples, settings.repeats, per_sample.update)
@@ -637,6 +646,7 @@ class Run:
         """Return the metrics of the validation split; None if a signal stops it. Collective."""
         metrics = None
         if self._participates:
+            # Batches of other sizes than in training would be compiled again.
             with self.system.eager():
                 metrics = evaluate(
                     self.averaged,
@@ -718,10 +728,12 @@ class Run:
         if self.saver.has(trainer.step):
             return
         self._require_directory()
+        # A checkpoint with NaN would replace the last usable one.
         trainer.check()
         trainer.check_weights()
         contents = self._contents()
         if self.ranks.is_main:
+            # The position that the checkpoint records must be on disk.
             self.log.sync()
             contents.plain["metrics_bytes"] = self._position
             try:
@@ -732,6 +744,7 @@ class Run:
         else:
             if isinstance(contents, Shards):
                 contents.join()
+            # `has` must agree on all ranks, of which others would wait in a collective.
             self.saver.newest = trainer.step
 
     def _contents(self) -> Contents | Shards:
@@ -771,6 +784,7 @@ class Run:
         if trainer.step < trainer.train.steps:
             since = f"{self.scores.since} evaluations without improvement"
             say(self.console, f"early stopping: {since} since step {self.scores.best}")
+        # The first step is not timed; see `_train`.
         timed = trainer.step - self.first - 1
         rate = timed / self.seconds if self.seconds else None
         self.directory.require()
@@ -849,7 +863,9 @@ def _find_launched_run(runs: Path, ranks: Ranks) -> Path | None:
     """Return the run of this launch after a restart by torchrun, or None. Collective."""
     launched = None
     if ranks.is_main:
+        # Names end in the time, so that the newest run is the first.
         for path in sorted(runs.glob("*-*/manifest.json"), reverse=True):
+            # Another run may be damaged.
             with suppress(Refused):
                 manifest = read_manifest(path.parent)
                 launches = [

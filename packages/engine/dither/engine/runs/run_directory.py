@@ -107,6 +107,7 @@ class RunDirectory:
             path.mkdir()
             fsync(runs)
         except FileExistsError:
+            # Two runs of the same second may draw the same name.
             if is_folder(runs):
                 return cls.create(runs, name)
             raise Refused(
@@ -158,6 +159,7 @@ class RunDirectory:
         if moved:
             for path, _ in path_options(Experiment, tree, loaded.plugins.catalog):
                 key = ".".join(map(str, path))
+                # `flat` keeps lists whole, so that a path in a list has the key of the list.
                 may_differ |= {key, key.removesuffix(".0")}
 
         notes = []
@@ -237,6 +239,7 @@ def link_latest(run: Path) -> None:
     # Anything else of that name is the user's.
     if exists(link) and not link.is_symlink():
         return
+    # Replaced in one step, so that `latest` always leads to a run.
     with suppress(OSError, NotImplementedError), atomic_write(link) as temporary:
         temporary.symlink_to(run.name, target_is_directory=True)
 
@@ -310,6 +313,7 @@ def read_manifest(run_directory: Path) -> dict[str, Any]:
 def _lock(path: Path) -> FileLock:
     """Lock a run directory; the kernel releases the lock when the process ends."""
     file = path / "run.lock"
+    # A soft lock is a file, which a killed process would leave.
     lock = FileLock(file, thread_local=False, fallback_to_soft=False)
     try:
         lock.acquire(timeout=LOCK_TIMEOUT, poll_interval=0.01)

@@ -108,6 +108,7 @@ def stop_on_signals(last: bool = False) -> Iterator[Stop]:
         if stop.requested is not None:
             window = grace if name == stop.requested else DUPLICATE_WINDOW
             if time.monotonic() - first >= window and name != "SIGHUP":
+                # The exit code that a shell reports of a process that this signal ended.
                 _end(128 + number, f"\n{name} again: ended immediately\n")
             return
         stop.requested = name
@@ -141,6 +142,7 @@ def stop_on_signals(last: bool = False) -> Iterator[Stop]:
 
 def _importing(frame: FrameType | None) -> bool:
     """Return whether the import system itself, or an import of torch, is interrupted."""
+    # importlib marks a module while it is imported.
     torch = getattr(sys.modules.get("torch"), "__spec__", None)
     return getattr(torch, "_initializing", False) or (
         frame is not None and frame.f_code.co_filename == IMPORT
@@ -155,5 +157,6 @@ def _end(code: int, text: str) -> None:
 
 
 def _print(text: str) -> None:
+    # A handler may interrupt `print`, which is not reentrant.
     with suppress(OSError):
         os.write(2, text.encode())

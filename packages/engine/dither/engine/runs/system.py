@@ -90,6 +90,7 @@ class System(Diffusion):
         if steps is not None or sampler is not None:
             system = self._with_sampler(sampler, steps)
         samples = draw(system, like, seed, batch_size)
+        # Decoding these samples requires the conditions that they were drawn with.
         self._drawn = (samples, like)
         return samples
 
@@ -134,6 +135,7 @@ class System(Diffusion):
                 message = f"{length:,} tokens: {name} has weights for {window:,} positions only"
                 fix = "train without learned positions, with model.block.rope = true"
                 raise Refused(message, path, help=fix, code="misfit")
+        # Both systems share the weights.
         system.model.load_state_dict(self.model.state_dict(), assign=True)
         system.catalog = self.catalog
         system.plugin_files = self.plugin_files
@@ -209,6 +211,7 @@ class System(Diffusion):
                 message = f"{len(of_samples)} labels for {n} samples"
                 path = ("sample", "cond", condition)
                 raise Refused(Problem(message, path, code="wrong-shape"))
+            # Each label is looked up once, as that validates the experiment.
             numbers = {label: self._label_id(condition, label) for label in of_samples}
             ids[condition] = torch.tensor([numbers[label] for label in of_samples])
         return ids

@@ -231,6 +231,7 @@ def draw_accepted(
             return None
         drawn += len(rows)
         satisfied = goal.satisfied(new, batch.cond)
+        # Without constraints all samples are accepted.
         met = torch.stack(
             [torch.ones(len(new), dtype=torch.bool), *satisfied.values()]
         ).all(0)

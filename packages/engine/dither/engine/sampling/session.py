@@ -194,6 +194,7 @@ class Session:
         for i, branch in enumerate(self.branches):
             cache = cast(Denoiser, system.model).new_cache()
             clean = branch.clean
+            # Known tokens are clean; the others have the noise of time t.
             state = replace(State.of(x), noisy=~clean.known)
             system.call(system.trunk, state, t, clean, cache=cache, keep=True)
             cache.rewind(start)
@@ -339,6 +340,7 @@ def draw(
             seed_generators(device, Stream.DRAWING, seed, index)
             batch = like[start : start + size]
             x = None
+            # Before the copy, as reading values from the device would wait for it.
             for state in walk(system, to_device(batch.mark_unpadded(), device), calls):
                 if stopped():
                     return None

@@ -47,6 +47,7 @@ def copied(
     source = find_experiment(experiment)
     load_experiment(source, changes, select=plugins)
     text = source.read_text(encoding="utf-8")
+    # `_head` writes the comment above the first value again.
     body = re.sub(r"\A(?:#.*\n|\s*\n)*", "", text)
     document = tomlkit.parse(body)
     extended = document.get("extends")

@@ -181,6 +181,7 @@ def render(names: Names) -> dict[str, str]:
         "kind": names.kind,
         "distribution": names.distribution,
         "module": names.module,
+        # Without the brackets, which are in the template.
         "dependencies": json.dumps(pins)[1:-1],
     }
     return {

@@ -275,6 +275,7 @@ def _with_overrides(arm: Arm, document: Document) -> Arm:
             is_override = layers and layers[-1].file is None
             if is_override and key not in own and key[-1] != "use":
                 values.append((key, value, place))
+    # Outer keys first: a component is replaced before its options are set.
     values.sort(key=lambda value: len(value[0]))
     return replace(arm, values=tuple(values))
 
@@ -333,6 +334,7 @@ def _products(document: Document, catalog: Catalog, compare: Compare) -> Iterato
             is_component = path[-1] in KINDS
             text = format_value(value)
             words.append(text if is_component else f"{key}={text}")
+        # Outer keys first: a component is replaced before its options are set.
         values = tuple(
             sorted((value for value, _ in combination), key=lambda value: len(value[0]))
         )
@@ -388,6 +390,7 @@ def _named_arms(document: Document, compare: Compare) -> Iterator[Arm]:
         for path, (inner, value) in iter_keys(table, place):
             _require_key(path, inner, document)
             values[path] = (path, _component(path, value, document), inner)
+        # Outer keys first: a component is replaced before its options are set.
         ordered = sorted(values.values(), key=lambda value: len(value[0]))
         yield Arm(name, tuple(ordered))
 

@@ -125,6 +125,7 @@ def compare(
     layer = Layer(
         "dither.compare", {"compare": {"over": dict(over), "arms": dict(arms)}}
     )
+    # The file may go afterwards: the directory of the comparison has a copy.
     with TemporaryDirectory() as folder:
         if isinstance(experiment, Experiment):
             experiment = save_experiment(experiment, Path(folder) / "experiment.toml")
@@ -237,6 +238,7 @@ def prepare_comparison(
 ) -> SweepDirectory | None:
     """Validate all arms, and make the directory of a comparison; None for a dry run."""
     document, plugins = request.open(settings.select)
+    # An executor that cannot be used is refused before any arm is checked.
     settings.build_executor(plugins)
     compare, valid, rejected = check_comparison(document, plugins)
     for left_out in rejected:
@@ -414,6 +416,7 @@ def _read(run: Path, split: Split) -> FinishedRun:
     finished = FinishedRun.read(run, split)
     if split == "valid" or finished.per_sample is not None:
         return finished
+    # It imports torch, which a table of evaluated runs does not need.
     from ..runs.evaluate_run import evaluate_run
 
     with Screen(stderr=True).status(f"evaluating {run} on the {split} split"):

@@ -119,6 +119,7 @@ class Comparison:
         return records
 
     def __str__(self) -> str:
+        # Recorded, not printed.
         console = Console(file=io.StringIO(), width=120, record=True)
         show_comparison(console, self)
         text: str = console.export_text()
@@ -217,6 +218,7 @@ def paired_seeds(
     seeds = _finite_seeds(arm, metric)
     others = _finite_seeds(reference, metric)
     common = [(seed, seed) for seed in seeds if seed in others]
+    # Pairing the only common seed of several would discard the other runs.
     if len(common) > 1 or len(common) == min(len(seeds), len(others)):
         return common
     return list(zip(seeds, others, strict=False))

@@ -64,6 +64,7 @@ def now() -> str:
 
 def write_json(path: Path, values: Any) -> None:
     """Replace a JSON file atomically; FileNotFoundError if its folder was deleted or renamed."""
+    # atomic_write would create the folder again.
     path.parent.stat()
     with atomic_write(path) as temporary:
         temporary.write_text(as_json(values, indent=2) + "\n", encoding="utf-8")
@@ -105,6 +106,7 @@ class PointFolder:
 
     def claim(self) -> FileLock | None:
         """Lock the point for this process; return None if another process holds it."""
+        # A soft lock is a file, which a killed process would leave.
         lock = FileLock(
             self.path / "point.lock", thread_local=False, fallback_to_soft=False
         )
@@ -131,6 +133,7 @@ class PointFolder:
     def run_directory(self) -> Path | None:
         """Return the newest run directory, or None before the first run."""
         runs = [path.parent for path in self.path.glob("*/resolved.toml")]
+        # Names end in the time.
         return max(runs, key=lambda path: path.name, default=None)
 
 
@@ -180,6 +183,7 @@ class SweepDirectory:
         try:
             facts = json.loads(read_text(path / MARK))
             for point in facts["points"]:
+                # A name from a file is never a path.
                 if Path(point["name"]).name != point["name"] or not isinstance(
                     point["values"], dict
                 ):

@@ -77,12 +77,14 @@ def _share_of_machine(command: Command) -> dict[str, str]:
     if command.parallel * command.ranks == 1:
         return variables
     share = max(1, cpu_cores() // (command.parallel * command.ranks))
+    # A number that the user has set is kept.
     variables.setdefault("OMP_NUM_THREADS", str(share))
     listed = variables.get("CUDA_VISIBLE_DEVICES", "").split(",")
     devices = [device for device in listed if device.strip()]
     if devices:
         first = command.slot * command.ranks
         places = range(first, first + min(command.ranks, len(devices)))
+        # More points than devices share them in turn.
         chosen = [devices[place % len(devices)] for place in places]
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(chosen)
     return variables

@@ -159,6 +159,7 @@ def choose_metric(
 
     summary = runs[0].summary
     for headline in summary.get("headline", ()):
+        # Headlines name the validation split.
         name = str(headline).replace("valid/", f"{runs[0].split}/", 1)
         if name in common:
             return name

@@ -142,6 +142,7 @@ def start_sweep(
     document, plugins = open_experiment(
         path, changes, removals, settings.select or None
     )
+    # An executor that cannot be used is refused before all points are checked.
     settings.build_executor(plugins)
     add_axes(document, axes)
     points: list[tuple[Point, Loaded]] = []
@@ -203,6 +204,7 @@ def run_sweep(
     try:
         code = _run_stages(sweep, executor, settings, console)
     except OSError as error:
+        # The error may be that the sweep directory is gone.
         require_folder(sweep.path, MARK, "sweep")
         lacking = shortage(error)
         if not lacking:
@@ -322,6 +324,7 @@ def _queued_folders(sweep: SweepDirectory) -> list[list[Path]]:
     folders = sweep.folders()
     if search := sweep.facts.get("search"):
         missing = search["trials"] - sum(map(_needs_no_job, folders))
+        # Each job takes the next trial of the search.
         return [[sweep.path]] * max(0, missing)
 
     measuring: dict[str, list[Path]] = {}

@@ -185,6 +185,7 @@ def _p_value(difference: float, parts: Sequence[tuple[float, int]]) -> float:
     def gap(level: float) -> float:
         return _half_width(level, parts) - difference
 
+    # The gap changes its sign once: the interval narrows as the level grows.
     return float(optimize.brentq(gap, SMALLEST, 1.0))
 
 
@@ -217,6 +218,7 @@ def holm(ps: Sequence[float]) -> list[float]:
     largest = 0.0
     for rank, index in enumerate(order):
         if not math.isnan(ps[index]):
+            # Step-down: never less than a smaller p-value before it.
             largest = max(largest, min(1.0, ps[index] * (len(ps) - rank)))
             corrected[index] = largest
     return corrected
@@ -230,6 +232,7 @@ def _more_seeds(effect: Effect, arms: int) -> int | None:
         return None
     seeds = np.arange(effect.seeds + 1, MAX_SEEDS + 1)
     errors = np.sqrt(effect.seed_variance / seeds + effect.sample_variance)
+    # The level of the first step of Holm's correction.
     level = stats.t.ppf(1 - LEVEL / 2 / arms, seeds - 1)
     power = stats.t.ppf(POWER, seeds - 1)
     enough = seeds[abs(effect.difference) >= (level + power) * errors]

@@ -163,6 +163,7 @@ def _run_ranks(
     ranks: int,
 ) -> int:
     """Train on several ranks of torchrun; return the exit code of the main one."""
+    # The process id of an earlier attempt may belong to another process now.
     (point.path / RANKS).unlink(missing_ok=True)
     command = [*WITHOUT_USER_SIGNALS, sys.executable, "-P"]
     command += ["-m", "torch.distributed.run"]

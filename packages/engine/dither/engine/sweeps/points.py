@@ -76,6 +76,7 @@ class Point:
         """Return the experiment at this point; the origin of a swept value is its position in the sweep."""
         tables = ("sweep", "compare")
         rest = {key: value for key, value in base.tree.items() if key not in tables}
+        # Merging changes tables in place.
         document = Document(deepcopy(rest), list(base.files), dict(base.given))
         # One layer for each value: a message about it then shows its line in the sweep.
         for path, value, place in self.values:

@@ -97,6 +97,7 @@ class _Pool:
             raise
 
     def _next(self) -> PointFolder | None:
+        # Two threads must not advance the generator at once.
         with self.lock:
             if self.stops or self.limit == 0:
                 return None

@@ -79,6 +79,7 @@ class Key:
             return [values.low]
         if values.integral or values.step:
             step = values.step or 1
+            # Rounding of a decimal step must not lose the last value.
             count = math.floor((values.high - values.low) / step + 1e-9) + 1
         if count > MAX_VALUES:
             return None
@@ -293,6 +294,7 @@ class Trials(PointList):
         number = int(folder.name.partition("-")[0])
         if number >= len(trials) or trials[number].state.is_finished():
             return False
+        # Optuna has no public way to continue a trial of another process.
         self.trials[folder.name] = _optuna().trial.Trial(
             self.study, trials[number]._trial_id
         )
@@ -364,12 +366,14 @@ class Trials(PointList):
         # A sampler may suggest the best of few points again and again.
         new = [point for key, point in self.all.items() if key not in self.suggested]
         if new:
+            # A function of the seed, so that a search can be repeated.
             choice = random.Random(self.search.seed + trial.number).choice(new)
             self.study.enqueue_trial(choice)
 
     def should_prune(self, point: PointFolder) -> bool:
         """Report new evaluations to the study, and return whether it prunes the point."""
         trial = self.trials[point.name]
+        # An earlier process may have reported some.
         reported = self.study.get_trials(deepcopy=False)[
             trial.number
         ].intermediate_values
@@ -400,6 +404,7 @@ class Trials(PointList):
             self.study.tell(trial, values[-1][1], skip_if_finished=True)
         elif state == "pruned":
             self.study.tell(trial, state=states.PRUNED, skip_if_finished=True)
+        # A point without disk or memory is run again, and says nothing about its values.
         elif state == "failed" and point.status().get("exit_code") != EXHAUSTED:
             self.study.tell(trial, state=states.FAIL, skip_if_finished=True)
         return state

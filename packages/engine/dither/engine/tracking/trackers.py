@@ -225,6 +225,7 @@ class WandBTracker:
             id=folder.name[-64:],
             name=folder.name,
             config=dict(config),
+            # None leaves it to WANDB_MODE.
             mode="offline" if self._spec.offline else None,
             resume="allow",
             settings=wandb.Settings(
@@ -369,6 +370,7 @@ class MLflowTracker:
         """Log metrics as `kind/name`, without characters that MLflow refuses, NaN and inf."""
         from mlflow.entities import Metric
 
+        # Milliseconds since 1970.
         now = int(time.time() * 1000)
         values = []
         for name, value in metrics.items():

@@ -51,6 +51,8 @@ class BlockDiffusion:
     ) -> Float[Tensor, "n L"]:
         """Draw times for n samples, one per block, stratified over all blocks and then shuffled."""
         t = process.times(n * self.count, device)
+        # Shuffled: `times` returns strata in order, and neighbouring blocks would have similar
+        # noise.
         return self.spread(t[torch.randperm(len(t), device=device)])
 
     def corrupt(

@@ -66,6 +66,7 @@ class ParallelModel:
             _shard(system.model, ranks, train.gather)
             if average is not None:
                 _shard(average.module, ranks, train.gather)
+                # Sharding has replaced the parameters.
                 average.follow(system.model)
         elif ranks.size > 1:
             # Buffers are constants here and need no synchronisation.
@@ -101,6 +102,7 @@ class ParallelModel:
 
     def gradient_norm(self, gradients: list[Tensor]) -> Float[Tensor, ""]:
         """Return the norm of all gradients, over the shards of all ranks."""
+        # Squares of norms add up over shards.
         norm = norm_of(gradients)
         return self.ranks.all_reduce(norm.square()).sqrt() if self.sharded else norm
 

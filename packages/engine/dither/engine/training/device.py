@@ -199,6 +199,7 @@ def peak_memory() -> int:
 
 def peak_device_memory() -> int | None:
     """Return the peak bytes that torch has reserved on one GPU; None without a GPU."""
+    # Querying its memory would initialise CUDA in a process that does not use it.
     used: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     devices = range(torch.cuda.device_count() if used else 0)
     return max(map(torch.cuda.max_memory_reserved, devices), default=0) or None
@@ -222,6 +223,7 @@ def keep_freed_memory() -> bool:
             libc.mallopt(MALLOPT_MMAP_MAX, 0)
             and libc.mallopt(MALLOPT_TRIM_THRESHOLD, 2**31 - 1)
         )
+    # musl and macOS have no mallopt.
     except (OSError, AttributeError, TypeError):
         return False
 
@@ -322,6 +324,7 @@ def git_state(folder: Path) -> dict[str, Any] | None:
     """Return commit and cleanness of the git work tree of a folder, or None."""
 
     def git(*arguments: str) -> str:
+        # git status would otherwise lock the index, which may disturb another command.
         command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
         return subprocess.run(
             command,

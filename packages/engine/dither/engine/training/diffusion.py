@@ -130,6 +130,7 @@ class Diffusion(nn.Module):
                 task = experiment.task.build()
             facts = experiment.process.facts(task.space)
             process = experiment.process.build(task.space)
+            # After task and process, so that weights do not depend on what these draw.
             seed_generators(torch.device("cpu"), Stream.WEIGHTS, experiment.seed)
             model = experiment.model.build(process.space)
             loss = experiment.loss.build(facts)
@@ -472,6 +473,7 @@ def submodule(model: nn.Module, name: str) -> nn.Module | None:
 def random_lengths(valid: Bool[Tensor, "B L"], share: float) -> Bool[Tensor, "B L"]:
     """Keep the first n valid positions in a `share` of samples, n uniform (LLaDA, Nie et al., 2025)."""
     u = torch.rand(len(valid), 2, 1, device=valid.device)
+    # u is below 1, so that n is at most the number of valid positions.
     n = (u[:, 0] * valid.sum(1, keepdim=True)).floor() + 1
     cut = (u[:, 1] < share) & (valid.cumsum(1) > n)
     return valid & ~cut

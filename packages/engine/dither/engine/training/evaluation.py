@@ -84,6 +84,7 @@ def evaluate(
     accumulators = [system.task.metrics(), *extra]
     intervals = Intervals(count)
     was_training = system.training
+    # The sum moves to the device with the first batch, so that no batch is waited for.
     total = weight = torch.zeros((), dtype=torch.float64)
     system.eval()
     batches = _batches(system, count, batch_size, repeats, seed, split)
@@ -193,6 +194,7 @@ def _batches(
             if bad := rows_with_nan([values], rows):
                 raise NonFiniteData(split, bad)
             clean = to_device(clean.mark_unpadded(), device)
+            # Again for each batch, whose noise then does not depend on what models draw.
             seed_generators(device, Stream.EVALUATION, seed, repeat, start)
             drawn = times[start : rows.stop]
             t, noised = system.noise(clean, drawn)
@@ -251,6 +253,7 @@ def _number(name: str, value: Any) -> float:
         return value
     # Tensors and numpy scalars.
     with suppress(TypeError, ValueError, RuntimeError):
+        # A text is not a metric, even if it looks like a number.
         if not isinstance(value, str | bytes):
             return float(value)
     message = f'the metric "{name}" is {shown(value)}, expected a number'

@@ -224,6 +224,7 @@ def log_likelihood_of(
             ends = torch.zeros(count * pairs, dtype=torch.float64)
             for part, batch in _batches(system, clean, pairs, batch_size):
                 ends[part] = _draw_ends(system, batch)
+            # Times the number of strata, over which the mean is taken.
             table[:, 0] += strata * ends.view(count, pairs)
 
     half_widths = torch.full((len(table),), math.nan, dtype=torch.float64)
@@ -333,6 +334,7 @@ def tight_log_likelihood(
     half_widths = torch.full_like(values, math.nan)
     if draws > 1:
         # The delta method: the standard error of log(mean) is that of the mean, relative.
+        # Weights over their mean, without overflow.
         shares = log_weights.softmax(1) * draws
         variance = shares.var(1).sum(1) / draws
         freedom = torch.full_like(variance, draws - 1)

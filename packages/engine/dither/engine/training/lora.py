@@ -62,11 +62,13 @@ class LowRank(nn.Module):
     ) -> None:
         super().__init__()
         rows, columns = weight.shape
+        # The initial A of peft.
         a = nn.init.kaiming_uniform_(
             torch.empty(rank, columns), math.sqrt(5), generator=generator
         )
         self.A = nn.Parameter(a.to(weight))
         self.B = nn.Parameter(weight.new_zeros(rows, rank))
+        # A buffer, so that `merged` needs no options.
         self.scale: Tensor
         self.register_buffer("scale", weight.new_tensor(alpha / rank))
 
@@ -224,6 +226,7 @@ def load_merged(path: Path, model: nn.Module) -> None:
     if wrong:
         message = f"{path} does not hold the weights of this model: {', '.join(wrong)}"
         raise Refused(message, code="shape-mismatch")
+    # Other names of tied weights are missing.
     model.load_state_dict(saved, strict=False)
 
 

@@ -117,10 +117,12 @@ def _state_bytes(optimizer: Optimizer) -> int:
         optimizer, AdamW
     ):  # its step on this device would import torch._dynamo, which takes 1.5 s
         return sum(
+            # 4 bytes are those of the step counter.
             (ADAM_STATES + group["amsgrad"]) * parameter.nbytes + 4
             for group, parameter in parameters
         )
     for _, parameter in parameters:
+        # Any gradient: on the meta device only its shape matters.
         parameter.grad = parameter.detach()
     optimizer.step()
     return _bytes(
@@ -288,6 +290,7 @@ def parts_of(
         if isinstance(value := getattr(spec, key), Spec)
     }
     for name, child in model.named_children():
+        # A list `blocks` is made by the Spec in the slot `block`.
         made_by = slots.get(name) or slots.get(name.removesuffix("s"))
         if made_by is not None or not prefix:
             yield prefix + name, child, made_by

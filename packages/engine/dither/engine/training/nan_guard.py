@@ -84,10 +84,12 @@ class FiniteGuard:
         metrics = torch.stack((loss_sum, weight, norm))
         finite = metrics.isfinite().all()
         failed = ~finite & ~overflow
+        # An overflow of float16 neither counts as a failure nor ends a row of them.
         self._in_row = torch.where(finite, 0, self._in_row + failed)
         self._stopped = self._stopped | (self._in_row > self.limit)
         applied = finite & ~self._stopped
 
+        # One tensor a step: all are read back in one copy.
         flags = torch.stack((applied, self._stopped, overflow))
         self.unread.append(torch.cat((metrics, flags.to(metrics))))
         return applied
@@ -143,6 +145,7 @@ def step_where(
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
     """Return whether tensors on one device are finite, with one synchronisation and no copies."""
+    # The extremes show NaN and inf without a mask of the size of the tensor.
     flags = [
         torch.stack(tensor.aminmax()).isfinite().all()
         for tensor in tensors

@@ -98,6 +98,7 @@ def read_adapter(folder: Path, model: nn.Module, options: LoRA) -> None:
         raise Refused(problems)
     with torch.no_grad():
         for key, slot in slots.items():
+            # `stored` is a view of the parameter.
             slot.stored().copy_(saved[key])
 
 

@@ -30,6 +30,7 @@ class Stream(IntEnum):
 
 def mix_seed(*numbers: int) -> int:
     """Mix numbers into a 64-bit seed with the finaliser of SplitMix64 (Steele, Lea and Flood, 2014)."""
+    # The number of parts counts, so that (1,) and (1, 0) differ.
     state = len(numbers)
     for number in numbers:
         state = (state + number + 0x9E3779B97F4A7C15) & MASK

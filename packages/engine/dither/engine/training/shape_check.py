@@ -92,6 +92,7 @@ def _component(spec: Spec, catalog: Catalog | None) -> Iterator[None]:
     except Refused:
         raise
     except Exception as error:
+        # Too little memory is no fault of the component.
         if shortage(error):
             raise
         reason = (

@@ -30,6 +30,7 @@ def step_flops(trainer: Trainer) -> int:
         aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
     }
     counter = FlopCounterMode(display=False, custom_mapping=on_cpu)
+    # The counter does not see inside of compiled code.
     with counter, trainer.system.eager():
         trainer.advance()
     return int(counter.get_total_flops())

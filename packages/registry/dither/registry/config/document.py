@@ -32,12 +32,15 @@ parts."""
 SHOWN = 80
 """Characters of an override that messages show."""
 TOO_LARGE = "integer too large: TOML integers have at most 64 bits"
+# Possessive quantifiers (`++`) never backtrack, so that a hostile file takes linear time.
 KEY_AND_EQUALS = re.compile(
     r"""(?:[^"'=]++|"(?:[^"\\]++|\\.)*+"|'[^']*+')*+=""", re.DOTALL
 )
 STRING_OR_COMMENT = re.compile(rf"{STRING.pattern}|#[^\n]*+", re.DOTALL)
 KEY = re.compile(r"[\w-]++(?:[ \t]*+\.[ \t]*+[\w-]++)*+")
 PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+# Words of tomllib's messages: "Cannot overwrite a value", "Cannot declare ... twice", "Cannot
+# mutate ...".
 DUPLICATE = re.compile(r"cannot (overwrite|declare|mutate)")
 FIRST_KEY = re.compile(r"[ \t]*\[*[ \t]*([^\s=\]]+)")
 INTEGERS = range(-(2**63), 2**63)
@@ -134,6 +137,7 @@ def _truncated(name: str) -> str:
 def _parse_key(key: str, option: str) -> Path:
     """Return the parts of `table.key`, each bare or quoted as in TOML."""
     try:
+        # tomllib parses the key itself, so that quoted parts follow the rules of a file.
         tree: Any = _parse(f"{key}=0", option)
     except tomllib.TOMLDecodeError:
         tree = {}
@@ -153,6 +157,7 @@ def _read_text(path: FilePath) -> str:
     try:
         with open_file(path) as file:
             size = os.fstat(file.fileno()).st_size
+            # One byte more than allowed shows that a file is too large, without reading all of it.
             content = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         message = f"file {path} does not exist"
@@ -172,6 +177,7 @@ def _read_text(path: FilePath) -> str:
         text = f"{path} has {size:,} bytes; an experiment file may have at most {MAX_BYTES:,}"
         raise Refused(text, code="too-large")
     try:
+        # tomllib rejects the byte order mark that editors on Windows write.
         return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
@@ -208,6 +214,7 @@ def _parse(text: str, name: str) -> dict[str, Any]:
         message = f"{name}: nested more than {MAX_DEPTH} levels deep"
         raise Refused(message, code="too-large") from None
     except tomllib.TOMLDecodeError:
+        # It is a ValueError, too, but `_syntax_problem` knows its place in the file.
         raise
     except ValueError as error:
         # Python converts integers of at most 4,300 digits.
@@ -375,6 +382,7 @@ class Document:
             raise Refused(f"{layer.name}: no such key", help=hint, code="unknown-key")
         value = table.pop(path[-1])
         self._drop_origins(value, path)
+        # A later message, such as one about the missing value, then names --unset as its place.
         self.given[path] = (*self.given.get(path, ()), layer)
 
     @staticmethod
@@ -452,6 +460,7 @@ def _layers(path: FilePath, opened: list[FilePath], done: set[str]) -> Iterator[
     for origin, parent in _parents(layer):
         try:
             _check_circle(opened, parent)
+            # Two names of one file, such as a link and its target, are read once.
             if os.path.realpath(parent) not in done:
                 yield from _layers(parent, opened, done)
         except ValueError as error:
@@ -498,6 +507,7 @@ def _parents(layer: Layer) -> Iterator[tuple[Origin, FilePath]]:
             key = ("extends", index)
         file = folder / name
         if not exists(file):
+            # A file next to this one takes precedence over a shipped experiment of the same name.
             file = shipped_experiments().get(name_of(FilePath(name)), file)
         yield layer.origin(key, value=True), file
 

@@ -274,6 +274,7 @@ def _lines(text: str) -> tuple[list[int], list[str]]:
 
 def _cells(text: str) -> int:
     """Return the width of a text in a terminal."""
+    # Wide (W) and fullwidth (F) letters take two cells, combining marks none (Unicode annex 11).
     wide = sum(east_asian_width(c) in "WF" for c in text)
     return len(text) + wide - sum(combining(c) > 0 for c in text)
 

@@ -87,12 +87,14 @@ def options_schema(model: type[Options]) -> Schema:
 
 
 class _Generator(GenerateJsonSchema):
+    # A title would repeat the key in other letters, and editors show it above the description.
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
 
 def _options(model: type[Options], prefix: str, definitions: Schema) -> Schema:
     """Return the schema of a table of options; add inner tables to `definitions`."""
+    # Tables of two components may have the same name; the prefix keeps them apart.
     schema = model.model_json_schema(
         ref_template=f"#/definitions/{prefix}{{model}}", schema_generator=_Generator
     )
@@ -193,6 +195,7 @@ def _definitions_of_kind(kind: str, catalog: Catalog) -> Schema:
     tables = {}
     parts = catalog.parts(kind)
     for part in parts:
+        # A plugin's name may contain characters that a `$ref` would have to escape.
         name = ".".join((kind, re.sub(r"[^\w.-]", "_", part.plugin), part.name))
         tables[name] = _options(part.spec, f"{name}.", definitions)
         tables[name]["description"] = " ".join(
@@ -230,6 +233,7 @@ def _definitions_of_kind(kind: str, catalog: Catalog) -> Schema:
 
 def _component_table(table: Schema, shared: Schema) -> Schema:
     """Return the schema of a component without what all components with an option agree on."""
+    # Listed although the kind describes it: `additionalProperties` would reject a key that is not.
     properties: Schema = {"use": True}
     for key, option in table["properties"].items():
         properties[key] = True if shared[key] == option else option

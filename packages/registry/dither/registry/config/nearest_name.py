@@ -16,13 +16,12 @@ MAX_WORD = 60
 
 def nearest(word: object, allowed: Iterable[str]) -> str | None:
     """Return the allowed name most similar to `word`, or None."""
+    # Only mistakes need it, so that valid files do not pay for the import.
     import difflib
 
     # `-` and `_` are confused more often than letters.
     folded = {_folded(name): name for name in islice(allowed, CANDIDATES)}
-    close = difflib.get_close_matches(
-        _folded(str(word)[:MAX_WORD]), folded, n=1, cutoff=0.6
-    )
+    close = difflib.get_close_matches(_folded(str(word)[:MAX_WORD]), folded, n=1)
     return folded[close[0]] if close else None
 
 

@@ -71,6 +71,7 @@ def option_paths(
             default = default_part(info)
             # Without a value, the options are those of the default component.
             if default and (inner is None or isinstance(inner, Mapping)):
+                # Options of the default component do not apply to another one.
                 inner = {
                     **({} if inner and "use" in inner else default),
                     **(inner or {}),
@@ -123,6 +124,7 @@ def models_of(
             continue
         name = value if isinstance(value, str) else Document.value_of(value, ("use",))
         if catalog is not None and isinstance(name, str) and issubclass(leaf, Spec):
+            # The slot of the component itself reports that its name is unknown.
             with suppress(Refused):
                 yield catalog.find(leaf.kind, name).spec
 

@@ -72,6 +72,7 @@ class _Walk:
         path: Path = ()
         for part, where in outer:
             path = (*path, part)
+            # A table may be opened by the header of an inner one; its first header is its place.
             self.spans.setdefault(path, Span(where, where))
             # The path of an array of tables means its last element.
             if path in self.arrays:

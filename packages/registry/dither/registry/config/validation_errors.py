@@ -367,6 +367,7 @@ def _format(value: Any) -> str:
     if isinstance(value, bool):
         text = str(value).lower()
     elif isinstance(value, str):
+        # repr escapes control characters; the quotes are those of TOML.
         text = '"' + repr(value[:80])[1:-1] + '"'
     elif isinstance(value, datetime.date | datetime.time):
         text = str(value)

@@ -16,6 +16,7 @@ __all__ = ["FIGURE_FORMATS", "Picture", "check_figure_formats"]
 FIGURE_FORMATS = ("svg", "pdf")
 """Formats of plots in addition to PNG."""
 
+# Without separators and a leading dot, a name neither leaves the folder nor hides the file.
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 SUFFIXES = {"png": "png", "svg": "svg", "text": "txt", "gif": "gif", "html": "html"}
@@ -50,6 +51,7 @@ class Picture:
 
     def write(self, folder: Path, figures: Sequence[str] = ()) -> list[Path]:
         """Write the picture in every format that it has, a plot also in those of `figures`."""
+        # A mistake of a plugin, not of the user: it is reported with a traceback.
         if not FILE_NAME.fullmatch(self.name):
             raise ValueError(f"not a valid file name of a picture: {self.name!r}")
         contents = {suffix: getattr(self, form) for form, suffix in SUFFIXES.items()}

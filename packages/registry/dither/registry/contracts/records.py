@@ -49,6 +49,7 @@ class TensorRecord:
                 return {key: changed(inner) for key, inner in value.items()}
             return value.apply(change) if isinstance(value, TensorRecord) else value
 
+        # Not `replace`, which resets fields that `__init__` does not take, such as `unpadded`.
         result = object.__new__(type(self))
         vars(result).update(changed(vars(self)))
         return result
@@ -107,6 +108,8 @@ class Clean(TensorRecord):
     def mark_unpadded(self) -> Clean:
         """Return the batch with `unpadded` as its values say; reads them."""
         marked = replace(self)
+        # The dataclass is frozen, and `__init__` does not take the field, so that it always is that
+        # of `valid`.
         object.__setattr__(marked, "unpadded", bool(self.valid.all()))
         return marked
 
@@ -162,6 +165,7 @@ class Noise(TensorRecord):
 
     def since(self, earlier: Noise) -> Noise:
         """Return the noise added between an earlier time and this one."""
+        # Rounding may make a difference of equal times negative.
         return Noise((self.sigma - earlier.sigma).clamp_min(0), self.rate)
 
 
@@ -321,6 +325,8 @@ class FeaturePrediction(Protocol):
         self, x0: Float[Tensor, "B L M"], target_mask: Bool[Tensor, "B L M"]
     ) -> Float[Tensor, "B L M"]:
         """Return errors whose mean is minimal at the true mean or distribution; 0 outside `target_mask`."""
+        # Selected before the square: the gradient of an infinite value outside would be 0 times
+        # inf, NaN.
         return torch.where(target_mask, self.x0 - x0, 0.0).square()
 
 

@@ -6,6 +6,7 @@ import re
 
 __all__ = ["is_likelihood"]
 
+# Not `judge_perplexity` or `ngram_perplexity`, which another model gives to samples.
 LIKELIHOOD = re.compile(r"(^|_)((nats|bits)_per_|perplexity($|_ci95$))")
 
 

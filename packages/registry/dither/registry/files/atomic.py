@@ -67,6 +67,7 @@ def atomic_folder(folder: Path, *, overwrite: bool = True) -> Iterator[Path]:
         overwrite: Whether to replace an existing folder; else `FileExistsError`, at the start and,
             if another process was faster, at the end.
     """
+    # A dangling link does not exist, but would be replaced.
     if not overwrite and (exists(folder) or folder.is_symlink()):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -107,6 +108,7 @@ def remove_folder(folder: Path) -> None:
 def remove_leftovers(folder: Path) -> None:
     """Delete temporary files and folders of killed processes; the caller holds a lock."""
     for path in folder.glob(f"{PREFIX}*"):
+        # rmtree refuses a link, and must not delete its target.
         if is_folder(path) and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
@@ -127,6 +129,7 @@ def _replace_folder(temporary: Path, folder: Path) -> None:
             move(temporary, folder)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                # Without the new folder the old content is worth more than none.
                 with suppress(OSError):
                     former.replace(folder)
                 raise

@@ -41,6 +41,7 @@ def fetch_wheel(name: str, version: str, sha256: str) -> Path:
     checksum differs.
     """
     wheel = cache_folder() / "wheels" / f"{name}-{version}-{sha256[:16]}.whl"
+    # A part of the checksum is in the name, so that another content is another file.
     try:
         if not is_file(wheel) or sha256_of(wheel) != sha256:
             _fetch(f"{name}=={version}", sha256, wheel)
@@ -68,6 +69,7 @@ def _fetch(requirement: str, sha256: str, target: Path) -> None:
 def _download(requirement: str, folder: str) -> None:
     options = [
         "--no-deps",
+        # An sdist would execute its build script.
         "--only-binary=:all:",
         "--no-input",
         "--quiet",
@@ -98,12 +100,14 @@ def _download(requirement: str, folder: str) -> None:
 def _pip() -> list[str]:
     """Return the command of pip: of this environment, of Python itself, or of uv."""
     if importlib.util.find_spec("pip") is not None:
+        # With -P, a folder `pip` in the working folder is not imported instead.
         return [sys.executable, "-Pm", "pip"]
     ensurepip = importlib.util.find_spec("ensurepip")
     # Debian packages it apart.
     if ensurepip is not None and ensurepip.origin is not None:
         bundled = Path(ensurepip.origin).with_name("_bundled")
         for wheel in sorted(bundled.glob("pip-*.whl"), reverse=True):
+            # Python runs a package inside of a wheel that is not installed.
             return [sys.executable, "-P", str(wheel / "pip")]
     if uv := shutil.which("uv"):
         return [uv, "tool", "run", "pip"]
@@ -116,6 +120,7 @@ def read_member(wheel: Path, member: str, limit: int = 1 << 28) -> bytes:
     try:
         with zipfile.ZipFile(wheel) as archive:
             size = archive.getinfo(member).file_size
+            # The directory of an archive states the expanded size: a bomb is rejected unread.
             if size > limit:
                 text = f"{wheel}: {member} has {size:,} bytes, more than {limit:,}"
                 raise Refused(text, code="too-large")

@@ -92,7 +92,7 @@ for _load, _codes in (
         (pickle.INT, pickle.LONG, pickle.LONG1, pickle.LONG4),
     ),
 ):
-    for _code in (code[0] for code in _codes if code[0] in pickle._Unpickler.dispatch):
+    for (_code,) in _codes:
         _RestrictedUnpickler.dispatch[_code] = partial(
             _load, load=pickle._Unpickler.dispatch[_code]
         )

@@ -43,6 +43,7 @@ def safe_name(name: str, among: Iterable[str] = ()) -> str:
     ):
         return name
 
+    # Names of undecodable files contain lone surrogates, which UTF-8 cannot encode.
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST]
     readable = UNSAFE.sub("_", name).strip(" .-")
     room = MAX_BYTES - len(digest) - 1
@@ -52,4 +53,5 @@ def safe_name(name: str, among: Iterable[str] = ()) -> str:
 
 
 def _folded(name: str) -> str:
+    # Case folding may break the normal form, which is restored (Unicode 3.13, D146).
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())

@@ -6,6 +6,7 @@ stub replaces them.
 
 from __future__ import annotations
 
+import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +26,7 @@ PICKLE = b"\x80"
 """First bytes of files of `torch.save` since 1.6, and before."""
 CONTAINERS = ("state_dict", "model_state_dict", "model", "module")
 """Keys under which checkpoints hold the weights."""
-PREFIXES = ("model.", "module.", "_orig_mod.")
+PREFIXES = re.compile(r"^(?:model\.|module\.|_orig_mod\.)+")
 """Prefixes that Lightning, DDP and `torch.compile` add to names of weights."""
 
 
@@ -80,6 +81,7 @@ def _torch_file(path: Path) -> dict[str, Tensor]:
         names = get_unsafe_globals_in_checkpoint(path)
         stubs: list[Any] = [(STUBS.get(name, _Stub), name) for name in names]
         with safe_globals(stubs):
+            # Mapped into memory, so that only the tensors that are used are read from the disk.
             loaded = torch.load(path, weights_only=True, mmap=True, map_location="cpu")
     except Exception as error:
         # A damaged or forged file may raise anything.
@@ -102,6 +104,7 @@ class _Stub:
         pass
 
 
+# torch sets the items of dicts only, so that a defaultdict becomes one.
 STUBS: dict[str, Any] = {"collections.defaultdict": lambda *args: {}}
 
 
@@ -145,11 +148,7 @@ def _inside(loaded: Any) -> Any:
 def _strip_prefixes(weights: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
     stripped: dict[str, Tensor] = {}
     for name, value in weights.items():
-        short = name
-        while prefix := next(
-            (prefix for prefix in PREFIXES if short.startswith(prefix)), None
-        ):
-            short = short.removeprefix(prefix)
+        short = PREFIXES.sub("", name)
         if short in stripped:
             text = f"{path} contains two weights {short}, with and without a prefix"
             raise Refused(text, code="duplicate")

@@ -218,6 +218,7 @@ class Catalog:
             return part.spec.model_validate(options, context={"catalog": self})
         except (ValidationError, PydanticCustomError, Refused):
             raise
+        # SystemExit as well: a plugin that calls sys.exit must not end the command.
         except (Exception, SystemExit) as error:
             # Validators are code of the plugin.
             text = f"{part.title} failed: {describe_exception(error)}"

@@ -108,6 +108,7 @@ def import_file(path: Path) -> tuple[ModuleType, str]:
     source = read_bytes(path)
     file = str(path.resolve())
     stem = re.sub(r"\W", "_", path.stem)
+    # The digest of the path keeps two files of one name apart.
     name = f"{FILE_MODULE}{stem}_{hashlib.sha256(file.encode()).hexdigest()[:8]}"
     module = ModuleType(name)
     module.__file__ = file

@@ -113,6 +113,7 @@ def refresh_index() -> int:
         raise Refused(text, code="invalid-value")
     try:
         with urlopen(address, timeout=TIMEOUT) as response:
+            # urllib follows redirects to http, where an attacker could replace the index.
             if not response.url.startswith("https://"):
                 raise OSError("redirected to an address without https")
             data = response.read(MAX_BYTES + 1)

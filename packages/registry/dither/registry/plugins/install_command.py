@@ -43,6 +43,7 @@ def install_command(distribution: str, extra: str) -> str:
         required = []
     libraries = [
         f"'{one.name}{one.specifier}'"
+        # Only what the extra adds: the other requirements are installed with the distribution.
         for one in required
         if one.marker is not None
         and one.marker.evaluate({"extra": extra})

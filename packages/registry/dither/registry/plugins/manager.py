@@ -59,6 +59,7 @@ class Plugins:
     def __init__(self, policy: Policy | None = None) -> None:
         self.policy = policy or Policy()
         self.catalog = Catalog(self.policy.owners())
+        # The catalogue imports an owner when a name is looked up, without knowing entry points.
         self.catalog.load = self.load
         self.catalog.provider = self._provider
         self.manager = pluggy.PluginManager(PROJECT)
@@ -121,6 +122,7 @@ class Plugins:
             for caller in callers:
                 if caller.name == REGISTRATION:
                     impls = caller.get_hookimpls()
+                    # Only this plugin: the hook itself would call all plugins that are registered.
                     (impl,) = (impl for impl in impls if impl.plugin is plugin)
                     specs: Any = impl.function()
                     self.catalog.add(name, specs)
@@ -185,6 +187,7 @@ class Plugins:
             # stdout is for results.
             with redirect_stdout(sys.stderr), restored_settings() as changes:
                 self._register(name, plugin.point.load())
+        # A broken plugin does not end the command, even if it calls sys.exit.
         except BaseException as error:
             if is_interruption(error):
                 raise

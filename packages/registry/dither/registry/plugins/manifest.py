@@ -235,5 +235,6 @@ def write_manifest(
             if old.components == new.components:
                 text = manifest_text(plugin, dither, components, old.kit)
     with atomic_write(path) as temporary:
+        # Without CRLF on Windows, so that the file is the same on every system.
         temporary.write_text(text, encoding="utf-8", newline="")
     return path

@@ -80,6 +80,7 @@ def sync_components(path: Path, plugins: Plugins) -> list[str]:
             sections.append(tomlkit.dumps({"components": after}).rstrip())
         text = "\n\n".join(filter(None, sections)) + "\n"
         with atomic_write(path) as temporary:
+            # Without CRLF on Windows, so that the file is the same on every system.
             temporary.write_text(text, encoding="utf-8", newline="")
     except (OSError, ValueError) as error:
         text = f"{path} cannot be written: {error}"

@@ -77,8 +77,10 @@ class Options(BaseModel):
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
+        # TOML has types, so that a conversion of "8" to 8 would hide a mistake.
         strict=True,
         allow_inf_nan=False,
+        # The default of a slot is a table, of which validation makes the component.
         validate_default=True,
         ser_json_inf_nan="strings",
         # An experiment uses few of the registered components.
@@ -110,6 +112,7 @@ class Options(BaseModel):
                 default = default_part(field)
                 if default is not None and "use" not in value:
                     changed[key] = merge_tables(default, value)
+            # Strict validation accepts a Path only, and TOML has strings.
             elif _holds(field.annotation, FilePath):
                 changed[key] = _as_path(value)
         return {**table, **changed} if changed else table

@@ -41,6 +41,7 @@ def _source(module: str) -> str:
         return ""
 
 
+# The components of a module share its source.
 @lru_cache(maxsize=256)
 def _documented(source: str) -> dict[str, dict[str, str]]:
     """Return the docstrings below the fields of each class of a module, by qualified name."""

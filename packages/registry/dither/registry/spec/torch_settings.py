@@ -57,30 +57,25 @@ def _initial_settings() -> dict[str, Any]:
 
 def _write(name: str, value: Any) -> None:
     torch: Any = sys.modules["torch"]
-    match name:
-        case "default dtype":
-            torch.set_default_dtype(value)
-        case "default device":
-            # Any device but None makes every function of torch slower.
-            is_default = value == torch.device("cpu")
-            torch.set_default_device(None if is_default else value)
-        case "grad mode":
-            torch.set_grad_enabled(value)
-        case "deterministic algorithms":
-            torch.use_deterministic_algorithms(value)
-        case "precision of matrix products":
-            torch.set_float32_matmul_precision(value)
-        case "cudnn.benchmark":
-            torch.backends.cudnn.benchmark = value
-        case "cudnn.deterministic":
-            torch.backends.cudnn.deterministic = value
-        case "anomaly detection":
-            torch.autograd.set_detect_anomaly(value)
-        case "number of threads":
-            torch.set_num_threads(value)
-        case _:
-            state = torch.frombuffer(bytearray(value), dtype=torch.uint8)
-            torch.set_rng_state(state)
+    setters = {
+        "default dtype": torch.set_default_dtype,
+        "default device": torch.set_default_device,
+        "grad mode": torch.set_grad_enabled,
+        "deterministic algorithms": torch.use_deterministic_algorithms,
+        "precision of matrix products": torch.set_float32_matmul_precision,
+        "anomaly detection": torch.autograd.set_detect_anomaly,
+        "number of threads": torch.set_num_threads,
+    }
+    # Any default device but None makes every function of torch slower.
+    if value == torch.device("cpu"):
+        value = None
+    if name in setters:
+        setters[name](value)
+    elif name == GENERATOR:
+        state = torch.frombuffer(bytearray(value), dtype=torch.uint8)
+        torch.set_rng_state(state)
+    else:
+        setattr(torch.backends.cudnn, name.removeprefix("cudnn."), value)
 
 
 @contextmanager
@@ -92,6 +87,7 @@ def restored_settings(ignore: str = "") -> Iterator[list[str]]:
         yield changes
     finally:
         after = read_settings()
+        # torch was imported inside of the block.
         if after and not before:
             before = _initial_settings()
         for name, value in before.items():

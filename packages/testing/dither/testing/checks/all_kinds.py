@@ -189,6 +189,7 @@ def json_schema(s: Situation) -> None:
         if not TYPE_KEYS & properties.get(key, {}).keys()
     ]
     assert not untyped, f"the JSON Schema has no type for {', '.join(untyped)}"
+    # Editors cannot read a schema with NaN, which is not JSON.
     json.dumps(schema, allow_nan=False)
 
 
@@ -197,6 +198,7 @@ def options_frozen(s: Situation) -> None:
     for key in type(s.spec).model_fields:
         before = getattr(s.spec, key)
         try:
+            # The same value, so that only the assignment can fail.
             setattr(s.spec, key, before)
         except (ValidationError, TypeError, AttributeError):
             continue

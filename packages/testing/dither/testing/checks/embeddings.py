@@ -299,6 +299,7 @@ def levels_differ(s: Situation) -> None:
     # float64, so that close levels are not equal by rounding.
     levels = torch.linspace(0, 1, 1001, dtype=torch.float64)
     vectors = condition.double()(levels, {})
+    # Vectors that differ by rounding count as equal.
     different = len(vectors.round(decimals=9).unique(dim=0))
     assert different == len(levels), (
         f"{len(levels)} levels have {different} different vectors"
@@ -561,6 +562,7 @@ def padding_inert(s: Situation) -> None:
         padding = torch.randn(len(x), more, x.shape[-1])
         padded = torch.cat([x, padding], 1)
         visible = torch.arange(LENGTH + more) < LENGTH
+        # B 1 1 L: the same for every head and query.
         mask = visible.expand(len(x), 1, 1, -1)
         y = block(padded, c, mask=mask)[:, :LENGTH]
         assert_close(y, block(x, c), f"before {more} masked positions")
