@@ -267,9 +267,9 @@ class Tools:
         # -P: no module of the working folder is imported in place of an installed one.
         command = [sys.executable, "-Pm", "dither.engine.cli", verb, *words, "--json"]
         process = await asyncio.create_subprocess_exec(
-            # stdin of this process is the protocol.
             *command,
             cwd=self.folder,
+            # stdin of this process is the protocol.
             stdin=DEVNULL,
             stdout=PIPE,
             stderr=PIPE,

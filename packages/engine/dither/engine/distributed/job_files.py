@@ -200,8 +200,8 @@ def write_job(form: str, options: JobOptions) -> str:
     """Return the text of a job file."""
     chosen = FORMATS[form]
     values = {
-        # A label of DNS that begins with a letter, as Kubernetes requires, and no word of YAML.
-        # Kubernetes allows 63 characters, to which it appends the index of a pod.
+        # A label of DNS that begins with a letter, as Kubernetes requires, and no word of YAML; the
+        # index of a pod, which Kubernetes appends, counts among its 63 characters.
         "name": re.sub(r"[^a-z0-9]+", "-", f"dither-{options.name.lower()}")[:50].strip(
             "-"
         ),
