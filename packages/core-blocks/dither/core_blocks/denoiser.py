@@ -79,6 +79,8 @@ class Denoiser(nn.Module):
         reads_previous: Return at each position but the first the output of the one before it.
         patches: Division of the grid into patches, which all components then take for positions;
             None for none. Excludes caches and contexts.
+        previous: `State.previous` -> vectors added to the embedded positions; None without
+            self-conditioning.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class Denoiser(nn.Module):
         columns: int = 1,
         reads_previous: bool = False,
         patches: Patches | None = None,
+        previous: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.embedding = embedding
@@ -114,6 +117,7 @@ class Denoiser(nn.Module):
         self.columns = columns
         self.reads_previous = reads_previous
         self.patches = patches
+        self.previous = previous
 
     def forward(
         self,
@@ -170,6 +174,8 @@ class Denoiser(nn.Module):
         # Tokens of the positions, after extra ones such as a class token: B T D
         start = 0 if cache is None else cache.length
         h, extra = self.embedding(state, cond, start)
+        if self.previous is not None and state.previous is not None:
+            h = h + functional.pad(self.previous(state.previous), (0, 0, extra, 0))
         # adaLN reads silu(c) in every block, so that it is applied once: B C or B L C
         c = functional.silu(self.condition(level, cond))
         requested = None

@@ -83,6 +83,9 @@ class Patches:
         """
         noisy = state.noisy
         requested = state.requested
+        previous = state.previous
+        if previous is not None:
+            previous = self.merge(previous.masked_fill(~valid[..., None], 0))
         state = replace(
             state,
             # Padding next to valid positions of a patch must not influence them.
@@ -90,6 +93,7 @@ class Patches:
             masked=self.merge(state.masked),
             noisy=None if noisy is None else self.merge(noisy),
             requested=None if requested is None else self.merge(requested).any(-1),
+            previous=previous,
         )
         if level.ndim > 1:
             level = self.merge(level)[..., 0]

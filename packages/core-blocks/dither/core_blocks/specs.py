@@ -149,6 +149,10 @@ class DenoiserModel(ModelSpec):
     reads: Literal["same", "previous"] = "same"
     """Where the prediction of a position is read: at the position, or at the one before it, as in
     models that continue from autoregressive weights (Dream); the first is always read in place."""
+    self_conditioning: bool = False
+    """Whether the previous prediction of the clean sample is an input (Chen et al. 2022): in
+    training that of a first pass for half of the samples, in sampling that of the last call. Losses
+    and bounds of evaluation are those without one."""
     patch: int | None = Field(None, ge=2, le=64)
     """Rows and columns of the square patches that an image, or another grid, is divided into; each
     is one position of the blocks. By default every position is one."""
@@ -330,6 +334,7 @@ class DenoiserModel(ModelSpec):
             and self.block_size != 1
             and self.reads == "same"
             and self.patch is None,
+            self_conditioning=self.self_conditioning,
         )
 
     def rename(self, layout: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -380,6 +385,7 @@ class DenoiserModel(ModelSpec):
         from .denoiser import Denoiser, init_trunc_normal, tie_embeddings
         from .modulation import Final
         from .patches import Patches
+        from .self_conditioning import PreviousPrediction
 
         patches = None
         if self.patch is not None:
@@ -395,8 +401,11 @@ class DenoiserModel(ModelSpec):
         block = self._shared_traits
         cond = self._cond if self.final == "adaln" else None
         full = self.block_size is None
-        # Masked positions that no layer distinguishes are one key with a weight.
-        identical = "identical-masked" in self.embedding.traits()
+        # Masked positions that no layer distinguishes are one key with a weight; predictions of
+        # them differ where values are drawn.
+        identical = (
+            "identical-masked" in self.embedding.traits() and not self.self_conditioning
+        )
         weighted = {"equivariant", "weighted-keys"} <= block
         model = Denoiser(
             embedding=self.embedding.build(space, self.width),
@@ -416,6 +425,11 @@ class DenoiserModel(ModelSpec):
             columns=_columns(space),
             reads_previous=self.reads == "previous",
             patches=patches,
+            previous=(
+                PreviousPrediction(space, self.width)
+                if self.self_conditioning
+                else None
+            ),
         )
         if self.init == "trunc-normal":
             init_trunc_normal(model.condition, model.blocks)

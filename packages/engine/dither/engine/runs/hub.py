@@ -238,8 +238,12 @@ def export_program(system: Diffusion, file: Path, size: int = 4) -> Path:
 
     Its arguments are those of `State` (x, masked), the noise level, `valid` and a dict of
     conditions. Refused if it differs from the model on other samples and noise levels than those it
-    was traced with.
+    was traced with, or reads its previous prediction.
     """
+    if system.self_conditioning:
+        message = "a program of torch.export has no input for the previous prediction"
+        path = ("model", "self_conditioning")
+        raise Refused(Problem(message, path, code="misfit"))
     module = _Tensors(system.model).eval()
     arguments = _inputs(system, size, 0.5)
     names = {name: {0: torch.export.Dim.AUTO} for name in arguments[-1]}

@@ -53,7 +53,13 @@ class Session:
     Finished positions are cached: a state that is shorter than the sample continues the cached
     positions, or replaces them after `refresh`. Only a sample with a single field can come in
     pieces.
+
+    A model with self-conditioning is given its last prediction of all positions, `previous`. Under
+    guidance that is the guided one; it does not outlast `append` and `refresh`, after which a state
+    is of other positions.
     """
+
+    previous: Float[Tensor, "B L V"] | None = None
 
     def __init__(
         self, system: Diffusion, like: Clean, calls: ModelCalls | None = None
@@ -62,7 +68,8 @@ class Session:
         self.calls = calls or ModelCalls()
         self.scale = 1.0
         self.branches = [Branch(like, None)]
-        self._head = _row_head(system)
+        # The next call reads the prediction of all positions.
+        self._head = None if system.self_conditioning else _row_head(system)
 
         guidance = system.guidance
         if guidance is None or guidance.condition not in like.cond:
@@ -93,6 +100,8 @@ class Session:
             raw = torch.zeros(0, state.x.shape[1], vocab, device=at.device)
             return process.read(raw, state[:0], noise[:0]).at(at[:0])
 
+        if system.self_conditioning:
+            state = replace(state, previous=self.previous)
         # With the condition and, under guidance, without
         branches = self.branches
         inside = self._guided_times(t)
@@ -106,15 +115,26 @@ class Session:
                 inside = over(inside, at).expand(at.shape)[at][None]
             raw = self._guide(raws[0], raws[1], inside)
 
-        if at is None:
-            return process.read(raw, state, noise)
         # A head or process that depends on the position has predicted all of them.
-        if self._head is None:
-            return process.read(raw, state, noise).at(at)
+        if at is None or self._head is None:
+            prediction = process.read(raw, state, noise)
+            if system.self_conditioning:
+                self._keep(prediction, at)
+            return prediction if at is None else prediction.at(at)
         rows = State.of(state.x[at][None])
         sigma = over(noise.sigma, state.x).expand(at.shape)[at]
         rate = over(noise.rate, state.x).expand(at.shape)[at]
         return process.read(raw, rows, Noise(sigma[None], rate[None]))
+
+    def _keep(self, prediction: Any, at: Bool[Tensor, "B L"] | None) -> None:
+        """Keep a prediction for the next call."""
+        x0 = self.system.expected_x0(prediction)
+        if at is not None:
+            # A sample without requested positions was not to be predicted: its distribution must
+            # not depend on the others of its batch.
+            before = torch.zeros_like(x0) if self.previous is None else self.previous
+            x0 = torch.where(over(at.any(1), x0), x0, before)
+        self.previous = x0
 
     def _raw(
         self,
@@ -167,6 +187,7 @@ class Session:
     def append(self, x: Shaped[Tensor, "B L *M"]) -> None:
         """Append finished positions to the KV cache, at t = 0; later calls see them as context."""
         system = self.system
+        self.previous = None
         t = torch.zeros(len(x), device=x.device)
         for i, branch in enumerate(self.branches):
             cache = branch.cache
@@ -191,6 +212,7 @@ class Session:
         Later states are its positions from `start` on.
         """
         system = self.system
+        self.previous = None
         for i, branch in enumerate(self.branches):
             cache = cast(Denoiser, system.model).new_cache()
             clean = branch.clean

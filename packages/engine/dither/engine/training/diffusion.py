@@ -30,7 +30,16 @@ from dither.registry.contracts.protocols import (
     Sampler,
     Task,
 )
-from dither.registry.contracts.records import Clean, Context, Measured, Noised, State
+from dither.registry.contracts.records import (
+    Clean,
+    Context,
+    FeaturePrediction,
+    Measured,
+    Noised,
+    State,
+    TokenPrediction,
+    over,
+)
 from dither.registry.contracts.spaces import TokenSpace
 from dither.registry.contracts.times import as_times
 from dither.registry.plugins.catalog import Catalog
@@ -48,6 +57,9 @@ Times = Float[Tensor, "B *L"]
 Denoise = Callable[[State, Float[Tensor, " B"]], Any]
 """State and time -> prediction."""
 
+SELF_CONDITIONED = 0.5
+"""Share of training samples that a model with self-conditioning sees with its own prediction."""
+
 
 class Diffusion(nn.Module):
     """A diffusion system: `forward` is one training step up to the loss.
@@ -61,6 +73,7 @@ class Diffusion(nn.Module):
         metrics: Computed besides those of the task.
         known: Share of training samples with random known tokens.
         random_lengths: Share of training samples cut to a random length.
+        self_conditioning: Whether the model reads its previous prediction.
         training_loss: Minimised by training; `loss` by default.
         experiment: Whose components these are; None for components of another origin.
     """
@@ -82,6 +95,7 @@ class Diffusion(nn.Module):
         metrics: Sequence[PredictionMetric | SampleMetric] = (),
         known: float = 0.0,
         random_lengths: float = 0.0,
+        self_conditioning: bool = False,
         training_loss: Loss | None = None,
         experiment: Experiment | None = None,
     ) -> None:
@@ -100,6 +114,7 @@ class Diffusion(nn.Module):
         self.metrics = tuple(metrics)
         self.known = known
         self.random_lengths = random_lengths
+        self.self_conditioning = self_conditioning
         self.experiment = experiment
         # FSDP gathers the weights of the head inside the model only, so that no loss can use them.
         self.sharded = False
@@ -154,6 +169,7 @@ class Diffusion(nn.Module):
             metrics=metrics,
             known=train.known,
             random_lengths=train.random_lengths,
+            self_conditioning=experiment.model.facts().self_conditioning,
             training_loss=experiment.loss.build_training(facts),
             experiment=experiment,
         )
@@ -175,6 +191,7 @@ class Diffusion(nn.Module):
             metrics=self.metrics,
             known=self.known,
             random_lengths=self.random_lengths,
+            self_conditioning=self.self_conditioning,
             training_loss=self._training_loss,
             experiment=self.experiment,
         )
@@ -212,6 +229,9 @@ class Diffusion(nn.Module):
         requested = target.flatten(2).any(2) if target.ndim > 2 else target
         state = replace(noised.state, requested=requested)
         context = self.context(clean)
+        if noised.self_conditioned is not None:
+            previous = self._first_pass(noised, t, clean, context)
+            state = replace(state, previous=previous)
 
         head = fused_head(self)
         if (
@@ -252,7 +272,30 @@ class Diffusion(nn.Module):
         if self._drops_conditions and clean.cond and self.training:
             model = cast(DropsConditions, self.model)
             clean = replace(clean, cond=dict(model.drop_conditions(clean.cond)))
+        # Drawn last: all other draws of a batch are those of a model without self-conditioning.
+        if self.self_conditioning and self.training:
+            u = torch.rand(len(clean.valid), device=clean.valid.device)
+            noised = replace(noised, self_conditioned=u < SELF_CONDITIONED)
         return clean, t, noised
+
+    @torch.no_grad()
+    def _first_pass(
+        self, noised: Noised, t: Times, clean: Clean, context: Context | None
+    ) -> Float[Tensor, "B L V"]:
+        """Predict x_0 of the `self_conditioned` samples; zeros for the others.
+
+        The pass is that of all samples, so that its shape and the collectives of ranks are fixed.
+        """
+        prediction = self.denoise(noised.state, t, clean, context=context)
+        x0 = self.expected_x0(prediction)
+        assert noised.self_conditioned is not None
+        return torch.where(over(noised.self_conditioned, x0), x0, 0.0)
+
+    def expected_x0(self, prediction: Any) -> Float[Tensor, "B L V"]:
+        """Return a prediction as `State.previous` has it: probabilities of ids, or values."""
+        if isinstance(self.process.space, TokenSpace):
+            return cast(TokenPrediction, prediction).log_clean().exp()
+        return cast(FeaturePrediction, prediction).x0
 
     def times(self, n: int, device: Any = None) -> Float[Tensor, "n *L"]:
         """Draw training times: one per sample, or per position with one value per block."""

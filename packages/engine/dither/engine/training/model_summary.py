@@ -10,6 +10,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -23,7 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import located
 from dither.registry.contracts.records import State
-from dither.registry.contracts.spaces import FeatureSpace
+from dither.registry.contracts.spaces import FeatureSpace, TokenSpace
 from dither.registry.plugins.catalog import Catalog
 from dither.registry.spec.base import Spec
 
@@ -241,6 +242,8 @@ def summarize_model(experiment: Experiment) -> dict[str, Any]:
             lambda module, arguments, out, path=path: record(path, out)
         )
     batch = train.batch_size // train.accumulate
+    # Self-conditioning: the first pass has no backward pass.
+    passes = 2 if experiment.model.facts().self_conditioning else 1
     counter = FlopCounterMode(display=False)
     with (
         _attributed(specs | {id(model): experiment.model}, "run on a batch"),
@@ -255,9 +258,12 @@ def summarize_model(experiment: Experiment) -> dict[str, Any]:
             c.name: torch.zeros(c.shape(*shape), dtype=torch.long)
             for c in space.conditions
         }
-        out = model(
-            State.of(x), torch.zeros(batch), torch.ones(shape, dtype=torch.bool), cond
-        )
+        state = State.of(x)
+        if passes == 2:
+            width = space.vocab if isinstance(space, TokenSpace) else space.width
+            state = replace(state, previous=torch.zeros(*shape, width))
+        valid = torch.ones(shape, dtype=torch.bool)
+        out = model(state, torch.zeros(batch), valid, cond)
         forward = {
             name: sum(counts.values())
             for name, counts in counter.get_flop_counts().items()
@@ -274,8 +280,8 @@ def summarize_model(experiment: Experiment) -> dict[str, Any]:
         title = "" if spec is None else f'{spec.kind} "{spec.name}"'
         row = {"name": name, "part": title, "parameters": _count(inner), "flops": flops}
         rows.append(row | {"output": outputs.get(paths[-1], ()) if paths else ()})
-    step = counter.get_total_flops() * train.accumulate
     whole = forward["Global"] * train.accumulate
+    step = counter.get_total_flops() * train.accumulate + (passes - 1) * whole
     costs = {"parameters": _count(model), "forward": whole, "step": step}
     return {**costs, "output": tuple(out.shape), "rows": rows}
 

@@ -11,9 +11,10 @@ the limit of many. Letters: K particles per sample, B batch, L length, V vocabul
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dither.registry.contracts.protocols import Process, Session, TokenProcess
-    from dither.registry.contracts.records import Clean, Goal
+    from dither.registry.contracts.records import Clean, Goal, State
 
-__all__ = ["Guided", "particle_weights", "resample", "select"]
+__all__ = ["Guided", "ParticleCalls", "particle_weights", "resample", "select"]
 
 MIN_EFFECTIVE = 0.5
 """Share of effective particles below which those of a sample are resampled."""
@@ -67,6 +68,7 @@ class Guided(FirstHitting):
         # 1 - alpha at the current time, which is 1 at the start: B
         level = torch.ones(len(x), dtype=wide_dtype(x.device), device=x.device)
         particles = _Particles.of(x, self.particles)
+        calls = ParticleCalls(model)
         stage = _stages(process, self).to(x.device)
         for _ in range(int(masked.sum(1).max())):
             # Time and position are those of first-hitting, the same for all particles of a sample.
@@ -75,8 +77,10 @@ class Guided(FirstHitting):
             chosen = top_positions(score, masked, masked.sum(1).clamp_max(1))
 
             # One call for each of the K particles: K times B L V
-            log_clean = [model(State.of(x), t).log_clean() for x in particles.x]
-            particles = _step(particles, log_clean, chosen, like.goal, self)
+            predictions = calls(map(State.of, particles.x), t)
+            log_clean = [prediction.log_clean() for prediction in predictions]
+            particles, indices = _step(particles, log_clean, chosen, like.goal, self)
+            calls.select(indices)
             masked = masked & ~chosen
             yield particles.heaviest()
         yield particles.draw()
@@ -105,8 +109,11 @@ def _step(
     chosen: Bool[Tensor, "B L"],
     goal: Goal,
     options: Guided,
-) -> _Particles:
-    """Decide one token of every particle; in finished rows position 0, where the token is certain."""
+) -> tuple[_Particles, Int[Tensor, "K B"]]:
+    """Decide one token of every particle; in finished rows position 0, where the token is certain.
+
+    Return the particles and the indices of those that they come from.
+    """
     import torch
 
     from ..precision import wide
@@ -139,7 +146,8 @@ def _step(
 
     token = draw(warp_options(log_odds.log_softmax(-1), options).exp())
     log_psi = at_ids(log_psi, token)
-    return _Particles(torch.where(chosen, token[..., None], x), log_weight, log_psi)
+    x = torch.where(chosen, token[..., None], x)
+    return _Particles(x, log_weight, log_psi), indices
 
 
 @dataclass(frozen=True)
@@ -168,6 +176,33 @@ class _Particles:
         from ..tokens.categorical import draw
 
         return select(self.x, draw(particle_weights(self.log_weight).T)[None])[0]
+
+
+class ParticleCalls:
+    """The model called for each particle, with that particle's own previous prediction."""
+
+    def __init__(self, model: Session) -> None:
+        self.model = model
+        self.previous: list[Float[Tensor, "B L V"] | None] = []
+
+    def __call__(self, states: Iterable[State], t: Float[Tensor, " B"]) -> list[Any]:
+        """Return the predictions of the states of all particles."""
+        predictions = []
+        kept = []
+        for state, previous in zip_longest(states, self.previous):
+            self.model.previous = previous
+            predictions.append(self.model(state, t))
+            kept.append(self.model.previous)
+        self.previous = kept
+        return predictions
+
+    def select(self, indices: Int[Tensor, "K B"]) -> None:
+        """Let resampled particles carry the predictions of those that they come from."""
+        import torch
+
+        rows = [previous for previous in self.previous if previous is not None]
+        if rows:
+            self.previous = list(select(torch.stack(rows), indices))
 
 
 def particle_weights(log_weight: Float[Tensor, "K B"]) -> Float[Tensor, "K B"]:

@@ -62,6 +62,12 @@ class ODE(ProcessSampler):
                 help=fix,
                 code="missing-dependency",
             )
+        elif model.self_conditioning:
+            message = (
+                'solver "dopri5" requires a velocity that depends on the state alone'
+            )
+            fix = 'set solver = "heun"'
+            yield Misfit(message, ("solver",), ("model", "self_conditioning"), fix)
         if self.t_min == 0 and process.predict == "x0":
             message = 'the velocity at t_min = 0 does not follow from predict = "x0"'
             yield Misfit(

@@ -66,6 +66,10 @@ class ParticleGibbs(TokenSteps):
         if model.reads_known:
             message = 'sampler "particle-gibbs" noises known tokens, but model.embedding.known marks them as clean'
             yield Misfit(message, (), ("model", "embedding"), 'use sampler "ancestral"')
+        if model.self_conditioning:
+            message = 'the weights of sampler "particle-gibbs" require steps that depend on the state alone'
+            fix = 'use sampler "ancestral"'
+            yield Misfit(message, (), ("model", "self_conditioning"), fix)
         yield from no_effect(
             self, ("temperature", "top_k", "top_p"), "on weighted particles"
         )

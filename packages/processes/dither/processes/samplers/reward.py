@@ -20,7 +20,7 @@ from pydantic import Field
 from dither.registry import Misfit, Slot, below, named
 from dither.registry.kinds import ModelFacts, ProcessFacts, RewardSpec, SamplerSpec
 
-from .constraint_smc import particle_weights, resample, select
+from .constraint_smc import ParticleCalls, particle_weights, resample, select
 from .options import ProcessSampler, TokenSteps
 from .semi_autoregressive import SemiAutoregressive
 
@@ -95,6 +95,7 @@ class BestOfN(ProcessSampler):
         best = like.x0
         best_reward = torch.full((len(best),), -torch.inf, device=best.device)
         for number in range(self.candidates):
+            model.previous = None
             for x in inner(process, model, like):
                 yield x
             # Of equal candidates the first stays, which is any of them with the same probability.
@@ -157,11 +158,12 @@ class RewardSMC(TokenSteps):
             times = torch.full_like(times[:1], process.fixed_time)
 
         states = [process.prior(like) for _ in range(self.particles)]
+        particles = ParticleCalls(model)
         log_weight = wide(torch.zeros_like(times[0])).repeat(self.particles, 1)
         # The logarithm of the weight that a particle has by now: K B
         value = torch.zeros_like(log_weight)
         for number, t in enumerate(times):
-            preds = [warp_prediction(model(state, t), self) for state in states]
+            preds = [warp_prediction(pred, self) for pred in particles(states, t)]
             # Clean samples drawn from the prediction, which are the samples after the last call
             clean = [
                 process.finish(state, pred, like)
@@ -184,6 +186,7 @@ class RewardSMC(TokenSteps):
             ]
             log_weight, indices = resample(log_weight + value - before)
             states = _select_states(states, indices)
+            particles.select(indices)
             value = select(value, indices)
             yield states[0].x
 

@@ -187,6 +187,14 @@ class _BlockSession:
             self.refresh_due = False
         return self.model(state, t, at)
 
+    @property
+    def previous(self) -> Float[Tensor, "B L V"] | None:
+        return self.model.previous
+
+    @previous.setter
+    def previous(self, previous: Float[Tensor, "B L V"] | None) -> None:
+        self.model.previous = previous
+
     def append(self, x: Shaped[Tensor, "B L"]) -> None:
         """Finished positions stay in the state."""
 

@@ -332,6 +332,10 @@ class MaskedFeatureProcess(Process, Protocol):
 class Session(Protocol):
     """The model as a sampler calls it: states in, predictions out, with a cache of finished positions."""
 
+    previous: Float[Tensor, "B L V"] | None
+    """The last prediction of x_0, which a model with self-conditioning reads in the next call; else
+    None. A sampler that starts again sets it to None, and one of several particles to that of each."""
+
     def __call__(
         self,
         state: State,

@@ -183,6 +183,8 @@ class State(TensorRecord):
             finite at the others.
         unpadded: Whether the host knows that all positions are valid, so that attention needs no
             mask.
+        previous: An earlier prediction of x_0, for models with self-conditioning: probabilities
+            `B L V` or values `B L M`. None, as zeros, if there is none.
     """
 
     x: Shaped[Tensor, "B L *M"]
@@ -190,6 +192,7 @@ class State(TensorRecord):
     noisy: Bool[Tensor, "B L *M"] | None = None
     requested: Bool[Tensor, "B L"] | None = None
     unpadded: bool = False
+    previous: Float[Tensor, "B L V"] | None = None
 
     @classmethod
     def of(cls, x: Tensor) -> State:
@@ -220,6 +223,8 @@ class Noised(TensorRecord):
             processes); of each sample if it depends on time.
         eps: The Gaussian noise that was added (Gaussian processes).
         fixed: True where the process does not act: padding and known values. The shape of x0.
+        self_conditioned: Samples that the model sees together with its own prediction; None for
+            none.
     """
 
     x0: Shaped[Tensor, "B L *M"]
@@ -230,6 +235,7 @@ class Noised(TensorRecord):
     fixed: Bool[Tensor, "B L *M"]
     prior: Float[Tensor, "*B rows V"] | None = None
     eps: Float[Tensor, "B L M"] | None = None
+    self_conditioned: Bool[Tensor, " B"] | None = None
 
     def __getitem__(self, rows: slice) -> Noised:
         """Return some samples; a prior without batch dimension is kept."""

@@ -326,6 +326,7 @@ class ModelFacts:
         reads_known: Whether the model distinguishes known tokens from noised ones (`State.noisy`).
         position_free: Whether permuting the positions of a field permutes the output, so that the
             model cannot distinguish them.
+        self_conditioning: Whether the model reads its previous prediction (`State.previous`).
     """
 
     block_size: int | None = None
@@ -333,6 +334,7 @@ class ModelFacts:
     dropped_conditions: tuple[str, ...] = ()
     reads_known: bool = False
     position_free: bool = False
+    self_conditioning: bool = False
 
     def trained_blocks(self, space: Space) -> int | None:
         """Return the block size of training over this space; None for training on whole samples.
