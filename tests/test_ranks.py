@@ -248,6 +248,14 @@ def test_fsdp_gathers_in_bfloat16(train):
     assert now["torch.bfloat16"] > 0
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_self_conditioning_makes_two_passes_on_each_rank(train, strategy):
+    twice = ("--set", "model.self_conditioning=true")
+    single, _ = train(*twice, ranks=1)
+    both, _ = train(*twice, "--set", f"train.strategy={strategy}", ranks=2)
+    assert_same(single, both)
+
+
 def test_muon_is_sharded(train):
     muon = ("--set", "train.optimizer={use = 'muon', lr = 0.01}")
     single, _ = train(*muon, ranks=1)

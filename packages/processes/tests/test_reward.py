@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from dither.processes.samplers.constraint_smc import ParticleCalls
 from dither.processes.samplers.first_hitting import FirstHitting
 from dither.processes.samplers.reward import BestOfN, RewardSMC
 from dither.registry import FeatureSpace
@@ -154,3 +155,40 @@ def test_what_fits(part, sampler: str, options: dict, paths: list) -> None:
     facts = part("process", "uniform").facts(TokenSpace((Field("text", 20, 5),)))
     spec = part("sampler", sampler, reward=Worth(), **options)
     assert [m.path for m in spec.check(facts, ModelFacts(16))] == paths
+
+
+def test_particles_carry_their_previous_predictions() -> None:
+    """Also after resampling, each sample for itself."""
+
+    class Memory:
+        previous = None
+
+        def __call__(self, state: Any, t: Any) -> Any:
+            before = self.previous
+            self.previous = state[:, None, None]
+            return before
+
+    calls = ParticleCalls(Memory())
+    first = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    assert calls(first, None) == [None, None]
+    calls.select(torch.tensor([[1, 0], [1, 1]]))
+    carried = torch.stack(calls(first, None))
+    assert carried[..., 0, 0].tolist() == [[3.0, 2.0], [3.0, 4.0]]
+
+
+def test_candidates_start_without_a_previous_prediction(process_of, oracle) -> None:
+    process = process_of("absorbing", TokenSpace((Field("text", 2, 4),)))
+    model = oracle(process, P)
+    model.previous = torch.ones(1)
+    seen = []
+
+    def inner(process: Any, model: Any, like: Clean) -> Any:
+        seen.append(model.previous)
+        model.previous = torch.ones(1)
+        yield like.x0
+
+    sampler = BestOfN(reward=Worth(), candidates=3)
+    like = Clean.of(torch.zeros(1, 2).long())
+    build_reward = sampler.reward.build
+    list(sampler.sample(process, model, like, inner=inner, build_reward=build_reward))
+    assert seen == [None] * 3

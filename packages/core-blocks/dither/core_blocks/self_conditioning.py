@@ -29,12 +29,8 @@ class PreviousPrediction(nn.Module):
     def __init__(self, space: Space, width: int) -> None:
         super().__init__()
         self.space = space
-        if isinstance(space, TokenSpace):
-            sizes = [field.size for field in space.fields]
-        else:
-            sizes = [space.width]
         # Tables of nn.Embedding, so that optimizers treat them as those of the ids.
-        tables = [nn.Embedding(size, width) for size in sizes]
+        tables = [nn.Embedding(size, width) for size in _sizes(space)]
         for table in tables:
             nn.init.zeros_(table.weight)
         self.tables = nn.ModuleList(tables)
@@ -50,3 +46,10 @@ class PreviousPrediction(nn.Module):
             # Predictions have the size of the largest vocabulary, and stay in float32.
             vectors.append(part[..., : len(weight)].to(weight.dtype) @ weight)
         return torch.cat(vectors, 1)
+
+
+def _sizes(space: Space) -> list[int]:
+    """Return the ids of each field, or the columns."""
+    if isinstance(space, TokenSpace):
+        return [field.size for field in space.fields]
+    return [space.width]

@@ -128,7 +128,7 @@ class Session:
 
     def _keep(self, prediction: Any, at: Bool[Tensor, "B L"] | None) -> None:
         """Keep a prediction for the next call."""
-        x0 = self.system.expected_x0(prediction)
+        x0 = self.system.expected_x0(prediction).detach()
         if at is not None:
             # A sample without requested positions was not to be predicted: its distribution must
             # not depend on the others of its batch.

@@ -48,12 +48,12 @@ def _perturbed(s: Situation) -> tuple[Any, _Inputs]:
     """Return a perturbed model, and its arguments with a level per sample."""
     valid = s.clean.valid
     level = torch.rand(len(valid), generator=s.generator())
-    inputs = _Inputs(
-        state=s.random_state(),
-        level=level,
-        valid=valid,
-        cond=s.clean.cond,
-    )
+    state = s.random_state()
+    if s.spec.facts().self_conditioning:
+        width = s.space.vocab if isinstance(s.space, TokenSpace) else s.space.width
+        previous = torch.rand(*valid.shape, width, generator=s.generator())
+        state = replace(state, previous=previous)
+    inputs = _Inputs(state=state, level=level, valid=valid, cond=s.clean.cond)
     return s.build_perturbed(), inputs
 
 
@@ -132,7 +132,7 @@ def padding_inert(s: Situation) -> None:
         per_position = condition.size is None and condition.length is None
         if per_position and name in cond:
             cond[name] = torch.where(valid, cond[name], cond[name] + 1000)
-    state = State(x, inputs.state.masked)
+    state = replace(inputs.state, x=x)
     other = inputs._replace(state=state, cond=cond)
     out = _run(model, inputs)
     changed = _run(model, other)
@@ -157,8 +157,8 @@ def state_matters(s: Situation) -> None:
     out = _run(model, inputs)
     # Without masks, which would hide the changed values.
     x = change_values(s.space, inputs.state.x, valid)
-    other = inputs._replace(state=State.of(x))
-    changed = _run(model, other) != out
+    other = replace(State.of(x), previous=inputs.state.previous)
+    changed = _run(model, inputs._replace(state=other)) != out
     assert changed[valid].any(), "the output does not depend on the state"
     copies = one_value_each(s.space, x[0])
     count = len(copies)
@@ -217,7 +217,7 @@ def gradients_reach_all(s: Situation) -> None:
     if state.x.is_floating_point():
 
         def run(x: Tensor) -> Tensor:
-            return _run(model, inputs._replace(state=State(x, state.masked)))
+            return _run(model, inputs._replace(state=replace(state, x=x)))
 
         check_gradients(model, run, state.x)
         return
