@@ -157,8 +157,8 @@ def state_matters(s: Situation) -> None:
     out = _run(model, inputs)
     # Without masks, which would hide the changed values.
     x = change_values(s.space, inputs.state.x, valid)
-    other = replace(State.of(x), previous=inputs.state.previous)
-    changed = _run(model, inputs._replace(state=other)) != out
+    state = replace(State.of(x), previous=inputs.state.previous)
+    changed = _run(model, inputs._replace(state=state)) != out
     assert changed[valid].any(), "the output does not depend on the state"
     copies = one_value_each(s.space, x[0])
     count = len(copies)
