@@ -62,8 +62,10 @@ def report(title: str, tokens: Any, rooms: int) -> None:
     seconds = []
     shapes = []
     for row in rows.tolist():
+        # Doors and areas of the tokens would be further conditions.
         diagram = replace(decode(tokens[row], rooms), doors=None, areas=None)
         proof = levels.boxes[row, : len(diagram.types)].astype(np.int64)
+        # CPU time, as several such scripts may run at the same time.
         start = time.process_time()
         placement = place_diagram(diagram, proof, search=False)
         seconds.append(time.process_time() - start)

@@ -137,6 +137,7 @@ def write_made_up(folder: Path, count: int) -> dict[str, Path]:
     )
     from dither.tasks.bubble_diagram.vocabulary import LIVING, ROOMS
 
+    # Of two keys of a type, such as balcony and its misspelling, the first one.
     keys = {kind: key for key, kind in reversed(RESPLAN_ROOMS.items())}
     plans = make_plans(1, 0, count)
     resplan = list[dict[str, Any]]()
@@ -147,11 +148,13 @@ def write_made_up(folder: Path, count: int) -> dict[str, Path]:
         corners = np.array(corners_of(boundary))
         assert diagram.boxes is not None
         pixels = np.zeros((256, 256, 4), np.uint8)
+        # The category of pixels outside.
         pixels[..., 1] = 13
         (x0, y0), (x1, y1) = corners.min(0), corners.max(0)
         pixels[y0:y1, x0:x1, 3] = 255
         plan: dict[str, Any] = {"id": row}
         graph = networkx.Graph()
+        # The living room first, so that others cover it.
         rooms = sorted(
             enumerate(zip(diagram.types, diagram.boxes, strict=True)),
             key=lambda room: room[1][0] != LIVING,
@@ -163,6 +166,7 @@ def write_made_up(folder: Path, count: int) -> dict[str, Path]:
             plan[key] = shapely.MultiPolygon(
                 [*getattr(plan.get(key), "geoms", ()), shape]
             )
+            # y points up in MSD.
             points = [
                 (x / PIXELS_PER_METRE, -y / PIXELS_PER_METRE)
                 for x, y in shape.exterior.coords

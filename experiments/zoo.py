@@ -160,6 +160,7 @@ def _trained(name: str, runs: Path) -> Path:
 
     file = f"experiments/{MODELS[name].experiment}.toml"
     command = [sys.executable, "-m", "experiments.run", file]
+    # One thread, since the card states the time of one core.
     command += [f"name={name}", f"seed={SEED}", "train.threads=1"]
     command += ["--runs", str(runs.absolute())]
     before = cpu_seconds_of_children()
@@ -178,6 +179,7 @@ def _export(name: str, run: Path) -> None:
     files = export_run(run, folder, MODELS[name].checkpoint)
 
     weights = load_file(folder / WEIGHTS)
+    # Half the size, at a precision that metrics do not show.
     half = {key: weight.bfloat16() for key, weight in weights.items()}
     save_file(half, folder / WEIGHTS)
     follow_umask(folder / WEIGHTS)

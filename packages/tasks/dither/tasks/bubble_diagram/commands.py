@@ -112,6 +112,7 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
                 like = diagrams.edit(plans[0], rooms, number, n, seed)
             if outline is not None:
                 like = diagrams.within(outline, n, seed, like)
+            # `_check_edit` requires a plan or an outline.
             assert like is not None
             return like
 

@@ -93,6 +93,7 @@ class _Model:
             target_view="MODEL_VIEW",
             parent=self._run("context.add_context", context_type="Model"),
         )
+        # Each contains the next one, and the storey everything else.
         for kind in ("IfcSite", "IfcBuilding", "IfcBuildingStorey"):
             part = self._create(kind, kind.removeprefix("Ifc"))
             self._aggregate(part, whole)
@@ -153,6 +154,7 @@ class _Model:
         corners = [(0.0, -half), (length, -half), (length, half), (0.0, half)]
         element = self._create(kind, None)
         self._shape(element, corners, high - low, placement)
+        # An opening belongs to its wall.
         if kind != "IfcOpeningElement":
             self._run(
                 "spatial.assign_container",

@@ -221,6 +221,7 @@ def _restored(
         areas=areas and tuple(areas[room] for room in rooms.tolist()),
     )
     shown = Placement.of(diagram, boxes)
+    # `of` moves boxes to the origin, but here they stay where they are in the outline.
     return replace(
         shown,
         outline=placement.outline,

@@ -107,6 +107,7 @@ class Edit:
     def turned_back(self, boxes: BoxBatch) -> BoxBatch:
         """Return boxes as they are in the plan."""
         points = boxes.astype(np.int64).reshape(len(boxes), -1, 2)
+        # It was mirrored last.
         if self.mirrored:
             points = np.stack([points[..., 0], GRID - points[..., 1]], -1)
         turns = np.full(len(boxes), -self.turns % 4)

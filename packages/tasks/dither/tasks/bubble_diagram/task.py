@@ -208,6 +208,7 @@ class BubbleDiagrams(Task):
             return templates
 
         # Each template has the boundary of a validation plan with as many rooms, if there is one.
+        # Other draws than those of the numbers of rooms.
         random = np.random.default_rng((seed, 1))
         counts = self._plans["valid"].rooms
         rows = []

@@ -13,6 +13,7 @@ import re
 from itertools import combinations
 from typing import Literal
 
+# In the order of Graph2Plan's ids, which its files hold.
 _TYPES = (
     ("LivingRoom", "Living", "#f6ecd2"),
     ("MasterRoom", "Master", "#e4888e"),

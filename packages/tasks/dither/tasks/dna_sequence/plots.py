@@ -130,6 +130,7 @@ def draw_logos(reference: Reference, bases: Bases) -> Figure | None:
 def hit_words(bases: UInt8[ndarray, "N L"], motif: Motif) -> UInt8[ndarray, "n W"]:
     """Return the words at the hits of a motif, those of the other strand as the motif reads them."""
     words = []
+    # The other strand as the motif reads it, so that words of both are added up.
     for strand in (bases, reverse_complement(bases)):
         windows = np.lib.stride_tricks.sliding_window_view(
             strand, len(motif.scores), axis=1

@@ -69,6 +69,7 @@ def read_dhs(name: str) -> Sequences:
     """Read the human regions and split them by chromosome; raise Refused without the wheel."""
     regions = read_sequences(fetch_wheel(*REGION_WHEEL))
     bases = encode(regions.sequence)
+    # Each region is open in one cell type.
     labels = regions.open.argmax(1)
     valid, test = (np.isin(regions.chromosome, chromosomes) for chromosomes in HELD_OUT)
     rows: dict[Split, ndarray] = {
@@ -136,6 +137,7 @@ class Planted:
         rate: float,
         seed: int,
     ) -> None:
+        # Seeds of splits begin with [seed, 1], so that they do not repeat these draws.
         rng = np.random.default_rng([seed, 0])
         best = rng.integers(4, size=(cells, motifs, width))
         is_best = np.arange(4) == best[..., None]
@@ -235,6 +237,7 @@ def plant(
         result = []
         for cell, tables in zip(names, planted.motifs, strict=True):
             for number, table in enumerate(tables):
+                # Counts as of 20 sites, since a motif is read from counts.
                 result.append(Motif.of(f"{cell}.{number + 1}", 20 * table))
         return result
 

@@ -193,6 +193,7 @@ def _apply(
     # Requests of other regions or cell types get other folders.
     names = [split, regions.cell, data[0].stem if data else None]
     default = (method.__name__, "-".join(filter(None, names)))
+    # A folder that stays empty, as if the model cannot be loaded, is removed.
     with engine.new_folder(run, default, out) as folder:
         model = engine.load(run, options)
         if not isinstance(model.task, RegionWindows):

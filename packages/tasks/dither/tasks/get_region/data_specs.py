@@ -59,6 +59,7 @@ class HumanDHS(DataSpec):
     def facts(self) -> RegionFacts:
         """Return sizes and names; a test compares them with the table."""
         # Without reading the table: a listing of options must not wait for it.
+        # "built" has the regions of "whole", without rounding.
         longest, chromosomes = (859, 2) if self.subset == "chr21-22" else (3217, 24)
         return RegionFacts(
             motifs=282,

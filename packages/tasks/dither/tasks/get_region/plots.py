@@ -258,6 +258,7 @@ def _draw_accessibility(metrics: RegionMetrics, where: str) -> Figure | None:
     """Return the ROC and precision-recall curves of accessibility, with their areas."""
     from sklearn.metrics import precision_recall_curve, roc_curve
 
+    # An evaluation has computed them, accumulated samples have not.
     values = metrics.values or metrics.compute()
     place = metrics.groups[1].start
     if "accessibility_auc" not in values:

@@ -92,19 +92,14 @@ class SourceWindows:
         cells = cell_labels(task, request.cell)
         matrix = _read(task, request) if request.data else task.matrix
         options = WindowOptions(task.regions, task.regions)
-        if request.split == "all":
+        split = request.split
+        divided = matrix
+        if split == "all":
             # Without held-out chromosomes all regions are of the training split.
-            whole = replace(matrix, valid=(), test=())
-            windows = cut_windows(
-                matrix=whole,
-                split="train",
-                options=options,
-                # Windows are the same in every cell type: one run of them, with any number.
-                cells=[0],
-                covering=True,
-            )
-        else:
-            windows = cut_windows(matrix, request.split, options, [0], covering=True)
+            divided = replace(matrix, valid=(), test=())
+            split = "train"
+        # Windows are the same in every cell type: one run of them, with any number.
+        windows = cut_windows(divided, split, options, [0], covering=True)
         if not len(windows):
             names = ", ".join(matrix.chromosomes.tolist()[:30])
             message = (

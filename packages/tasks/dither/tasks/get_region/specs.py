@@ -284,6 +284,7 @@ class GetRegion(TaskSpec):
         trained = tuple(cells.get("train", ()))
         held_out = [*cells.get("valid", ()), *cells.get("test", ())]
         conditions = [Condition("chromosome", facts.chromosomes), Condition("centre")]
+        # A condition must be known of every cell type.
         if facts.tss and not any(
             f"tss:{cell}" in facts.unknown for cell in (*trained, *held_out)
         ):

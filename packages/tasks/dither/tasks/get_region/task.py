@@ -79,6 +79,7 @@ class RegionWindows(Task):
     def bin_widths(self) -> Float[Tensor, " M"] | None:
         """Of columns of 0 and 1 in the training regions, such as accessibility."""
         train, _ = self.samples.training(cell=None)
+        # Both values occur: the bins of a constant column have no width.
         binary = ((train == 0) | (train == 1)).all(0) & (np.ptp(train, axis=0) == 1)
         if not binary.any():
             return None

@@ -115,6 +115,7 @@ def _add_sampling(app: typer.Typer, engine: Engine) -> None:
 
         Every combination of the values is sampled, evaluate.samples texts of each.
         """
+        # Before the model is sampled, which takes long.
         check_figure_formats(figures or ())
         options = run_options(checkpoint, plugins, overrides, settings)
         grid = _parse_axes(over or [])
@@ -261,6 +262,7 @@ def write_frontier(
     def with_options() -> Iterator[
         tuple[Mapping[str, float], Any, Any, Mapping[str, float]]
     ]:
+        # A generator: the samples of one point are in memory at a time.
         for point, drawn in zip(points, draws, strict=True):
             yield {key: float(value) for key, value in point.items()}, *drawn
 

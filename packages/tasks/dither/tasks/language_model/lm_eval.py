@@ -157,6 +157,7 @@ class HarnessModel(LM):  # type: ignore[misc]
         if not ids:
             return 0.0, True
         known = torch.arange(len(ids))[None] < cut
+        # One seed, so that the score of a request does not depend on those before.
         bound = self.model.log_likelihood(
             torch.tensor([ids]), known, self.samples, self.seed_
         )

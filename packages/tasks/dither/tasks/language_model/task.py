@@ -393,6 +393,7 @@ class LanguageModelling(TextTemplates, Task):
         writer = SplitWriter(self.tokenizer)
         for text in texts:
             ids = self.tokenizer.encode(text)
+            # A writer has one split, so its number does not matter.
             writer.add(EncodedPart(0, ids, len(text), begins=True, ends=True))
         return self._over(writer.stream())
 
@@ -406,6 +407,7 @@ class LanguageModelling(TextTemplates, Task):
 
     def _over(self, stream: TokenStream) -> LanguageModelling:
         task = copy(self)
+        # Prompts of the data are not those of other text.
         task._examples = {
             split: ids for split, ids in self._examples.items() if split != "valid"
         }

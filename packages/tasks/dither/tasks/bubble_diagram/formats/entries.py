@@ -218,6 +218,7 @@ def diagram_of_edges(
     relations: dict[tuple[int, int], int] = {}
     for i, j, relation in rows.reshape(-1, 3).tolist():
         wrong = _wrong_edge(i, j, relation, len(types))
+        # The first relation of a pair counts, another one contradicts it.
         if (
             not wrong
             and relations.setdefault((int(i), int(j)), int(relation)) != relation

@@ -214,6 +214,7 @@ def find_file(path: Path) -> None:
     """
     if not path.exists():
         raise path_not_found(path, "file")
+    # Reading a pipe or a device may never end.
     if not path.is_file():
         raise Refused(f"not a regular file: {path}", code="unreadable-file")
 

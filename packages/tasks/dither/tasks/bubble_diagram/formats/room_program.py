@@ -188,6 +188,7 @@ def _walk_json(
         at += 1
     else:
         _, at = json.JSONDecoder().raw_decode(text, at)
+    # Items of a list have no key.
     spans[path] = Span(key or (start, at), (start, at))
     return at
 
@@ -320,6 +321,7 @@ class _Reader:
 
     def read_relations(self, rows: object) -> Iterator[tuple[int, str, int]]:
         known = (*RELATIONS, NEAR, APART)
+        # A pair is the same in either order.
         seen: set[frozenset[int]] = set()
         for path, row in self.rows("relations", rows):
             if not (isinstance(row, list) and len(row) == 3):

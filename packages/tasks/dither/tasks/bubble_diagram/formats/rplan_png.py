@@ -88,6 +88,7 @@ def _pixels(file: Path) -> _Pixels:
     from PIL import Image
 
     try:
+        # Pillow's other decoders are never run on foreign files.
         with Image.open(file, formats=("PNG",)) as picture:
             width, height = picture.size
             mode = picture.mode

@@ -633,6 +633,7 @@ def _foot_shapes(
     end = left + metres * pixels
     shapes = [svg.line(x, y - 3, x, y + 3, PALE, 1.2) for x in (left, end)]
     shapes.append(svg.line(left, y, end, y, PALE, 1.2))
+    # A caption that is too long gets a smaller font.
     shrink = min(1.0, (width - end - 8 - left) / svg.text_width(caption, _CAPTION))
     colour = BROKEN if scene.placement.broken else PALE
     shapes.append(svg.text(end + 8, y, caption, _CAPTION * shrink, colour, left=True))

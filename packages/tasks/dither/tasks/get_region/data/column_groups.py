@@ -150,6 +150,7 @@ def unknown_values(
     problems = []
     required = {}
     if accessibility == "open" or drop_closed:
+        # Where only atpm is known, open follows from it.
         required["open"] = "accessibility of", "open or atpm"
     if accessibility == "quantitative":
         required["atpm"] = "accessibility as a number of", "atpm"

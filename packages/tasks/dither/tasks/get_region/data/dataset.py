@@ -319,6 +319,7 @@ class RegionSamples:
         windows = []
         for number in numbers:
             windows += [(rows, number) for rows in self._covering(number)]
+        # All windows are listed first, to know how many to leave out.
         total = sum(len(rows) for rows, _ in windows)
         every = max(1, -(-total // limit))
         windows = windows[::every]

@@ -120,6 +120,7 @@ class RegionMatrix:
         """Number of the chromosome in its store: regions of one are neighbours, in order."""
         if self.store is None:
             return self.chromosome_number
+        # Stored in as little as a byte, in which the sum would overflow.
         number = self.chromosome_number.astype(np.int64)
         return number + len(self.chromosomes) * self.store
 

@@ -76,6 +76,7 @@ def read_anndata(path: Path, group_by: str | None = None) -> RawArrays:
     arrays, problems = numeric_columns(
         _value_columns(file, columns), path, lambda row: f"obs, row {row} (from 0)"
     )
+    # In a table other columns are motifs, but here these are X.
     del arrays["features"], arrays["motifs"]
     with collect_problems(problems):
         if all(name in columns for name in PLACES):

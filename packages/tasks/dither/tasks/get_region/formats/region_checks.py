@@ -177,6 +177,7 @@ def check_arrays(
 
     Those of cell types may be missing. Values of features are read in `rows` only.
     """
+    # A copy, from which wrong arrays are removed.
     arrays = dict(raw.arrays)
     name_of = raw.display_name
     # An array may be missing because of a problem that the reader reports.

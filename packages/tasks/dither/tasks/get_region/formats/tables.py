@@ -204,10 +204,12 @@ def _read_text(path: Path) -> tuple[Any, int]:
                 lines,
                 sep=delimiter,
                 header=None,
+                # Chromosomes named 1 or 2 stay text.
                 dtype={} if key is None else {key: str},
                 # Motifs may be called NA or NaN, and empty numbers are mistakes.
                 na_filter=False,
                 skip_blank_lines=False,
+                # One type for a whole column, not one for each block.
                 low_memory=False,
                 float_precision=None if exact else "round_trip",
             )

@@ -88,6 +88,7 @@ class ZarrArray:
         blosc = any(
             "Blosc" in type(codec).__name__ for codec in self._array.compressors
         )
+        # Of a shard the chunks have Blosc headers, the file has none.
         self._is_blosc = blosc and not self._array.shards
         self._index_bytes = self._index_at_start()
 
@@ -174,6 +175,7 @@ class ZarrArray:
         if not path.is_file():
             return "not a regular file" if path.exists() else ""
         size = path.stat().st_size
+        # A file of shards may be as large as the array.
         limit = MAX_CHUNK if self.files == self.chunks else MAX_ARRAY
         if not size:
             return "the file is empty"

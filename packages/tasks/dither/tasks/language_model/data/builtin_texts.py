@@ -68,6 +68,7 @@ def read_stdlib(*, docstrings: bool = False) -> list[Document]:
 def _docstrings() -> dict[str, str]:
     """Return docstrings by module, cached: parsing takes 3 s of CPU. Nothing is imported."""
     root = Path(sysconfig.get_path("stdlib"))
+    # Another version of Python, or another copy, has other docstrings.
     version = hashlib.sha256(f"{sys.version} {root}".encode()).hexdigest()[:16]
     path = cache_folder() / "text" / f"docstrings-{version}.json"
     return dict(cached_json(path, lambda: _read_docstrings(root)))

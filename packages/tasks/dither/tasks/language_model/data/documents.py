@@ -87,6 +87,7 @@ def read_documents(
         return
     form = record_format(source)
     if form is None:
+        # In blocks, as a file may be larger than the memory.
         blocks = (text for _, text in read_blocks(source))
         yield SourceDocument(str(source), cut_pieces(plain_text(blocks)))
         return

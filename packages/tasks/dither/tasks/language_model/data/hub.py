@@ -47,6 +47,7 @@ def hub_files(address: str) -> list[Path]:
 
     name, revision, pattern = parts.groups()
     endpoint = os.environ.get("HF_ENDPOINT")
+    # A mirror may have other data under the same name.
     key = sha256(f"{endpoint} {address}".encode()).hexdigest()[:32]
 
     def commit_and_files() -> dict[str, Any]:

@@ -49,6 +49,7 @@ class MarkovChain:
         self.states = states
         self.order = order
         self.seed = seed
+        # Seeds of texts begin with [seed, 1], so that they do not repeat these draws.
         rng = np.random.default_rng([seed, 0])
         rows = rng.dirichlet(np.full(states, concentration), states**order)
         # A floor, so that no text has probability 0.

@@ -199,6 +199,7 @@ def encode_examples(
         for example in documents:
             assert isinstance(example, Example)
             ids, known = _encode(example, tokenizer)
+            # The writer adds the end-of-text id.
             size = len(ids) + (tokenizer.end is not None)
             if size > length:
                 counts[split] += 1
@@ -217,6 +218,7 @@ def encode_examples(
         stream = writer.stream()
         known = np.zeros(len(stream.ids), bool)
         for start, mask in zip(stream.starts.tolist(), masks, strict=True):
+            # Not the end-of-text id, which is not in the mask: it is learned.
             known[start : start + len(mask)] = mask
         streams[split] = stream
         examples[split] = ExampleIds(known, np.array(numbers, np.int64))

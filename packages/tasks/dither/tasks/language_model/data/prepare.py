@@ -160,6 +160,7 @@ def text_sources(paths: Sequence[str], folder: Path) -> list[str | Path]:
         if isinstance(source, str) or stores.isdisjoint(source.resolve().parents):
             sources.append(source)
     held_out = [split not in ("train", None) for split in splits_of_sources(sources)]
+    # Sorting is stable: sources of a kind keep their order.
     order = sorted(range(len(sources)), key=lambda n: not held_out[n])
     return [sources[n] for n in order]
 
@@ -221,6 +222,7 @@ def survey_documents(
         sizes.append(size)
         published.append(-1 if split is None else SPLITS.index(split))
         enough = spec.characters is not None and characters >= spec.characters
+        # Without a limit it is None, which equals no number.
         if documents == spec.documents or enough:
             stopped = True
             break

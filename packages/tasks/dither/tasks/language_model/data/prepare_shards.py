@@ -94,6 +94,7 @@ def merge_shards(spec: Any) -> str:
             published=_joined(shards, "published"),
         )
         text = SplitText(spec, sources, survey, rejected)
+        # Shards are encoded, and ids cannot be cut at a character.
         if CUT in text.codes:
             message = "too few documents: they would be cut into splits"
             fix = "prepare them without --shard"

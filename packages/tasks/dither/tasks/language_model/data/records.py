@@ -67,6 +67,7 @@ def _lines(path: Path) -> Generator[bytes, None, None]:
     """Yield the lines of a file, the first one without a byte order mark."""
     mark = codecs.BOM_UTF8
     with open_data(path) as file:
+        # One byte more than is allowed shows that a line is too long.
         while raw := file.readline(LINE_BYTES + 1):
             if len(raw) > LINE_BYTES:
                 raise NotText(
@@ -225,6 +226,7 @@ def _text_columns(path: Path, schema: Any, column: str | None) -> list[str] | No
 def _is_text(kind: Any) -> bool:
     from pyarrow import types
 
+    # Columns of categories hold strings, too.
     if types.is_dictionary(kind):
         kind = kind.value_type
     tests = (types.is_string, types.is_large_string, types.is_string_view)

@@ -287,6 +287,7 @@ class ShardFolder(DataSpec):
 
     def prepare(self) -> str:
         """Verify every file."""
+        # A copy, since specs are frozen.
         self.model_copy(update={"verify": "always"}).build()
         return (
             f"all checksums are correct in {self.folder()}\n{self.record().summary()}"

@@ -271,6 +271,7 @@ def _decode(
 
 def plain_text(blocks: Iterable[str]) -> Iterator[str]:
     r"""Remove a byte order mark, and turn every line end into "\n"."""
+    # Unlike str.replace it joins a line end that two blocks share.
     newlines = io.IncrementalNewlineDecoder(None, translate=True)
     mark = "\ufeff"
     for block in blocks:
@@ -310,6 +311,7 @@ def _load(path: Path, expected: str) -> str:
         digest, _, text = _read(path)
     except NotText as error:
         raise Refused(error.message, help=error.help, code="unreadable-file") from error
+    # The document is in its split by the content that was read first.
     if digest != expected:
         raise Refused(
             f"{path} has changed since it was first read", code="changed-data"

@@ -144,6 +144,7 @@ class Windows:
                 f"windows are numbered 0..{len(self) - 1}, not {numbers.tolist()}"
             )
 
+        # Stored ids have the smallest type, embeddings of torch take int64.
         x0 = np.full((len(numbers), self.length), self.pad, np.int64)
         self._copy(self._stream.ids, numbers, x0)
         if self._padding_is_valid:
@@ -416,6 +417,7 @@ def write_store(
 def encode_parts(parts: Iterable[Part], tokenizer: Tokenizer) -> Iterator[EncodedPart]:
     """Encode parts in batches."""
     for batch in _batches(parts):
+        # Together, since tokenizers encode a batch on all cores.
         encoded = tokenizer.encode_each([part.text for part in batch])
         for part, ids in zip(batch, encoded, strict=True):
             yield EncodedPart(part.split, ids, len(part.text), part.begins, part.ends)
