@@ -102,7 +102,7 @@ def _measure(name: str, runs: Path) -> None:
     """Run a comparison and store its arms, unless they are there."""
     comparison = COMPARISONS[name]
     stored = _stored()
-    # An arm measured by another command would be compared with the others.
+    # Arms of another command are not comparable: they are measured again.
     if stored.get(name, {}).get("command") == comparison.command:
         return
 

@@ -292,7 +292,6 @@ class Plans:
                 boxes[row, : len(diagram.boxes)] = diagram.boxes
             if diagram.doors is not None:
                 exist = _doors_exist(len(diagram.types), rooms)
-                # A row of a plan whose doors are known has none of `DOOR_MASK`.
                 doors[row] = np.where(exist, NO_DOOR, DOOR_PAD)
                 doors[row, [door_index(i, j, rooms) for i, j in diagram.doors]] = DOOR
             if diagram.boundary is not None:

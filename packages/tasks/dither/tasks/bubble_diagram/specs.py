@@ -46,7 +46,7 @@ class BubbleDiagram(TaskSpec):
     name = "bubble-diagram"
     hub_task: ClassVar[str] = "graph-ml"
     rev = 2
-    # Batches are of diagrams with one number of rooms, so that none is padded.
+    # Most batches have one number of rooms, and so equal padding.
     bucketed: ClassVar[bool | None] = True
     headline: ClassVar[tuple[str, ...]] = (
         "valid/nats_per_graph",

@@ -143,10 +143,13 @@ class GetRegion(TaskSpec):
     @model_validator(mode="after")
     def _cells_apart(self) -> GetRegion:
         seen: dict[str, str] = {}
-        for option in ("cell_type", "valid_cells", "test_cells"):
-            for cell in (
-                self.trained() if option == "cell_type" else getattr(self, option)
-            ):
+        cells_of = {
+            "cell_type": self.trained(),
+            "valid_cells": self.valid_cells,
+            "test_cells": self.test_cells,
+        }
+        for option, cells in cells_of.items():
+            for cell in cells:
                 if seen.get(cell) == option:
                     raise ValueError(f'{option} names "{cell}" twice')
                 if cell in seen:
@@ -157,11 +160,9 @@ class GetRegion(TaskSpec):
         return self
 
     def trained(self) -> list[str]:
-        return (
-            [self.cell_type]
-            if isinstance(self.cell_type, str)
-            else list(self.cell_type)
-        )
+        if isinstance(self.cell_type, str):
+            return [self.cell_type]
+        return list(self.cell_type)
 
     def step(self) -> int:
         """Return the number of regions from one training window to the next."""

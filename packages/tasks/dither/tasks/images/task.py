@@ -272,7 +272,7 @@ class SquaredErrors(Metrics):
     def update(
         self, clean: Clean, noised: Noised, pred: Any, measured: Measured
     ) -> None:
-        # NaN or inf in padding must not reach the sum, where multiplying by a mask would keep them.
+        # Not a product with the mask, which NaN outside of it would survive.
         error = torch.where(noised.target_mask, pred.x0 - clean.x0, 0.0)
         self.error_sum += float(error.double().square().sum())
         self.count += int(noised.target_mask.sum())

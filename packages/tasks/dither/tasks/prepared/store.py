@@ -200,11 +200,9 @@ def write_folder(folder: Path, kind: Kind, made: Mapping[str, Any]) -> Iterator[
             except OSError as error:
                 # An error of another file, such as a source that the block reads, names that file.
                 if _is_elsewhere(error, temporary):
-                    code = (
-                        "file-not-found"
-                        if error.errno == errno.ENOENT
-                        else "unreadable-file"
-                    )
+                    code = "unreadable-file"
+                    if error.errno == errno.ENOENT:
+                        code = "file-not-found"
                     raise _refused(os.fsdecode(error.filename), error, code) from error
                 raise
             finally:

@@ -180,7 +180,6 @@ def diagram_of_boxes(
             faults.append(Fault("boxes", message))
     if faults:
         raise RejectedPlan(*faults)
-    # Pixels: a wall between two of them is given as either.
     whole = [tuple(box) for box in np.rint(walls).astype(int).tolist()]
     return Diagram.from_boxes(types, whole, name)
 

@@ -225,7 +225,7 @@ class _Reader:
     ) -> None:
         """Add a problem at a key or value, or at the nearest outer one."""
         place = path
-        # An inner key may have no span of its own, as one that is missing.
+        # A missing key has no span: that of the table around it is shown.
         while place and place not in self.spans:
             place = place[:-1]
         origin = Origin(str(self.path), 1)
@@ -277,7 +277,6 @@ class _Reader:
 
     def read_rooms(self, rooms: object) -> Iterator[int]:
         """Yield the types of the rooms, and number their names."""
-        # Before types are read, so that messages on them have the same place.
         if isinstance(rooms, list):
             rooms = {str(number): kind for number, kind in enumerate(rooms)}
             at = [("rooms", number) for number in range(len(rooms))]

@@ -143,7 +143,7 @@ class _Node:
     decided: Bool[ndarray, " C"]
 
     def copy(self) -> _Node:
-        # The search modifies alternatives; bounds are replaced, never changed in place.
+        # Bounds are replaced, never changed in place, so that they need no copy.
         return _Node(
             most=self.most.copy(),
             bounds=self.bounds,

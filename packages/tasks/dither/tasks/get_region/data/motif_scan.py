@@ -125,7 +125,7 @@ def threshold(
     return max(score, floor)
 
 
-# A power of two, so that sums with scores stay exact in float32.
+# 128 unknown bases sum to 2^24, up to which float32 is exact.
 UNKNOWN = -float(2**17)
 """Score of an unknown base: no word with one is a hit."""
 

@@ -251,7 +251,7 @@ def read_bed(path: Path) -> Bed:
 
 def _parse_line(text: str, *, has_value: bool) -> tuple[str, int, int, float] | None:
     """Return chromosome, start, end and accessibility of a line; None if it is invalid."""
-    # Tabs first: names of chromosomes may have spaces.
+    # Fields between tabs may have spaces.
     fields = text.rstrip("\r\n").split("\t") if "\t" in text else text.split()
     try:
         start = int(fields[1])
@@ -259,7 +259,7 @@ def _parse_line(text: str, *, has_value: bool) -> tuple[str, int, int, float] | 
         value = float(fields[3]) if has_value else 0.0
     except (ValueError, IndexError):
         return None
-    # Beyond int64 the array would be of objects.
+    # Beyond int64 numpy raises OverflowError.
     if min(start, end) < 0 or max(start, end) >= 1 << 62:
         return None
     return fields[0].strip(), start, end, value

@@ -245,11 +245,8 @@ def _codec_names(codec: Any, key: str) -> Iterator[Any]:
 
 
 def _text(error: Exception) -> str:
-    return (
-        f"{type(error).__name__}: {str(error)[:200]}"
-        if str(error)
-        else type(error).__name__
-    )
+    name = type(error).__name__
+    return f"{name}: {str(error)[:200]}" if str(error) else name
 
 
 def is_group(folder: Path) -> bool:

@@ -76,11 +76,9 @@ def read_files(patterns: Sequence[str]) -> list[Document]:
         try:
             digest, size, _ = _read(path)
         except NotText as error:
-            code = (
-                "damaged-file"
-                if error.sort in ("binary", "encoding")
-                else "unreadable-file"
-            )
+            code = "unreadable-file"
+            if error.sort in ("binary", "encoding"):
+                code = "damaged-file"
             problems.append(Problem(error.message, help=error.help, code=code))
         else:
             load = partial(_load, path, digest)
