@@ -5,14 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dither.tasks.bubble_diagram.data.procedural import make_plans
 from dither.tasks.bubble_diagram.geometry.compactness import compactness
 from dither.tasks.bubble_diagram.geometry.floor_plan import access_tree, floor_plan
 from dither.tasks.bubble_diagram.geometry.placement import (
     dwelling_problems,
     place_diagram,
 )
-from dither.tasks.bubble_diagram.plans import Diagram
+from dither.tasks.bubble_diagram.plans import Diagram, decode
 from dither.tasks.bubble_diagram.relations import METRES
+from dither.tasks.bubble_diagram.validity import validity_levels
 from dither.tasks.bubble_diagram.vocabulary import ROOM_IDS
 
 LIVING, MASTER, KITCHEN, BATH = (
@@ -80,3 +82,17 @@ def test_a_short_wall_has_room_for_the_front_door_and_a_window():
     assert first - half >= 34
     assert first + half < second - other_half
     assert second + other_half <= 72
+
+
+@pytest.mark.slow
+def test_rooms_that_are_far_from_the_living_room_reach_it():
+    """Diagrams whose boxes of preferred sizes lead to no dwelling; a larger living room does."""
+    tokens = make_plans(9, 0, 206).tokens(8)[[74, 117, 121, 178, 205]]
+    dwellings = 0
+    for row, proof in zip(tokens, validity_levels(tokens, 8).boxes, strict=True):
+        diagram = replace(decode(row, 8), doors=None)
+        rooms = len(diagram.types)
+        placed = place_diagram(diagram, proof[:rooms].astype(np.int64), search=False)
+        assert placed.exact
+        dwellings += not list(dwelling_problems(placed))
+    assert dwellings >= 4

@@ -156,7 +156,7 @@ class _Fit:
 def fit_dwelling(
     diagram: Diagram,
     constraints: WallConstraints,
-    starts: Sequence[Boxes],
+    starts: Iterable[Boxes],
     *,
     error_of: Callable[[Boxes], float],
     quality_of: Callable[[PixelLabels], float] | None = None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 
 import numpy as np
 from jaxtyping import Float
@@ -57,6 +57,10 @@ _SPREAD_ROUNDS = 3
 _AREA_ROUNDS = 5
 _LIVING_SCALES = (1.0, 0.6, 1.6)
 """Factors of the preferred sides of the living room, in order."""
+
+_LARGE_LIVING = 2.5
+"""Such a factor of the last start of a dwelling: a large living room touches more rooms, which have
+their doors to it."""
 
 _SOFT_ROUNDS = (0, 3)
 """Rounds in which areas are preferred only, before those in which they are demanded, in order."""
@@ -231,7 +235,8 @@ def place_diagram(
             found = realise(target, rooms).boxes
         starts += [] if found is None else [found]
     if starts:
-        boxes = _compact(diagram, [_best_spread(diagram, starts), *starts])
+        spread = _best_spread(diagram, starts)
+        boxes = _compact(diagram, spread, _further_starts(diagram, starts))
     elif diagram.areas is not None:
         boxes = keep_areas(diagram, boxes)
     return Placement.of(diagram, boxes)
@@ -258,14 +263,22 @@ def dwelling_problems(
     )
 
 
-def _compact(diagram: Diagram, starts: Sequence[Boxes]) -> Boxes:
+def _compact(diagram: Diagram, start: Boxes, further: Iterable[Boxes] = ()) -> Boxes:
     """Return boxes without gaps that realise a diagram, as a dwelling if possible; see `dwelling_fit`."""
     return fit_dwelling(
         diagram,
-        constraints_of(diagram, starts[0]),
-        starts,
+        constraints_of(diagram, start),
+        chain([start], further),
         error_of=lambda boxes: layout_error(diagram, boxes),
     )
+
+
+def _further_starts(diagram: Diagram, starts: Sequence[Boxes]) -> Iterator[Boxes]:
+    """Yield starts of a dwelling for diagrams whose spread boxes lead to none."""
+    yield from starts
+    sides = _with_living_room(diagram, _LARGE_LIVING)
+    constraints = constraints_of(diagram, starts[-1])
+    yield improve_boxes(diagram, constraints, starts[-1], sides)
 
 
 def place_edited(diagram: Diagram) -> Placement | None:
@@ -280,7 +293,7 @@ def place_edited(diagram: Diagram) -> Placement | None:
     for disjoint in (exclusive(np.array(diagram.types)), False):
         search = realise(diagram.relations, rooms, disjoint=disjoint, pinned=pinned)
         if search.boxes is not None:
-            boxes = _compact(diagram, [spread_boxes(diagram, search.boxes)])
+            boxes = _compact(diagram, spread_boxes(diagram, search.boxes))
             restored = diagram.restored(boxes)
             return Placement.of(restored, np.array(restored.boxes))
     return None
@@ -337,10 +350,9 @@ def spread_boxes(diagram: Diagram, realisation: Boxes) -> Boxes:
     constraints = constraints_of(diagram, realisation)
     if not realises(realisation, constraints.edges):
         raise ValueError(f"boxes do not realise the diagram: {realisation.tolist()}")
-    living = (np.array(diagram.types) == LIVING)[:, None]
     layouts: list[tuple[float, Boxes]] = []
     for soft, scale in product(_SOFT_ROUNDS, _LIVING_SCALES):
-        sides = preferred_sides(diagram) * np.where(living, scale, 1.0)
+        sides = _with_living_room(diagram, scale)
         rounds = _spread_rounds(
             diagram=diagram,
             constraints=constraints,
@@ -537,6 +549,12 @@ def preferred_sides(diagram: Diagram) -> _Sides:
     # The geometric mean of the bounds, as bins grow with the area; bounds of 0 have none.
     middle = np.sqrt(np.array(diagram.areas).clip(AREAS[0]).prod(1))
     return np.tile(np.sqrt(middle)[:, None] / METRES, 2)
+
+
+def _with_living_room(diagram: Diagram, scale: float) -> _Sides:
+    """Return the preferred sides, those of the living room times a factor."""
+    living = (np.array(diagram.types) == LIVING)[:, None]
+    return preferred_sides(diagram) * np.where(living, scale, 1.0)
 
 
 def soft_program(
