@@ -131,9 +131,9 @@ def plan_problems(placement: Placement) -> list[str]:
 def write_plans(
     plans: Sequence[Placement],
     folder: Path,
-    formats: Sequence[Export] = (),
+    formats: Sequence[Export],
     *,
-    pictures: bool = True,
+    pictures: bool,
 ) -> Iterator[str]:
     """Write plans as JSON lines, in further formats, and as pictures; yield a line on each."""
     samples = []

@@ -148,6 +148,7 @@ class Reference:
         plans = self.held[1][:count]
         if not len(plans):
             return {}
+        # All evaluations of a run have as many samples.
         if len(plans) not in self._floors:
             self._floors[len(plans)] = self.metrics(
                 plans.tokens(self.rooms), plans.boxes

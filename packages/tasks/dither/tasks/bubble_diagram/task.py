@@ -125,6 +125,7 @@ class BubbleDiagrams(Task):
             "valid": plans.valid,
             "test": plans.test,
         }
+        # Encoded once, so that a batch only selects rows.
         self._tokens = {
             split: part.tokens(self.rooms, **self.modelled)
             for split, part in self._plans.items()

@@ -156,6 +156,7 @@ class _Problem:
 
     def realise(self, level: int, limit: int) -> Realisation:
         """Search boxes that prove a level from 3 to 5."""
+        # Bytes, as the key of a cache must be hashable.
         disjoint = self.exclusive.tobytes() if level == 5 else b""
         return _realise(
             self.relations.tobytes(), disjoint, self.rooms, limit, apart=level > 3
@@ -218,6 +219,7 @@ def _realise(
         disjoint=np.frombuffer(exclude, bool) if exclude else False,
     )
     if result.boxes is not None:
+        # All callers share the cached boxes.
         result.boxes.flags.writeable = False
     return result
 

@@ -108,6 +108,7 @@ def merge_shards(spec: PrepareSpec, source: PlanSource) -> str:
     places: list[str] = []
     with RejectedRows() as rejected:
         for shard in shards:
+            # Mapped arrays, which are read when they are joined.
             plans.append(Plans(**shard.arrays))
             names += shard.manifest.info["names"]
             places += shard.manifest.info["places"]
@@ -276,6 +277,7 @@ class PreparedPlans:
 
     def lines(self) -> Iterator[str]:
         """Yield the number of plans, and a warning if few are held out."""
+        # minlength: there may be no test plans.
         train, valid, test = np.bincount(self.split, minlength=3).tolist()
         counts = (
             f"{train:,} for training, {valid:,} for validation, {test:,} for testing"
@@ -298,6 +300,7 @@ def read_entries(
         faults = entry.faults or tuple(_equal_boxes(entry.diagram))
         if faults or entry.diagram is None:
             messages = "; ".join(fault.message for fault in faults)
+            # A plan is counted once, under its first fault.
             rejected.add(Rejected(entry.place, faults[0].sort, messages))
         else:
             diagrams.append(entry.diagram)
@@ -320,6 +323,7 @@ def divide_rows(
     """
     first: dict[bytes, int] = {}
     for row, group in enumerate(plan_groups(rows.plans)):
+        # The first of isomorphic plans is taken.
         if first.setdefault(group, row) != row:
             message = f"same plan as {rows.places[first[group]]}"
             rejected.add(Rejected(rows.places[row], "duplicate", message))

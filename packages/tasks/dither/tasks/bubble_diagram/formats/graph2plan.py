@@ -87,6 +87,7 @@ def _load_structs(file: Path) -> list[dict[str, Any]] | str:
     from scipy.io import loadmat, whosmat
 
     try:
+        # appendmat would add .mat to a name without it.
         content = loadmat(file, variable_names=["data"], appendmat=False)
         names = [name for name, _, _ in whosmat(file, appendmat=False)]
     except NotImplementedError:

@@ -121,6 +121,7 @@ def _joined_rooms(
     import networkx
 
     nodes = len(plan.room_type)
+    # A door may be an edge of this graph, or a node between two rooms.
     graph = networkx.Graph()
     for index, ends in enumerate(walls):
         if not (ends and all(0 <= node < nodes for node in ends)):

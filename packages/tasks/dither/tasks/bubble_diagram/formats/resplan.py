@@ -99,6 +99,7 @@ def read_resplan(file: Path, options: ReadOptions) -> Iterator[Entry]:
 
 def _load(file: Path) -> Any:
     try:
+        # Classes become stubs: nothing that the file names is called.
         return load_restricted(read_bytes(file, TABLE_BYTES))
     except (OSError, pickle.UnpicklingError) as error:
         raise RejectedPlan(Fault("file", f"unreadable pickle: {error}")) from None
@@ -191,6 +192,7 @@ def _pixels_per_unit(plan: dict[str, Any]) -> float:
 def read_msd(file: Path, options: ReadOptions) -> Diagram:
     """Yield the plan of an MSD graph."""
     graph = _load(file)
+    # A pickled object is a stub with its state.
     state = graph.state if isinstance(graph, Stub) else None
     state = dict(_items(state))
     nodes = state.get("_node")

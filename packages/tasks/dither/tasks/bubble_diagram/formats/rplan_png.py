@@ -73,6 +73,7 @@ def _boundary(pixels: _Pixels) -> tuple[tuple[int, int], ...] | None:
     parts, count = label(pixels[..., 3] > 0)
     if not count:
         return None
+    # Without number 0, the pixels of no part.
     largest = 1 + np.bincount(parts.ravel())[1:].argmax()
     inside = binary_fill_holes(parts == largest)
     rows, columns = np.nonzero(pixels[..., 0] == _FRONT_DOOR)

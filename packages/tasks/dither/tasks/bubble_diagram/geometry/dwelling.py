@@ -105,6 +105,7 @@ def plan_problems(
     names = room_names(diagram)
     shared = plan.shared_walls(limits.wall / METRES, _THICKEST)
     rooms = range(len(names))
+    # From any room: connected rooms reach each other.
     body = _reached(0, {room: _neighbours(room, shared) for room in rooms}, rooms)
     for room in rooms:
         if room not in body:

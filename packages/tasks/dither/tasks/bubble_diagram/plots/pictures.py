@@ -108,8 +108,8 @@ Narrow = Callable[[Diagram], Diagram] | None
 def sample_pictures(
     samples: Tokens,
     rooms: int,
-    boundaries: Boundaries | None = None,
-    narrow: Narrow = None,
+    boundaries: Boundaries | None,
+    narrow: Narrow,
 ) -> Iterator[Picture]:
     """Yield the best sample as diagram and floor plan, a grid, an HTML page, and texts.
 

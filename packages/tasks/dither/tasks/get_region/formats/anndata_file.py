@@ -42,7 +42,7 @@ CELL_NAMES = "obs_names"
 """Value of `group_by` that takes every row as a cell type."""
 
 
-def read_anndata(path: Path, group_by: str | None = None) -> RawArrays:
+def read_anndata(path: Path, group_by: str | None) -> RawArrays:
     """Read an .h5ad file; raise Refused if it is damaged or holds no regions and motifs.
 
     `group_by` is the column of `obs` whose cells are averaged into one cell type, or "obs_names".

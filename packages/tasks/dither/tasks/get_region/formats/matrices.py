@@ -62,8 +62,8 @@ def read_matrix(
     path: Path,
     beds: Sequence[Path],
     *,
-    headers: bool = False,
-    group_by: str | None = None,
+    headers: bool,
+    group_by: str | None,
 ) -> RawArrays:
     """Read a matrix and the places of its regions; for `group_by` see `read_anndata`.
 

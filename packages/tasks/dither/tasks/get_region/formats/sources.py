@@ -200,7 +200,7 @@ def open_stores(
     splits: Splits,
     options: ReadOptions,
     *,
-    headers: bool = False,
+    headers: bool,
 ) -> RegionMatrix:
     """Read several sources as one, which are held out together; see `open_regions`."""
     whole = Splits((), (), scale=False)

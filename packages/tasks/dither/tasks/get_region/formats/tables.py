@@ -70,6 +70,7 @@ class _Gzip(gzip.GzipFile):
         self._line_limit = line_limit
         self._line = 0
 
+    # The method through which TextIOWrapper reads.
     def read1(self, size: int = -1) -> bytes:
         data = super().read1(size)
         end = data.rfind(b"\n")
@@ -203,11 +204,13 @@ def _read_text(path: Path) -> tuple[Any, int]:
             frame = pandas.read_csv(
                 lines,
                 sep=delimiter,
+                # pandas would rename columns of one name.
                 header=None,
                 # Chromosomes named 1 or 2 stay text.
                 dtype={} if key is None else {key: str},
                 # Motifs may be called NA or NaN, and empty numbers are mistakes.
                 na_filter=False,
+                # Numbers of lines in messages count blank ones.
                 skip_blank_lines=False,
                 # One type for a whole column, not one for each block.
                 low_memory=False,

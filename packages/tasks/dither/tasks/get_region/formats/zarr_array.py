@@ -138,6 +138,7 @@ class ZarrArray:
 
     def file_name(self, place: Sequence[int]) -> str:
         """Return the path of a file below the folder."""
+        # zarr names chunks differently in formats 2 and 3.
         return str(self._array.metadata.encode_chunk_key(tuple(place)))
 
     def file_rows(self, place: Sequence[int]) -> str:

@@ -222,7 +222,7 @@ def survey_documents(
         sizes.append(size)
         published.append(-1 if split is None else SPLITS.index(split))
         enough = spec.characters is not None and characters >= spec.characters
-        # Without a limit it is None, which equals no number.
+        # Without a limit it is None, which is never equal.
         if documents == spec.documents or enough:
             stopped = True
             break
