@@ -75,6 +75,22 @@ def test_models_of_one_length_are_refused(system_of, refused, changes) -> None:
         system.with_length(9)
 
 
+def test_lengths_do_not_depend_on_those_before(system_of, refused) -> None:
+    """Also after a length of one block, from which alone no longer one would follow."""
+    system = system_of(*BLOCKS)
+    for weight in system.model.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    expected = system.with_length(32).sample(2, seed=1)
+    detour = system.with_length(4).with_length(32)
+    assert detour.experiment == system.with_length(32).experiment
+    assert torch.equal(detour.sample(2, seed=1), expected)
+    back = detour.with_length(8)
+    assert torch.equal(back.sample(2, seed=1), system.sample(2, seed=1))
+    for length in (0, -1):
+        with refused("out-of-range"):
+            system.with_length(length)
+
+
 def test_a_shorter_sample_has_room_for_its_prompt(system_of, refused) -> None:
     system = system_of(*BLOCKS, "task.prompt=the c")
     shorter = system.with_length(6)
@@ -135,7 +151,9 @@ def test_lengths_of_training_are_those_of_its_step(system_of) -> None:
     assert torch.equal(measured.weights > 0, prepared.valid)
     assert torch.equal(noised.valid, prepared.valid)
     assert torch.equal(system.eval().prepare(clean)[0].valid, clean.valid)
-    assert system.with_length(5).sample(2).shape == (2, 5)
+    shorter = system.with_length(5)
+    assert shorter.sample(2).shape == (2, 5)
+    assert shorter.with_length(8).sample(2).shape == (2, 8)
 
 
 def test_a_model_of_whole_windows_draws_no_longer_ones(system_of, refused) -> None:

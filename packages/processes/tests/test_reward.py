@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 import torch
 
+from dither.processes.samplers.blocks import Blocks
 from dither.processes.samplers.constraint_smc import ParticleCalls
 from dither.processes.samplers.first_hitting import FirstHitting
 from dither.processes.samplers.reward import BestOfN, RewardSMC
+from dither.processes.samplers.semi_autoregressive import SemiAutoregressive
+from dither.processes.tokens.specs import Absorbing
 from dither.registry import FeatureSpace
 from dither.registry.contracts.records import Clean
 from dither.registry.contracts.spaces import Field, TokenSpace
@@ -192,3 +195,15 @@ def test_candidates_start_without_a_previous_prediction(process_of, oracle) -> N
     build_reward = sampler.reward.build
     list(sampler.sample(process, model, like, inner=inner, build_reward=build_reward))
     assert seen == [None] * 3
+
+
+@pytest.mark.parametrize("outer", [Blocks, SemiAutoregressive])
+@pytest.mark.parametrize("inner", [BestOfN, RewardSMC])
+def test_a_reward_of_a_block_is_refused(outer: Any, inner: Any) -> None:
+    """It would see a block, or MASK in place of later ones."""
+    space = TokenSpace((Field("text", 8, 4),)).with_mask()
+    process = Absorbing().facts(space)
+    model = ModelFacts(block_size=4 if outer is Blocks else None)
+    sampler = outer(size=4, inner=inner(reward=Worth()))
+    assert [misfit.path for misfit in sampler.check(process, model)] == [("inner",)]
+    assert not [*outer(size=4).check(process, model)]

@@ -59,6 +59,8 @@ class System(Diffusion):
     catalog: Catalog | None = None
     plugin_files: Sequence[Path] = ()
     _drawn: tuple[Tensor, Clean] | None = None
+    _window: int | None = None
+    """Length of the samples in training, if these have another."""
 
     def sample(
         self,
@@ -103,15 +105,20 @@ class System(Diffusion):
         shorter ones by `train.random_lengths`.
 
         Raises:
-            Refused: The model draws whole samples, or its weights depend on their length.
+            Refused: The model draws whole samples, or its weights depend on their length; there is
+                no sample of this length.
         """
-        window = self.task.space.length
-        if length == window:
+        if length < 1:
+            message = f"a sample has at least 1 token, not {length:,}"
+            raise Refused(message, ("task", "length"), code="out-of-range")
+        if length == self.task.space.length:
             return self
+        window = self._window or self.task.space.length
         path = ("model",)
         # A model of a single block has learned from no earlier one.
-        whole = self.blocks is None or self.blocks.count == 1
-        if whole and not (self.random_lengths and length < window):
+        whole = self.blocks is None or self.blocks.size >= window
+        learned = self.random_lengths and length < window
+        if whole and not learned and length != window:
             message = (
                 f"{length:,} tokens: the model draws whole samples of {window:,}, "
                 "not block by block"
@@ -139,6 +146,7 @@ class System(Diffusion):
         system.model.load_state_dict(self.model.state_dict(), assign=True)
         system.catalog = self.catalog
         system.plugin_files = self.plugin_files
+        system._window = window
         return system.to(self.device).train(self.training)
 
     def _with_sampler(

@@ -17,6 +17,8 @@ from pydantic import Field
 from dither.registry import Misfit, Slot, TokenSpace, below, named
 from dither.registry.kinds import ModelFacts, ProcessFacts, SamplerSpec
 
+from .options import no_reward_of_parts
+
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
     from torch import Tensor
@@ -76,6 +78,7 @@ class Blocks(SamplerSpec):
             yield Misfit(message, ("context",), ("sampler", "size"))
         if self.inner.name == self.name:
             yield Misfit('sampler "blocks" cannot be its own inner sampler', ("inner",))
+        yield from no_reward_of_parts(self.inner)
         yield from below("inner", self.inner.check(process, model))
 
     def _check_model(self, model: ModelFacts) -> Iterable[Misfit]:

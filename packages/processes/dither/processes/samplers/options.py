@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 
 from dither.registry import Misfit
-from dither.registry.kinds import ModelFacts, ProcessFacts, SamplerSpec
+from dither.registry.kinds import (
+    ModelFacts,
+    ProcessFacts,
+    RewardSpec,
+    SamplerSpec,
+)
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
@@ -28,6 +33,7 @@ __all__ = [
     "TokenSampler",
     "TokenSteps",
     "no_effect",
+    "no_reward_of_parts",
 ]
 
 REQUIREMENTS = {
@@ -196,3 +202,10 @@ def no_effect(
             yield Misfit(
                 f"{option} has no effect {where}", (option,), help=fix, code="no-effect"
             )
+
+
+def no_reward_of_parts(inner: SamplerSpec) -> Iterator[Misfit]:
+    """Reject an inner sampler with a reward, which is a function of whole samples."""
+    if any(isinstance(value, RewardSpec) for _, value in inner):
+        message = f'sampler "{inner.name}" would measure the reward of single blocks'
+        yield Misfit(message, ("inner",), help="draw blocks without a reward")

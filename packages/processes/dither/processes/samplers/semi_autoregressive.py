@@ -16,7 +16,7 @@ from pydantic import Field
 from dither.registry import Misfit, Slot, TokenSpace, below, named
 from dither.registry.kinds import ModelFacts, ProcessFacts, SamplerSpec
 
-from .options import ProcessSampler
+from .options import ProcessSampler, no_reward_of_parts
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int, Shaped
@@ -80,6 +80,7 @@ class SemiAutoregressive(ProcessSampler):
                 f'sampler "{self.name}" cannot have the inner sampler "{self.inner.name}"',
                 ("inner",),
             )
+        yield from no_reward_of_parts(self.inner)
         yield from below("inner", self.inner.check(process, model))
 
     def warn(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
