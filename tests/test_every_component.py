@@ -135,6 +135,15 @@ EXAMPLES = {
     "data:text": [CONVERTED],
     "data:token-shards": [{"path": SHARDS["path"]}],
     "data:markov-chain": [{"length": 3000, "held": 500}],
+    "data:mixture": [
+        {
+            "of": [
+                {"use": "markov-chain", "length": 3000, "held": 500},
+                {"use": "text-files", "paths": TEXTS["paths"]},
+            ],
+            "weights": [3, 1],
+        }
+    ],
     "data:procedural-plans": [{"train": 50, "valid": 20, "test": 20}],
     "data:motifs": [SCANNED],
     "data:planted-motifs": [PLANTED],

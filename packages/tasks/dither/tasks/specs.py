@@ -20,6 +20,7 @@ from .images.specs import Digits, ImageArrays, ImageFolder, Images, TorchvisionF
 from .language_model.data.specs import (
     ConvertedText,
     MarkovText,
+    Mixture,
     PromptResponse,
     Shakespeare,
     ShardFolder,
@@ -60,6 +61,7 @@ def register_components() -> list[type[Spec]]:
         RegionStores,
         ScannedRegions,
         SequenceFile,
+        Mixture,
         Shakespeare,
         ShardFolder,
         PromptResponse,

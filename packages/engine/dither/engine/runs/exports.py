@@ -326,6 +326,7 @@ class AbsentTask:
 
     # Optional methods do nothing unless the assets have them; any other names the missing data.
     buckets = Task.buckets
+    mixture = Task.mixture
     decode = Task.decode
     valid_positions = Task.valid_positions
     data_warnings = Task.data_warnings

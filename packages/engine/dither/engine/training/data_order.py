@@ -15,11 +15,13 @@ from dither.registry.contracts.protocols import Task
 from dither.registry.contracts.records import Clean
 
 from ..config.options import Train
+from .randomness import mix_seed
 
 __all__ = [
     "DEFAULT_WORKERS",
     "Batches",
     "BucketOrder",
+    "MixtureOrder",
     "Prefetcher",
     "SampleOrder",
     "make_order",
@@ -62,9 +64,14 @@ class Batches:
         return self.order.rows(step * self.size, self.size)
 
 
-def make_order(task: Task, train: Train, seed: int) -> SampleOrder | BucketOrder:
+def make_order(
+    task: Task, train: Train, seed: int
+) -> SampleOrder | BucketOrder | MixtureOrder:
     """Return the order of the training samples; Refused if buckets are required and the task or its size has none."""
     size = task.size("train")
+    sources = task.mixture()
+    if sources is not None:
+        return MixtureOrder(sources, seed)
     place = ("train", "buckets")
     buckets = None if train.buckets is False else task.buckets("train")
     possible = buckets is not None and size >= train.batch_size
@@ -103,6 +110,52 @@ class SampleOrder:
 
     def _permutation(self, epoch: int) -> Int[np.ndarray, " size"]:
         return permutation(self.size, np.random.default_rng([self.seed, epoch]))
+
+
+class MixtureOrder:
+    """Order of several sources with weights: a function of the seed alone, in epochs of each source.
+
+    In each cycle of sum(weights) samples a source has as many as its weight, at even distances: the
+    k-th of w at the time (k + 1/2) / w. A cycle begins at a random sample of this pattern, because
+    training times depend on the place in a batch.
+
+    Args:
+        sources: Samples and weight of each source.
+        seed: Seed of the run.
+    """
+
+    def __init__(self, sources: Sequence[tuple[int, int]], seed: int) -> None:
+        sizes = [size for size, _ in sources]
+        self.weights = np.array([weight for _, weight in sources])
+        self.firsts = np.cumsum([0, *sizes])
+        self.seed = seed
+        self.orders = [
+            SampleOrder(size, mix_seed(seed, number))
+            for number, size in enumerate(sizes)
+        ]
+        # Source of each sample of a cycle, and how many of the source come before it.
+        source = np.repeat(np.arange(len(sources)), self.weights)
+        k = np.concatenate([np.arange(weight) for weight in self.weights])
+        by_time = np.argsort((k + 0.5) / self.weights[source], kind="stable")
+        self.source = source[by_time]
+        self.k = k[by_time]
+
+    def rows(self, start: int, count: int) -> list[int]:
+        """Return the numbers of the next `count` samples after `start` samples."""
+        return [self._row(number) for number in range(start, start + count)]
+
+    def _row(self, number: int) -> int:
+        cycle, place = divmod(number, len(self.source))
+        begin = mix_seed(self.seed, cycle) % len(self.source)
+        turn = (begin + place) % len(self.source)
+        source = self.source[turn]
+        weight = int(self.weights[source])
+        # The samples of the source in this cycle before this one.
+        before = int((self.source[:begin] == source).sum())
+        k = cycle * weight + (int(self.k[turn]) - before) % weight
+        (row,) = self.orders[source].rows(k, 1)
+        number_in_all: int = row + int(self.firsts[source])
+        return number_in_all
 
 
 class BucketOrder:

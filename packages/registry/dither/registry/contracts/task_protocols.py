@@ -186,6 +186,13 @@ class Task(Protocol):
         """Return a bucket for each sample; those of one bucket have the same valid positions."""
         return None
 
+    def mixture(self) -> Sequence[tuple[int, int]] | None:
+        """Return samples and weight of each source of the training split; None without sources.
+
+        Samples of a source follow those of the one before; weights are whole numbers.
+        """
+        return None
+
     def prompted(self, prompt: str, n: int, seed: int) -> Clean:
         """Return `n` templates that begin with a prompt; Refused for tasks without prompts."""
         raise Refused("samples of this task have no prompt", ("task",), code="misfit")

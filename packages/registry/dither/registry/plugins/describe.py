@@ -222,14 +222,11 @@ def _required(spec: type[Spec], catalog: Catalog) -> Iterator[str]:
     for key, info in spec.model_fields.items():
         if not info.is_required():
             continue
-        if any(isinstance(item, Place) for item in info.metadata):
-            names = catalog.names(info.annotation.kind)  # type: ignore[union-attr]
-            yield f'{key} = "{names[0] if names else "..."}"'
-        else:
-            yield f"{key} = {toml(_example(info.annotation, info.metadata))}"
+        value = _example(info.annotation, info.metadata, catalog)
+        yield f"{key} = {toml(value)}"
 
 
-def _example(annotation: Any, metadata: list[Any]) -> Any:
+def _example(annotation: Any, metadata: list[Any], catalog: Catalog) -> Any:
     """Return a value that satisfies the type and the bounds of a required option."""
     origin = get_origin(annotation)
     arguments = get_args(annotation)
@@ -238,17 +235,20 @@ def _example(annotation: Any, metadata: list[Any]) -> Any:
         if type(item) in BOUNDS:
             bounds[type(item)] = getattr(item, BOUNDS[type(item)][1])
     if origin is Annotated:
-        return _example(arguments[0], _unwrapped(annotation.__metadata__))
+        return _example(arguments[0], _unwrapped(annotation.__metadata__), catalog)
     if origin is Literal:
         return arguments[0]
     if origin in (Union, types.UnionType):
-        return _example(arguments[0], metadata)
+        return _example(arguments[0], metadata, catalog)
     if origin in (list, tuple):
-        return [_example(arguments[0], [])] * bounds.get(MinLen, 0)
+        return [_example(arguments[0], [], catalog)] * bounds.get(MinLen, 0)
     if annotation in (int, float):
         return annotation(_low(annotation, bounds))
     text = "." * max(3, bounds.get(MinLen, 0))
-    return {str: text, bool: True}.get(annotation, {})
+    values = {str: text, bool: True}
+    if isinstance(annotation, type) and issubclass(annotation, Spec):
+        values[annotation] = next(iter(catalog.names(annotation.kind)), "...")
+    return values.get(annotation, {})
 
 
 def _low(annotation: Any, bounds: Mapping[type, Any]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -16,7 +16,13 @@ from dither.registry.spec.base import PathMark, PathStr, Slot, named
 from dither.registry.spec.misfit import Misfit, below
 
 from ..missing_library import require_extra
-from .data.specs import ConvertedText, PromptResponse, ShardFolder, text_conditions
+from .data.specs import (
+    ConvertedText,
+    Mixture,
+    PromptResponse,
+    ShardFolder,
+    text_conditions,
+)
 from .data.tokenizers import (
     ADD_END,
     BPE_RANGE,
@@ -30,6 +36,7 @@ from .data.tokenizers import (
 
 if TYPE_CHECKING:
     from .data.corpus import Corpus
+    from .data.mixture import MixedText
     from .data.token_store import TokenStore
     from .data.tokenizers.base import Tokenizer
     from .task import LanguageModelling, TextTemplates
@@ -91,7 +98,7 @@ class LanguageModel(TaskSpec):
         yield from below("data", self.data.check_gives("text", "token-ids"))
         data_misfits = [*below("data", self.data.check())]
         yield from data_misfits
-        if self.data.gives != "token-ids":
+        if self.data.gives != "token-ids" and not self._stores():
             yield from self._text_misfits()
         # The tokenizer of missing data is unknown.
         if gives_text and not data_misfits:
@@ -153,10 +160,10 @@ class LanguageModel(TaskSpec):
     def _tokenizer_misfits(self) -> Iterator[Misfit]:
         """Yield a tokenizer other than that of the prepared ids, and a missing end-of-text id."""
         try:
-            if isinstance(self.data, ShardFolder | ConvertedText):
+            for store in self._stores():
                 from .data.tokenizers.factory import check_name
 
-                stored = self.data.record().tokenizer
+                stored = store.record().tokenizer
                 check_name(self.tokenizer, stored, end_of_text=self.end_of_text)
             if self.documents == "ended" and self.space().fields[0].end is None:
                 yield Misfit(NO_END, ("documents",), help=ADD_END)
@@ -174,13 +181,22 @@ class LanguageModel(TaskSpec):
         labels: tuple[str, ...] = ()
         if isinstance(self.data, PromptResponse):
             labels = self.data.label_names()
+        sources: tuple[str, ...] = ()
+        if isinstance(self.data, Mixture):
+            sources = self.data.source_names()
         field = Field("text", self.length, size, end=end)
-        return TokenSpace((field,), text_conditions(self.documents, labels))
+        return TokenSpace((field,), text_conditions(self.documents, labels, sources))
+
+    def _stores(self) -> Sequence[ShardFolder | ConvertedText]:
+        """Return the sources of token ids."""
+        if isinstance(self.data, Mixture):
+            return self.data.stores()
+        return [self.data] if isinstance(self.data, ShardFolder | ConvertedText) else []
 
     def _size(self) -> tuple[int, int | None]:
         """Return number of ids and end-of-text id."""
-        if isinstance(self.data, ShardFolder | ConvertedText):
-            record = self.data.record()
+        if stores := self._stores():
+            record = stores[0].record()
             return record.vocabulary, record.tokenizer.end
         name = AUTO.get(self.tokenizer, self.tokenizer)
         pairs = byte_pair_ids(name)
@@ -200,7 +216,7 @@ class LanguageModel(TaskSpec):
         require_extra("language", self.name, ("task",))
         from .task import LanguageModelling
 
-        corpus: Corpus | TokenStore = self.data.build()
+        corpus: Corpus | TokenStore | MixedText = self.data.build()
         # These options are arguments of the same names.
         options = self.model_dump(
             include={"length", "documents", "prompt", "ngrams", "judge"}
@@ -210,6 +226,11 @@ class LanguageModel(TaskSpec):
                 "chat": self.data.chat(),
                 "labels": self.data.label_names(),
                 "long": self.data.long,
+            }
+        if isinstance(self.data, Mixture):
+            options |= {
+                "sources": self.data.source_names(),
+                "weights": self.data.whole_weights(),
             }
         return LanguageModelling(corpus, self._load(corpus), **options)
 
@@ -223,15 +244,19 @@ class LanguageModel(TaskSpec):
             chat = self.data.chat()
         return TextTemplates.restore(folder, self.length, self.prompt, space, chat)
 
-    def _load(self, corpus: Corpus | TokenStore | None) -> Tokenizer:
+    def _load(self, corpus: Corpus | TokenStore | MixedText | None) -> Tokenizer:
+        from .data.mixture import MixedText
         from .data.token_store import TokenStore
         from .data.tokenizers.factory import check_name, load_tokenizer
 
-        if isinstance(corpus, TokenStore):
-            assert isinstance(self.data, ShardFolder | ConvertedText)
-            stored = self.data.record().tokenizer
+        for store in self._stores():
+            stored = store.record().tokenizer
             check_name(self.tokenizer, stored, end_of_text=self.end_of_text)
+        if isinstance(corpus, TokenStore):
             return corpus.tokenizer
+        # All stores of a mixture have the same tokenizer.
+        if isinstance(corpus, MixedText) and isinstance(corpus.sources[0], TokenStore):
+            return corpus.sources[0].tokenizer
         return load_tokenizer(
             AUTO.get(self.tokenizer, self.tokenizer),
             lambda: corpus or self.data.build(),

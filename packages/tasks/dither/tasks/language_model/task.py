@@ -17,7 +17,8 @@ from typing import Self
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Int, Int64
+from numpy import ndarray
 from torch import Tensor
 
 from dither.registry.config.errors import Refused
@@ -27,6 +28,7 @@ from dither.registry.contracts.spaces import Field, TokenSpace
 
 from ..infilling import with_known
 from .data.corpus import Corpus
+from .data.mixture import MixedStream, MixedText, MixedWindows
 from .data.pairs import Example, ExampleIds, Long, encode_examples
 from .data.specs import text_conditions
 from .data.text_files import NotText, check_encodable
@@ -232,6 +234,8 @@ class LanguageModelling(TextTemplates, Task):
         ngrams: Longest n-gram of the baselines, at least 2; None for none.
         judge: Folder of a language model that scores samples; None for none.
         labels: Names of the labels of documents, the condition "label".
+        sources: Names of the sources of a mixture, the condition "source".
+        weights: Whole numbers, the shares of the sources in training.
         long: Treatment of prompts with responses longer than a window.
         chat: Renders a prompt by a chat template; None for none.
     """
@@ -240,7 +244,7 @@ class LanguageModelling(TextTemplates, Task):
 
     def __init__(
         self,
-        corpus: Corpus | TokenStore,
+        corpus: Corpus | TokenStore | MixedText,
         tokenizer: Tokenizer,
         *,
         length: int,
@@ -249,13 +253,19 @@ class LanguageModelling(TextTemplates, Task):
         ngrams: int | None = None,
         judge: str | None = None,
         labels: Sequence[str] = (),
+        sources: Sequence[str] = (),
+        weights: Sequence[int] = (),
         long: Long = "truncate",
         chat: Callable[[str], str] | None = None,
     ) -> None:
         self._examples: Mapping[Split, ExampleIds] = {}
         self._long: Mapping[Split, int] = {}
+        self._sources = tuple(sources)
+        self._weights = tuple(weights)
         if isinstance(corpus, TokenStore):
             self.corpus = corpus
+        elif isinstance(corpus, MixedText):
+            self.corpus = corpus.encode(tokenizer)
         # All documents of a source are of one kind.
         elif isinstance(corpus.splits["train"][0], Example):
             self.corpus, self._examples, self._long = encode_examples(
@@ -268,7 +278,7 @@ class LanguageModelling(TextTemplates, Task):
             tokenizer,
             length,
             prompt,
-            TokenSpace((field,), text_conditions(documents, labels)),
+            TokenSpace((field,), text_conditions(documents, labels, sources)),
             chat,
         )
         self._order = ngrams
@@ -290,11 +300,15 @@ class LanguageModelling(TextTemplates, Task):
                 raise Refused(
                     f'{corpus.name}: the split "{split}" is empty', code="no-samples"
                 )
-        if len(self.ids["train"]) < length and documents == "stream":
-            size = f"{len(self.ids['train'])} ids, less than one window of {length}"
-            message = f"{corpus.name}: the training text has {size}"
-            fix = "lower length, or give more text"
-            raise Refused(message, path=("task", "length"), help=fix, code="no-samples")
+        train = streams["train"]
+        parts = train.parts if isinstance(train, MixedStream) else (train,)
+        for name, part in zip(sources or (corpus.name,), parts, strict=True):
+            if len(part.ids) < length and documents == "stream":
+                size = f"{len(part.ids)} ids, less than one window of {length}"
+                message = f"{name}: the training text has {size}"
+                fix = "lower length, or give more text"
+                path = ("task", "length")
+                raise Refused(message, path=path, help=fix, code="no-samples")
 
     def size(self, split: Split) -> int:
         return len(self._windows[split])
@@ -309,11 +323,14 @@ class LanguageModelling(TextTemplates, Task):
         # An embedding would fail without the place, on a GPU for good.
         check_vocabulary(x0, self.tokenizer.size)
         clean = Clean.of(torch.from_numpy(x0), torch.from_numpy(valid))
+        if self._sources:
+            cond = {"source": torch.from_numpy(self._source(split, rows))}
+            clean = replace(clean, cond=cond)
         if not self._examples and self._documents != "packed":
             return clean
 
         document = torch.from_numpy(self._windows[split].documents(rows))
-        cond = {}
+        cond = dict(clean.cond)
         if self._documents == "packed":
             cond["document"] = document
         examples = self._examples.get(split)
@@ -326,18 +343,35 @@ class LanguageModelling(TextTemplates, Task):
         known = self._windows[split].mask(examples.known, rows)
         return replace(clean, known=torch.from_numpy(known), cond=cond)
 
+    def _source(self, split: Split, rows: Sequence[int]) -> Int64[ndarray, " B"]:
+        """Return the sources of windows; -1 for those of other text than that of the mixture."""
+        windows = self._windows[split]
+        if isinstance(windows, MixedWindows):
+            return windows.sources(rows)
+        return np.full(len(rows), -1)
+
+    def mixture(self) -> Sequence[tuple[int, int]] | None:
+        windows = self._windows["train"]
+        if not isinstance(windows, MixedWindows):
+            return None
+        return [*zip(windows.sizes, self._weights, strict=True)]
+
     def like(self, n: int, seed: int) -> Clean:
         """Return `n` empty windows that begin with the prompt.
 
-        `seed` draws training windows, whose labels they have, and if documents are separate also
-        their lengths.
+        `seed` draws training windows, whose labels and sources they have, and if documents are
+        separate also their lengths.
         """
         clean = super().like(n, seed)
-        rows = np.random.default_rng(seed).integers(self.size("train"), size=n)
+        generator = np.random.default_rng(seed)
+        rows = generator.integers(self.size("train"), size=n)
+        if self._sources:
+            shares = np.array(self._weights) / sum(self._weights)
+            drawn = generator.choice(len(shares), size=n, p=shares)
+            clean = replace(clean, cond={"source": torch.from_numpy(drawn)})
         if self._has_labels:
-            clean = replace(
-                clean, cond={"label": self.batch("train", rows.tolist()).cond["label"]}
-            )
+            label = self.batch("train", rows.tolist()).cond["label"]
+            clean = replace(clean, cond={**clean.cond, "label": label})
         if self._documents == "separate":
             _, sizes = self._windows["train"].spans(rows)
             # At least one id after the prompt.
@@ -382,6 +416,8 @@ class LanguageModelling(TextTemplates, Task):
         return task
 
     def _windows_of(self, stream: TokenStream) -> Windows:
+        if isinstance(stream, MixedStream):
+            return MixedWindows(stream, self.length, self._documents, self._pad)
         return Windows(stream, self.length, self._documents, self._pad)
 
     def save_assets(self, folder: Path) -> None:
@@ -429,7 +465,10 @@ class LanguageModelling(TextTemplates, Task):
     def metrics(self) -> TextMetrics:
         """Return an accumulator of nats per token, bits per character and perplexity."""
         return TextMetrics(
-            self.tokenizer, self.space, filled=self._documents == "ended"
+            self.tokenizer,
+            self.space,
+            filled=self._documents == "ended",
+            sources=self._sources,
         )
 
     def baselines(

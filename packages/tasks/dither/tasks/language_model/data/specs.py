@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
 from functools import partial
 from hashlib import sha256
 from itertools import chain
+from math import gcd, lcm
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
@@ -15,8 +17,8 @@ from pydantic import model_validator
 from dither.registry.config.errors import Refused
 from dither.registry.contracts.spaces import Condition
 from dither.registry.kinds import DataSpec
-from dither.registry.spec.base import PathMark, PathStr
-from dither.registry.spec.misfit import Misfit
+from dither.registry.spec.base import PathMark, PathStr, Slot
+from dither.registry.spec.misfit import Misfit, below
 
 from ...missing_library import require_extra
 from ...prepared.manifest import Kind
@@ -28,12 +30,14 @@ if TYPE_CHECKING:
     from dither.registry.contracts.protocols import Split
 
     from .corpus import Corpus, Document
+    from .mixture import MixedText
     from .pairs import Example
     from .token_store import TokenStore
 
 __all__ = [
     "ConvertedText",
     "MarkovText",
+    "Mixture",
     "PromptResponse",
     "Shakespeare",
     "ShardFolder",
@@ -477,12 +481,96 @@ class PromptResponse(HoldOut):
         return Corpus(self.name, splits)
 
 
-def text_conditions(documents: str, labels: Sequence[str]) -> tuple[Condition, ...]:
-    """Return the conditions of windows: the document of each id, and the label of a text."""
+MAX_CYCLE = 10_000
+"""Largest number of windows after which the shares of a mixture are exact."""
+
+
+class Mixture(DataSpec):
+    """Several texts with weights: training draws windows of each source in its share.
+
+    The source and the window of a training sample follow from its number, seed and weights, so that
+    shares are exact after every few windows, and each source is shuffled in epochs of its own.
+    Samples have the condition "source".
+    """
+
+    name = "mixture"
+    gives: ClassVar[str] = "text"
+    of: list[Slot[DataSpec]] = Option(min_length=2)
+    """The sources: all of text, or all of token ids of the same tokenizer."""
+    weights: list[Annotated[float, Option(gt=0, le=1e6)]] = Option(min_length=2)
+    """Share of training windows of each source, in any unit, such as [3, 1]."""
+
+    @model_validator(mode="after")
+    def _one_weight_each(self) -> Self:
+        if len(self.of) != len(self.weights):
+            raise ValueError(f"{len(self.of)} sources but {len(self.weights)} weights")
+        if sum(self.whole_weights()) > MAX_CYCLE:
+            raise ValueError("weights have too many digits; round them")
+        return self
+
+    def whole_weights(self) -> list[int]:
+        """Return the weights as the smallest whole numbers of the same shares."""
+        fractions = [Fraction(str(weight)) for weight in self.weights]
+        whole = lcm(*(fraction.denominator for fraction in fractions))
+        numbers = [int(fraction * whole) for fraction in fractions]
+        return [number // gcd(*numbers) for number in numbers]
+
+    def source_names(self) -> tuple[str, ...]:
+        """Return the names of the sources, numbered."""
+        return tuple(f"{number}-{spec.name}" for number, spec in enumerate(self.of))
+
+    def stores(self) -> list[ShardFolder | ConvertedText]:
+        """Return the sources of token ids."""
+        return [
+            spec for spec in self.of if isinstance(spec, ShardFolder | ConvertedText)
+        ]
+
+    def check(self) -> Iterator[Misfit]:
+        """Yield sources that cannot be mixed, and what is wrong in them."""
+        for number, spec in enumerate(self.of):
+            path = ("of", number)
+            yield from below("of", below(number, spec.check_gives("text", "token-ids")))
+            if isinstance(spec, PromptResponse | Mixture):
+                message = f'"{spec.name}" cannot be a source of a mixture'
+                yield Misfit(message, path, help="use sources of text or token ids")
+                continue
+            misfits = [*below("of", below(number, spec.check()))]
+            yield from misfits
+            if misfits:
+                return
+        stores = self.stores()
+        if stores and len(stores) < len(self.of):
+            message = "a mixture is of text, or of token ids, not of both"
+            yield Misfit(message, ("of",), help="prepare all sources as token ids")
+            return
+        prints = [store.record().tokenizer.fingerprint for store in stores]
+        for number, fingerprint in enumerate(prints):
+            if fingerprint != prints[0]:
+                message = f"sources 0 and {number} have ids of different tokenizers"
+                yield Misfit(message, ("of", number))
+
+    def build(self) -> MixedText:
+        """Return all sources."""
+        from .mixture import MixedText
+
+        return MixedText(self.name, [spec.build() for spec in self.of])
+
+    def prepare(self) -> str | None:
+        """Prepare every source."""
+        lines = [line for spec in self.of if (line := spec.prepare())]
+        return "\n".join(lines) or None
+
+
+def text_conditions(
+    documents: str, labels: Sequence[str], sources: Sequence[str] = ()
+) -> tuple[Condition, ...]:
+    """Return the conditions of windows: the document of each id, the label of a text, and its source."""
     conditions = []
     if documents == "packed":
         conditions.append(Condition("document"))
     if labels:
         # A document may have no label.
         conditions.append(Condition("label", len(labels), tuple(labels), partial=True))
+    if sources:
+        conditions.append(Condition("source", len(sources), tuple(sources), True))
     return tuple(conditions)

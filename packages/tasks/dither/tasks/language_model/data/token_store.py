@@ -94,7 +94,7 @@ class Windows:
     ) -> None:
         self.length = length
         self.pad = pad
-        self._stream = stream
+        self.stream = stream
         self._padding_is_valid = documents == "ended"
         self._table: Spans | None = None
 
@@ -115,7 +115,7 @@ class Windows:
         """Return the ids of the first windows, without padding."""
         starts, sizes = self.spans(np.arange(count))
         spans = zip(starts.tolist(), sizes.tolist(), strict=True)
-        return [self._stream.ids[start : start + size] for start, size in spans]
+        return [self.stream.ids[start : start + size] for start, size in spans]
 
     def spans(self, rows: Int64[ndarray, " B"]) -> Spans:
         """Return the offset of each window, and its number of ids."""
@@ -123,13 +123,13 @@ class Windows:
             starts, sizes = self._table
             return starts[rows], sizes[rows]
         starts = rows * self.length
-        return starts, np.minimum(self.length, len(self._stream.ids) - starts)
+        return starts, np.minimum(self.length, len(self.stream.ids) - starts)
 
     def documents(self, rows: Sequence[int]) -> _Ids:
         """Return the document of each position of windows."""
         starts, _ = self.spans(np.asarray(rows, np.int64))
         offsets = starts[:, None] + np.arange(self.length)
-        return np.searchsorted(self._stream.starts, offsets, "right") - 1
+        return np.searchsorted(self.stream.starts, offsets, "right") - 1
 
     def take(self, rows: Sequence[int]) -> tuple[_Ids, Bool[ndarray, "B L"]]:
         """Return the ids of windows, and which of them are not padding.
@@ -146,7 +146,7 @@ class Windows:
 
         # Stored ids have the smallest type, embeddings of torch take int64.
         x0 = np.full((len(numbers), self.length), self.pad, np.int64)
-        self._copy(self._stream.ids, numbers, x0)
+        self._copy(self.stream.ids, numbers, x0)
         if self._padding_is_valid:
             return x0, np.ones_like(x0, bool)
         _, sizes = self.spans(numbers)

@@ -5,8 +5,9 @@ Letters: B batch, L length.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from math import log
+from math import isnan, log
 from typing import Any
 
 import torch
@@ -47,12 +48,19 @@ class TextMetrics(Metrics):
     the bound. Characters are those that the predicted ids decode to, so that metrics of different
     tokenizers are comparable; `unknown_tokens` counts the ids of unknown characters, whose metrics
     are too good, as a model need not distinguish them. With `filled`, repeated end-of-text ids only fill
-    the window: their nats count, they do not.
+    the window: their nats count, they do not. `nats_per_token_of_NAME` is that of the windows of
+    each of the `sources`.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, space: TokenSpace, *, filled: bool = False
+        self,
+        tokenizer: Tokenizer,
+        space: TokenSpace,
+        *,
+        filled: bool = False,
+        sources: Sequence[str] = (),
     ) -> None:
+        self._of_sources = {name: NatSums() for name in sources}
         self._tokenizer = tokenizer
         self._end = tokenizer.end if filled else None
         self._unknown = 0
@@ -70,6 +78,10 @@ class TextMetrics(Metrics):
     ) -> None:
         counted = self._counted(clean)
         self._nats.update(measured, counted)
+        for number, nats in enumerate(self._of_sources.values()):
+            rows = clean.cond["source"] == number
+            part = Measured(measured.values[rows], measured.weights[rows])
+            nats.update(part, counted[rows])
         ids = _marked_ids(clean, counted)
         ids = ids[ids >= 0]
         self._tokens += len(ids)
@@ -126,6 +138,11 @@ class TextMetrics(Metrics):
         values["bits_per_char"] = bits / (self._characters or float("nan"))
         if self._tokenizer.unknown is not None:
             values["unknown_tokens"] = float(self._unknown)
+        for name, nats in self._of_sources.items():
+            of_source = nats.compute("nats_per_token")["nats_per_token"]
+            # Other text than that of the mixture has no source.
+            if not isnan(of_source):
+                values[f"nats_per_token_of_{name}"] = of_source
         return values | self._accuracy.compute()
 
 
