@@ -7,7 +7,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from dither.engine import load_experiment
+from dither.engine import System, load, load_experiment
 from dither.engine.training.data_order import MixtureOrder
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.evaluation import evaluate
@@ -218,3 +218,23 @@ def test_sources_that_do_not_mix_are_refused(texts):
     task = spec(a, b).build()
     assert task.batch("train", [0]).cond["source"].tolist() == [0]
     assert isinstance(task.corpus.splits["train"].parts[0].ids.base, np.memmap)
+
+
+def test_exports_name_the_list_of_sources(texts, tmp_path):
+    """With the data or without, or with others in their place."""
+    lines = [str(files(texts, letter)).replace(":", " =") for letter in "ab"]
+    of = ", ".join(lines).replace("'use'", "use").replace("'paths'", "paths")
+    changes = [
+        f"task.data={{use='mixture', weights=[3, 1], of=[{of}]}}",
+        "task.length=8",
+        "task.tokenizer=chars",
+        "model.width=16",
+        "model.depth=1",
+        "model.block.heads=2",
+    ]
+    system = System.build(load_experiment(QUICK, changes).experiment)
+    folder = system.save(tmp_path / "export")
+    assert load(folder).sample(1).shape == (1, 8)
+    others = f"task.data.of=[{of}]"
+    again = load(folder, overrides=[others])
+    assert again.task.mixture() == system.task.mixture()

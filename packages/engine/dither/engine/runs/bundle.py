@@ -6,7 +6,7 @@ import copy
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -82,7 +82,9 @@ def pack(tree: Mapping[str, Any], catalog: Catalog) -> Bundle:
             name = _unused_name("files", path.name, files)
             files[name] = path
         else:
-            option = ".".join(part for part in (*place, key) if isinstance(part, str))
+            # An override replaces a list of components as a whole.
+            names = takewhile(lambda part: isinstance(part, str), (*place, key))
+            option = ".".join(map(str, names))
             name = _unused_name("data", path.name, [used for _, used in data])
             data.append((option, name))
         table[key] = name

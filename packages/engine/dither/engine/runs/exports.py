@@ -281,7 +281,10 @@ def _require_named(folder: Path, plugins: Sequence[str]) -> None:
 def anchor(document: Document, folder: Path, catalog: Catalog) -> None:
     """Make the paths that an export gives to its own files absolute, but not those of overrides."""
     for (*place, key), _ in list(path_options(Experiment, document.tree, catalog)):
-        option = (*place, key) if isinstance(key, str) else tuple(place)
+        option = (*place, key)
+        # An element of a list was given with the list.
+        while option and option not in document.given:
+            option = option[:-1]
         if document.given[option][-1].file is not None:
             table = document.at(tuple(place))
             table[key] = absolute_path(table[key], folder)
