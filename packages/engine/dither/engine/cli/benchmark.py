@@ -202,7 +202,11 @@ def timed_phases(trainer: Trainer) -> Iterator[Callable[[], dict[str, float]]]:
     gradients = parallel.gradients
 
     def marked(call: Callable[..., Any], phase: str) -> Any:
-        return lambda *arguments: (mark(phase), call(*arguments))[1]  # type: ignore[func-returns-value]
+        def call_after_mark(*arguments: Any) -> Any:
+            mark(phase)
+            return call(*arguments)
+
+        return call_after_mark
 
     handles = [
         system.register_forward_pre_hook(

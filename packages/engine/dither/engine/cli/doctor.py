@@ -154,10 +154,8 @@ def check_policy(
 ) -> Iterator[Finding]:
     """Check the requirements of registry.toml, and its list of components."""
     topic = "registry.toml"
-    place = (
-        "none at or above this folder; none is required" if path is None else str(path)
-    )
-    yield Finding(topic, "ok", place)
+    place = path or "none at or above this folder; none is required"
+    yield Finding(topic, "ok", str(place))
     yield from _findings(topic, required_plugins(policy, plugins.reports)[1])
     problems = check_components(policy, plugins) if policy.components else []
     if problems:

@@ -10,7 +10,13 @@ from dither.registry.plugins.catalog import Catalog
 from dither.registry.plugins.status import describe_exception, is_interruption
 from dither.registry.spec.base import Spec, WrongReturnError
 
-__all__ = ["ComponentFailed", "annotate_build_errors", "attribute_errors", "title"]
+__all__ = [
+    "ComponentFailed",
+    "annotate_build_errors",
+    "attribute_errors",
+    "reason_of",
+    "title",
+]
 
 
 class ComponentFailed(Refused):
@@ -24,8 +30,15 @@ class ComponentFailed(Refused):
 
 def title(spec: Spec, catalog: Catalog | None = None) -> str:
     """Return kind and name of a component, and its plugin if the catalog has it."""
-    component = None if catalog is None else catalog.part_of(spec)
-    return f'{spec.kind} "{spec.name}"' if component is None else component.title
+    component = catalog and catalog.part_of(spec)
+    return component.title if component else f'{spec.kind} "{spec.name}"'
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why a component failed; a wrong result is described by its message alone."""
+    if isinstance(error, WrongReturnError):
+        return str(error)
+    return describe_exception(error)
 
 
 @contextmanager
@@ -57,12 +70,8 @@ def annotate_build_errors(catalog: Catalog | None = None) -> Iterator[None]:
     except (WrongReturnError, RecursionError) as error:
         spec = _innermost_spec(error)
         name = "a component" if spec is None else title(spec, catalog)
-        reason = (
-            str(error)
-            if isinstance(error, WrongReturnError)
-            else describe_exception(error)
-        )
-        raise Refused(f"{name} failed: {reason}", code="plugin-failed") from error
+        text = f"{name} failed: {reason_of(error)}"
+        raise Refused(text, code="plugin-failed") from error
     except BaseException as error:
         if is_interruption(error):
             raise
@@ -80,6 +89,7 @@ def _innermost_spec(error: BaseException) -> Spec | None:
     frame = error.__traceback__
     while frame is not None:
         owner = frame.tb_frame.f_locals.get("self")
-        found = owner if isinstance(owner, Spec) else found
+        if isinstance(owner, Spec):
+            found = owner
         frame = frame.tb_next
     return found

@@ -340,7 +340,9 @@ class Setting:
         places = ", over ".join(filter(None, groups))
         if self.default_of is None:
             return f"from {places}"
-        return f"default of {self.default_of}" + (f" after {places}" if places else "")
+        if places:
+            return f"default of {self.default_of} after {places}"
+        return f"default of {self.default_of}"
 
 
 def select(settings: list[Setting], key: str | None) -> list[Setting]:
@@ -377,13 +379,10 @@ def settings(
         yield _setting(catalog.pin(value), (*path, "use"), owner, document)
     if isinstance(value, Options):
         items = [(key, getattr(value, key)) for key in type(value).model_fields]
-        inner = (
-            value.name
-            if isinstance(value, Spec)
-            else f"[{dotted(path)}]"
-            if path
-            else owner
-        )
+        if isinstance(value, Spec):
+            inner = value.name
+        elif path:
+            inner = f"[{dotted(path)}]"
     elif isinstance(value, Mapping):
         items = list(value.items())
     elif isinstance(value, list | tuple) and any(

@@ -85,9 +85,10 @@ def _suggestion(path: Path, kind: str) -> str | None:
         file.parent
         for file in path.glob("*/resolved.toml" if kind == "run" else "*/sweep.json")
     )
-    inside = [run for run in inside if not run.is_symlink()]  # latest
+    # `latest` is a link to one of them.
+    inside = [run for run in inside if not run.is_symlink()]
+    if not inside:
+        return None
     return (
         f"it contains {len(inside)} {kind}s; the newest is {max(inside, key=by_time)}"
-        if inside
-        else None
     )

@@ -179,9 +179,9 @@ def changed_data(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[
             continue
         old_size = _size(old)
         new_size = _size(new)
-        change = (
-            "contents differ" if old_size == new_size else f"{old_size} -> {new_size}"
-        )
+        change = f"{old_size} -> {new_size}"
+        if old_size == new_size:
+            change = "contents differ"
         yield f"the data of {place} changed ({new['first']}): {change}"
 
 
@@ -203,10 +203,9 @@ def data_record(experiment: Experiment) -> dict[str, dict[str, Any]]:
 
 def _files(option: str | Path | Sequence[str | Path] | None) -> Iterator[Path]:
     """Yield the files that an option names by path, by folder, or by pattern."""
-    options: Sequence[str | Path] = (
-        [option] if isinstance(option, str | Path) else option or ()
-    )
-    for value in options:
+    if isinstance(option, str | Path):
+        option = [option]
+    for value in option or ():
         if not value:
             continue
         # An invalid pattern is reported by the component that reads it.

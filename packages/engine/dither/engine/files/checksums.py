@@ -51,26 +51,17 @@ def checksum_differs(values: Mapping[str, Any]) -> bool:
 
 def checkpoint_folders(folder: Path) -> list[tuple[int, Path]]:
     """Return steps and folders of the checkpoints in a folder, newest first."""
-    paths = [
-        path for path in folder.glob("step-*") if re.fullmatch("step-[0-9]+", path.name)
-    ]
-    return sorted(
-        ((int(path.name.removeprefix("step-")), path) for path in paths), reverse=True
-    )
+    found = []
+    for path in folder.glob("step-*"):
+        if match := re.fullmatch("step-([0-9]+)", path.name):
+            found.append((int(match[1]), path))
+    return sorted(found, reverse=True)
 
 
 def _table_hash(values: Mapping[str, Any]) -> str:
-    return _hash(
-        json.dumps(
-            # The order of keys is not content: a file that was formatted again is intact.
-            {key: value for key, value in values.items() if key != KEY},
-            sort_keys=True,
-        )
-    )
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    rest = {key: value for key, value in values.items() if key != KEY}
+    # The order of keys is not content: a file that was formatted again is intact.
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def write_manifest(folder: Path, paths: Iterable[Path], **facts: Any) -> None:
@@ -132,8 +123,6 @@ def _changed(path: Path, size: int, sha256: str) -> str | None:
         return f"{path.name} is missing"
     if path.stat().st_size != size:
         return f"{path.name} has {path.stat().st_size:,} bytes instead of {size:,}"
-    return (
-        None
-        if sha256_of(path) == sha256
-        else f"{path.name} does not match its checksum"
-    )
+    if sha256_of(path) != sha256:
+        return f"{path.name} does not match its checksum"
+    return None

@@ -170,7 +170,9 @@ def as_json(
             return {key: clean(inner) for key, inner in value.items()}
         if isinstance(value, list | tuple):
             return [clean(inner) for inner in value]
-        return None if isinstance(value, float) and not math.isfinite(value) else value
+        if isinstance(value, float) and not math.isfinite(value):
+            return None
+        return value
 
     return json.dumps(clean(values), indent=indent, allow_nan=False, default=default)
 
@@ -186,11 +188,10 @@ def from_json(text: str) -> Any:
 
 def as_number(value: object) -> float | None:
     """Return a metric read by `from_json`, or None if the value is not a number."""
-    return (
-        value
-        if isinstance(value, int | float) and not isinstance(value, bool)
-        else None
-    )
+    # A bool is an int.
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    return None
 
 
 def read_metrics(path: Path, *, skip: bool = False) -> list[dict[str, Any]]:
@@ -245,10 +246,11 @@ def is_companion_metric(name: str, names: Container[str]) -> bool:
 
 def with_interval(name: str, metrics: Mapping[str, float], digits: int = 4) -> str:
     """Format a metric, with its interval if there is one: `1.25 ± 0.1`."""
+    text = f"{metrics[name]:.{digits}g}"
     half = metrics.get(name + INTERVAL, math.nan)
-    return f"{metrics[name]:.{digits}g}" + (
-        f" ± {half:.2g}" if math.isfinite(half) else ""
-    )
+    if math.isfinite(half):
+        text += f" ± {half:.2g}"
+    return text
 
 
 def decimals(values: Iterable[float], digits: int = 4) -> int:

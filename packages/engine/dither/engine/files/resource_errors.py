@@ -56,7 +56,9 @@ def shortage(error: BaseException | None) -> str | None:
         return None
     if isinstance(error, OSError) and error.errno in FULL:
         return str(error)
-    reason = f"out of memory: {error}" if str(error) else "out of memory"
+    reason = "out of memory"
+    if str(error):
+        reason += f": {error}"
     return f"{reason}\n  help: lower train.batch_size or raise train.accumulate; for samples, lower sample.batch_size"
 
 

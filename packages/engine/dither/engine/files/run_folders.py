@@ -43,9 +43,7 @@ def is_locked(file: Path) -> bool:
 
         with open_file(file) as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except (
-        ImportError,
-        OSError,
-    ) as error:  # otherwise there is no such file, or this is Windows
+    # Otherwise there is no such file, or this is Windows.
+    except (ImportError, OSError) as error:
         return isinstance(error, BlockingIOError)
     return False

@@ -155,6 +155,6 @@ class WSD(_WithWarmup):
 
     def _shape(self, progress: float) -> float:
         decayed = max(0.0, 1 - (1 - progress) / self.decay)
-        return 1 + (self.final - 1) * (
-            math.sqrt(decayed) if self.shape == "sqrt" else decayed
-        )
+        if self.shape == "sqrt":
+            decayed = math.sqrt(decayed)
+        return 1 + (self.final - 1) * decayed

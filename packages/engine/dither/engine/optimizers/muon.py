@@ -216,14 +216,14 @@ def parameter_groups(
     decayed: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
     for parameter in module.parameters():
-        if parameter.requires_grad:
-            matrix = (
-                sum(size > 1 for size in parameter.shape) > 1
-                and id(parameter) not in tables
-            )
-            (
-                decayed if matrix or decay == "all" or not weight_decay else others
-            ).append(parameter)
+        if not parameter.requires_grad:
+            continue
+        axes = sum(size > 1 for size in parameter.shape)
+        matrix = axes > 1 and id(parameter) not in tables
+        if matrix or decay == "all" or not weight_decay:
+            decayed.append(parameter)
+        else:
+            others.append(parameter)
     if not decayed and not others:
         raise ValueError(
             f"{type(module).__name__} has no parameter that requires a gradient"

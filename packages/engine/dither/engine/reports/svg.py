@@ -95,6 +95,7 @@ class Axis:
 
     def __call__(self, value: float) -> float:
         if self.log:
+            # 0 has no logarithm and is drawn at the end of the axis.
             value = math.log10(value) if value > 0 else self.low
         share = (value - self.low) / (self.high - self.low)
         return self.start + share * (self.end - self.start)
@@ -236,8 +237,9 @@ def _frame(y: Axis, labels: Sequence[tuple[float, str]], name: str) -> Iterator[
         yield f'<line class="grid" {ends}/>'
         # A long number is condensed: its end would be outside of the picture.
         room = LEFT - 8
-        fit = f' textLength="{room}" lengthAdjust="spacingAndGlyphs"'
-        fit = fit if len(text) * LETTER > room else ""
+        fit = ""
+        if len(text) * LETTER > room:
+            fit = f' textLength="{room}" lengthAdjust="spacingAndGlyphs"'
         yield f'<text class="y" x="{LEFT - 6}" y="{place + 3.5:.1f}"{fit}>{text}</text>'
     if y.log:
         yield f'<text class="y axis" x="{LEFT - 6}" y="9">log</text>'

@@ -118,11 +118,9 @@ def export_to_hub_folder(
 
 
 def _name_of(component: str | Mapping[str, Any] | None) -> str:
-    name = (
-        component.get("use", "")
-        if isinstance(component, Mapping)
-        else component or "of the task"
-    )
+    name = component or "of the task"
+    if isinstance(component, Mapping):
+        name = component.get("use", "")
     return str(name).rpartition("/")[2].partition("@")[0]
 
 

@@ -96,8 +96,10 @@ def _listed(path: Path) -> ListedRun:
         state = "damaged"
     elif newest is None:
         state = "empty"
+    elif metrics and newest == last_step:
+        state = "done"
     else:
-        state = "done" if metrics and newest == last_step else "stopped"
+        state = "stopped"
     return ListedRun(
         path=path,
         name=name,

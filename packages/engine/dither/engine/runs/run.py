@@ -692,9 +692,9 @@ class Run:
     def averaged(self) -> Diffusion:
         """Return the system with the EMA weights, or with the current ones without EMA."""
         average = self.trainer.average
-        return (
-            self.system if average is None else self.system.with_model(average.module)
-        )
+        if average is None:
+            return self.system
+        return self.system.with_model(average.module)
 
     @property
     def _participates(self) -> bool:

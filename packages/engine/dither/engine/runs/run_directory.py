@@ -266,11 +266,10 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return the values of nested tables by dotted key."""
     values: dict[str, Any] = {}
     for key, value in tree.items():
-        values |= (
-            flat(value, f"{prefix}{key}.")
-            if isinstance(value, dict)
-            else {prefix + key: value}
-        )
+        if isinstance(value, dict):
+            values |= flat(value, f"{prefix}{key}.")
+        else:
+            values[prefix + key] = value
     return values
 
 

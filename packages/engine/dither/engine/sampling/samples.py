@@ -341,11 +341,10 @@ def export_samples(
     task = system.task
     for form in dict.fromkeys(forms):
         files, lines = task.export(drawing.samples, drawing.like, form, folder / form)
-        yield (
-            str(files[0])
-            if len(files) == 1
-            else f"{folder / form}: {len(files):,} files of {form}"
-        )
+        if len(files) == 1:
+            yield str(files[0])
+        else:
+            yield f"{folder / form}: {len(files):,} files of {form}"
         yield from (f"{form}: {line}" for line in lines[:SHOWN])
         if len(lines) > SHOWN:
             yield f"{form}: and {len(lines) - SHOWN:,} more"

@@ -150,11 +150,11 @@ def _table(
             continue
         yield ""
         yield from _comment(" ".join(docs.get(key, "").split()))
-        yield (
-            f"# {key} = ..."
-            if value is None
-            else f"{key} = {toml(tree.get(key, value))}"
-        )
+        # TOML has no null.
+        if value is None:
+            yield f"# {key} = ..."
+        else:
+            yield f"{key} = {toml(tree.get(key, value))}"
     for key, table, values in inner:
         place = (*path, key)
         yield ""

@@ -349,9 +349,7 @@ class MLflowTracker:
 
         name = self._spec.experiment
         known = client.get_experiment_by_name(name)
-        experiment = (
-            client.create_experiment(name) if known is None else known.experiment_id
-        )
+        experiment = known.experiment_id if known else client.create_experiment(name)
         # A resumed run continues under its old id; if that is lost, as a new run.
         if step:
             condition = f"attributes.run_name = '{folder.name}'"

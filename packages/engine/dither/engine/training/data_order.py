@@ -223,9 +223,9 @@ class Prefetcher:
         self._read = read
         self._last = last
         self._capacity = BATCHES_PER_WORKER * workers
-        self._threads = (
-            ThreadPoolExecutor(workers, "dither-reader") if workers else None
-        )
+        self._threads: ThreadPoolExecutor | None = None
+        if workers:
+            self._threads = ThreadPoolExecutor(workers, "dither-reader")
         self._pending: dict[int, Future[Clean]] = {}
 
     def __call__(self, step: int) -> Clean:

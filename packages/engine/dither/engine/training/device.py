@@ -250,9 +250,7 @@ def environment(
         "torch": str(torch.__version__),
         "numpy": numpy.__version__,
         "platform": platform.platform(),
-        "device": torch.cuda.get_device_name(device)
-        if device.type == "cuda"
-        else device.type,
+        "device": device.type,
         "threads": torch.get_num_threads(),
         "processor": _processor(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
@@ -260,11 +258,11 @@ def environment(
         "ranks": ranks.size,
         "precision": precision,
     }
-    return (
-        values
-        if optimizer is None
-        else values | {"optimizer": _implementation(optimizer)}
-    )
+    if device.type == "cuda":
+        values["device"] = torch.cuda.get_device_name(device)
+    if optimizer is not None:
+        values["optimizer"] = _implementation(optimizer)
+    return values
 
 
 def _implementation(optimizer: Optimizer) -> str:

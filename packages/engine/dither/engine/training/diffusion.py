@@ -493,11 +493,10 @@ class Diffusion(nn.Module):
 
         Shapes seen first decide how later shapes are compiled; a resumed run sees others first.
         """
-        return (
-            torch.compiler.set_stance("force_eager")
-            if self._compiled
-            else nullcontext()
-        )
+        if not self._compiled:
+            return nullcontext()
+        stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+        return stance
 
     def parameter_counts(self) -> dict[str, int]:
         """Return the parameters of each submodule, shared ones counted once; those of the model itself are "own"."""
@@ -549,8 +548,9 @@ def linear_head(system: Diffusion) -> nn.Linear | None:
     head = submodule(system.model, "head")
     if not isinstance(space, TokenSpace) or len(space.fields) > 1:
         return None
-    linear = head.linear if isinstance(head, LinearHead) else None
-    return linear if isinstance(linear, nn.Linear) else None
+    if isinstance(head, LinearHead) and isinstance(head.linear, nn.Linear):
+        return head.linear
+    return None
 
 
 def fused_head(system: Diffusion) -> nn.Linear | None:
@@ -561,4 +561,6 @@ def fused_head(system: Diffusion) -> nn.Linear | None:
     space = system.process.space
     if not isinstance(space, TokenSpace) or space.vocab < FUSED_FROM or system.sharded:
         return None
-    return linear_head(system) if isinstance(system.training_loss, FusedLoss) else None
+    if not isinstance(system.training_loss, FusedLoss):
+        return None
+    return linear_head(system)

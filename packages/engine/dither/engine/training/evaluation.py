@@ -159,7 +159,9 @@ def _update(metrics: Metrics, batch: tuple[Any, ...], is_last: bool) -> None:
 def _cloned(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.clone()
-    return value.apply(torch.clone) if isinstance(value, TensorRecord) else value
+    if isinstance(value, TensorRecord):
+        return value.apply(torch.clone)
+    return value
 
 
 def _batches(

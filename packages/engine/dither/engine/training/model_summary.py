@@ -66,16 +66,15 @@ def require_memory(
     """
     if room is None:
         device = choose_device(experiment.train.device)
-        room = (
-            torch.cuda.get_device_properties(device).total_memory
-            if device.type == "cuda"
-            else total_memory()
-        )
+        room = total_memory()
+        if device.type == "cuda":
+            room = torch.cuda.get_device_properties(device).total_memory
     try:
         model = build_on_meta(experiment, room * shards, catalog)
     except Refused:
         raise
-    except Exception:  # not every third party's model can be built on the meta device
+    # Not every third party's model can be built on the meta device.
+    except Exception:
         return
     needs = memory_needs(experiment, model)
     total = sum(needs.values()) // shards
@@ -102,9 +101,8 @@ def memory_needs(experiment: Experiment, model: nn.Module) -> dict[str, int]:
             optimizer = experiment.train.optimizer.build(model)
         optimizers = optimizer.parts if isinstance(optimizer, Muon) else [optimizer]
         state = sum(map(_state_bytes, optimizers))
-    except (
-        Exception
-    ):  # a kernel of a third party's optimizer may not support the meta device
+    # A kernel of a third party's optimizer may not support the meta device.
+    except Exception:
         state = ADAM_STATES * gradients
     needs = {"weights": weights, "gradients": gradients, "optimizer state": state}
     return needs | ({"EMA": weights} if experiment.train.ema else {})
@@ -114,9 +112,8 @@ def _state_bytes(optimizer: Optimizer) -> int:
     parameters = [
         (g, p) for g in optimizer.param_groups for p in g["params"] if p.requires_grad
     ]
-    if isinstance(
-        optimizer, AdamW
-    ):  # its step on this device would import torch._dynamo, which takes 1.5 s
+    # Its step on the meta device would import torch._dynamo, which takes 1.5 s.
+    if isinstance(optimizer, AdamW):
         return sum(
             # 4 bytes are those of the step counter.
             (ADAM_STATES + group["amsgrad"]) * parameter.nbytes + 4
@@ -271,11 +268,9 @@ def summarize_model(experiment: Experiment) -> dict[str, Any]:
         out.sum().backward()
     rows = []
     for name, inner, spec in parts:
-        paths = (
-            [f"{name}.{i}" for i in range(len(inner))]
-            if isinstance(inner, nn.ModuleList)
-            else [name]
-        )
+        paths = [name]
+        if isinstance(inner, nn.ModuleList):
+            paths = [f"{name}.{i}" for i in range(len(inner))]
         flops = sum(forward.get(f"{type(model).__name__}.{path}", 0) for path in paths)
         title = "" if spec is None else f'{spec.kind} "{spec.name}"'
         row = {"name": name, "part": title, "parameters": _count(inner), "flops": flops}

@@ -188,13 +188,11 @@ class NonFinite(Exception):  # noqa: N818 - the name of an event, like the exit 
         rows = ", ".join(map(str, self.rows[:SHOWN]))
         if len(self.rows) > SHOWN:
             rows += ", ..."
-        which = (
-            "faulty training samples"
-            if self.certain
-            else "training samples of the batch"
-        )
-        if self.certain and self.later:
-            which += " (found with the weights of a later step)"
+        which = "training samples of the batch"
+        if self.certain:
+            which = "faulty training samples"
+            if self.later:
+                which += " (found with the weights of a later step)"
         return (
             f"step {self.step + 1}: loss is {self.loss:g}, gradient norm is {self.norm:g}; "
             "the weights were not updated; lower train.optimizer.lr, or set train.clip to 1 or less; "

@@ -85,9 +85,9 @@ def read_adapter(folder: Path, model: nn.Module, options: LoRA) -> None:
     saved = {} if problems else read_tensors(folder / TENSORS)
     if not problems:
         for key in sorted(saved.keys() ^ slots.keys()):
-            state = (
-                "not in the adapter" if key in slots else "not trained by train.lora"
-            )
+            state = "not trained by train.lora"
+            if key in slots:
+                state = "not in the adapter"
             problems.append(Problem(f"{key} is {state}", PLACE, code="shape-mismatch"))
     for key in saved.keys() & slots.keys():
         expected = tuple(slots[key].stored().shape)

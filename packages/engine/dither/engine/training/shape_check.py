@@ -18,10 +18,9 @@ from dither.registry.contracts.records import Measured
 from dither.registry.contracts.spaces import TokenSpace
 from dither.registry.kinds import ModelSpec
 from dither.registry.plugins.catalog import Catalog
-from dither.registry.plugins.status import describe_exception
 from dither.registry.spec.base import Spec, WrongReturnError, shown
 
-from ..config.component_errors import title
+from ..config.component_errors import reason_of, title
 from ..config.experiment import Experiment
 from ..files.resource_errors import shortage
 from .diffusion import Diffusion
@@ -95,12 +94,7 @@ def _component(spec: Spec, catalog: Catalog | None) -> Iterator[None]:
         # Too little memory is no fault of the component.
         if shortage(error):
             raise
-        reason = (
-            str(error)
-            if isinstance(error, WrongReturnError)
-            else describe_exception(error)
-        )
-        message = f"{title(spec, catalog)} failed: {reason}"
+        message = f"{title(spec, catalog)} failed: {reason_of(error)}"
         raise Refused(Problem(message, (spec.kind,), code="plugin-failed")) from error
 
 
@@ -150,10 +144,8 @@ def _require_positions(
         axes = 2 if part.kind == "block" else 1
         fits = result.shape[:axes] == inputs[0].shape[:axes]
     if not fits:
-        actual = (
-            f"shape {tuple(result.shape)}"
-            if isinstance(result, Tensor)
-            else shown(result)
-        )
+        actual = shown(result)
+        if isinstance(result, Tensor):
+            actual = f"shape {tuple(result.shape)}"
         message = f"{title(part, catalog)} failed: forward returned {actual}"
         raise Refused(message, code="plugin-failed")
