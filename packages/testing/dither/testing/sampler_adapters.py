@@ -146,7 +146,7 @@ def _our_sampler(
     catalog = default_catalog()
     if name not in catalog.names("sampler"):
         hint = did_you_mean(name, [*catalog.names("sampler"), *ADAPTERS], "")
-        message = f'"{name}" is no module:function, scheduler, "generate" or sampler'
+        message = f'"{name}" is not a module:function, scheduler, "generate" or sampler'
         raise Refused(Problem(message, help=hint or None, code="unknown-component"))
     spec = _parse(catalog, name, options)
     candidates: list[NoiseName] = [noise] if noise else [*PROCESSES]

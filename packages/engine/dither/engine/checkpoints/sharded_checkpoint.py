@@ -81,6 +81,7 @@ class Shards:
         from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
         from torch.distributed.checkpoint.state_dict_saver import save
 
+        # Each rank writes into the folder of the main rank, which may be on a local disk.
         if self.ranks.any(not is_folder(folder)):
             message = "not visible to every rank; use a disk shared by all machines, or train.async_save = true"
             raise OSError(errno.ENOENT, message, str(folder))
@@ -140,15 +141,10 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         name: torch.empty(entry.size, dtype=entry.properties.dtype)
         for name, entry in sizes.items()
     }
-    with warnings.catch_warnings(
-        action="ignore", category=UserWarning
-    ):  # about a single process
+    # It warns that there is a single process.
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
         try:
-            load(
-                tensors,
-                storage_reader=HuggingFaceStorageReader(str(path)),
-                no_dist=True,
-            )
+            load(tensors, storage_reader=reader, no_dist=True)
         except CheckpointException as error:
             raise _first_failure(error) from None
     return tensors

@@ -116,6 +116,7 @@ def show_components(components: Iterable[Any], as_json: bool) -> None:
         return
     page = table("kind, name", "plugin", "description")
     for kind, group in groupby(components, lambda component: component.kind):
+        # Text, as rich takes brackets in a str for markup.
         page.add_row(Text(kind, style="bold"))
         for component in group:
             page.add_row(
@@ -161,6 +162,7 @@ def _markdown_options(options: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def _markdown_cell(text: str) -> str:
+    # A pipe ends a cell, and a line break the table.
     return " ".join(text.replace("|", "\\|").split())
 
 
@@ -177,6 +179,7 @@ def show_plugins(plugins: Plugins, as_json: bool) -> None:
     page = table("plugin", "state", "from", "version", "components", "other hooks")
     for report in reports:
         is_loaded = report.state == "loaded"
+        # Only a plugin that is a single file has a checksum.
         is_file = bool(report.sha256)
         page.add_row(
             report.name,
@@ -229,6 +232,7 @@ def show_component(plugins: Plugins, component: Component, as_json: bool) -> Non
     facts["version"] = versions.get(component.plugin, "")
     facts["used_in"] = []
     for path in sorted(Path("experiments").rglob("*.toml")):
+        # Not parsed: an unfinished file may use the component, too.
         if f'"{component.name}"' in path.read_text("utf-8", "replace"):
             facts["used_in"].append(str(path))
     if echo_json(as_json, facts):

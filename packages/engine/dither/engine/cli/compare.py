@@ -203,6 +203,7 @@ def _run(sweep: SweepDirectory, settings: Settings, as_json: bool) -> int:
     from ..sweeps.compare import start_comparison
     from ..sweeps.comparison import show_comparison
 
+    # With --json, stdout has a single value.
     screen = Screen(stderr=as_json)
     records: list[dict[str, Any]] = []
 

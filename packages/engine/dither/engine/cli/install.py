@@ -228,7 +228,7 @@ def _change(command: list[str], yes: bool, as_json: bool) -> int:
     typer.echo(shlex.join(command), err=as_json)
     if not yes:
         if not sys.stdin.isatty():
-            raise Refused("there is nobody to ask; --yes runs it", code="usage")
+            raise Refused("no terminal for a question; --yes skips it", code="usage")
         if not typer.confirm("Run this?", err=as_json):
             return 1
     # stdout has nothing but JSON: that of `dither plugins`.

@@ -58,7 +58,7 @@ def mcp(
     """Serve tools to agents over stdio, by the Model Context Protocol.
 
     They list and describe components, write and validate experiments, run them for some seconds,
-    and evaluate, sample and compare runs. There is no shell.
+    and evaluate, sample and compare runs. A shell is not available.
     """
     from dither.registry.config.errors import Refused
     from dither.registry.files.lookup import is_folder

@@ -111,6 +111,7 @@ class Value(BaseModel):
 
     key: str
     value: Any
+    # `from` is a keyword of Python.
     place: Place | None = Field(alias="from")
     default_of: str | None
     over: list[Place]

@@ -62,6 +62,7 @@ def list_(
     from ..runs.list_runs import list_runs
 
     listed = list(list_runs(folder))
+    # A metric that no run has is a mistake, except the default.
     if metric != LOSS:
         from ..sweeps.directory import require_metric
 
@@ -218,7 +219,10 @@ def sample(
     constraints: Annotated[
         Path | None,
         typer.Option(
-            "--constraints", metavar="FILE", help="TOML file with \\[task.constraints]."
+            # The backslash keeps rich from taking the table for markup.
+            "--constraints",
+            metavar="FILE",
+            help="TOML file with \\[task.constraints].",
         ),
     ] = None,
     prompt: Annotated[
@@ -276,7 +280,7 @@ def sample(
     options = RunOptions(checkpoint, joined(overrides, words), plugins)
     templates: Templates | None = None
     if prompt is not None:
-
+        # The task, which encodes the text, is not built yet.
         def templates(task: Any, n: int, seed: int) -> Clean:
             clean: Clean = task.prompted(prompt, n, seed)
             return clean
@@ -424,6 +428,7 @@ def export(
             system = load(source, which, "cpu", plugins=plugins)
             files.append(export_program(system, out / PROGRAM))
         left_out = read_export_manifest(out)[0]
+        # With --json, stdout has a single value.
         for path in files:
             echo(path, err=wants_json(as_json))
         for option, name in left_out:

@@ -165,6 +165,7 @@ class Experiment(Options):
             hint = 'set model.embedding = { use = "tokens", known = true }'
             yield Misfit(message, ("train", "known"), ("model",), hint)
         one_field = isinstance(space, TokenSpace) and len(space.fields) == 1
+        # Several fields have no common end at which a sample could be cut.
         if self.train.random_lengths and not one_field:
             message = f"samples of random lengths require a single field of tokens, not {space}"
             hint = "remove train.random_lengths"
@@ -220,6 +221,7 @@ class Experiment(Options):
         learned = self.train.known > 0 or self.task.trains_known()
         if model.reads_known and learned:
             return
+        # Only under these a noised token may look like a known one.
         if process.prior not in ("uniform", "frequencies", "mixture"):
             return
         tokens = "known tokens"
@@ -241,7 +243,7 @@ def _warn_positions(space: Space) -> Iterator[Misfit]:
         lengths = [field.length for field in space.fields]
     if max(lengths) == 1:
         return
-    message = "the model cannot tell positions apart: it learns nothing about their order, and samples are scrambled"
+    message = "the model cannot distinguish positions: it learns nothing about their order, and samples are scrambled"
     hint = 'set model.embedding.position, such as "learned", or model.block.rope = true'
     yield Misfit(message, ("model",), ("task",), hint, code="no-positions")
 

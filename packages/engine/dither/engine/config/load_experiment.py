@@ -94,6 +94,7 @@ def open_experiment(
     """Read an experiment file and load its plugins; arguments as for `load_experiment`."""
     path = find_experiment(Path(path))
     document = Document.load(path, changes, removals)
+    # Lazy: a plugin is imported when a name that only it has is looked up.
     plugins = load_plugins(
         select, policy=governing_policy(path), named=names_in(document), lazy=True
     )
@@ -127,6 +128,7 @@ def check_experiment(document: Document, plugins: Plugins) -> Loaded:
         if not misfits:
             warnings += experiment.warn()
     except ComponentFailed as failed:
+        # By identity, as two components may be equal.
         path = next(
             (path for path, spec in components_in(experiment) if spec is failed.spec),
             (),
@@ -285,6 +287,7 @@ def open_for_sampling(
             raise Refused(problems)
         task = document.at(("task",))
         if isinstance(task, dict) and "constraints" in task:
+            # The constraints of the file replace those of the run, and are not merged with them.
             document.merge(Layer("", {"task": {"constraints": {}}}))
             del task["constraints"]
         document.merge(layer)

@@ -146,6 +146,7 @@ def condition_labels(sample: Sample, space: Space) -> Mapping[str, int]:
 def _number(condition: Condition, label: int | str) -> int | None:
     if isinstance(label, str):
         return condition.labels.index(label) if label in condition.labels else None
+    # -1 is the label of unconditional samples.
     return label if -1 <= label < (condition.size or 0) else None
 
 
@@ -278,6 +279,7 @@ class Train(Options):
                 "most multiples of keep_every have no checkpoint; use such a multiple"
             )
             yield Misfit(message, ("keep_every",), ("train", "checkpoint_every"), hint)
+        # Not auto, whose choice depends on the device.
         if self.gather == "bfloat16" and (self.strategy, self.precision) != (
             "fsdp",
             "bfloat16",
@@ -399,6 +401,7 @@ class Range(Options):
     def _consistent(self) -> Self:
         if self.low > self.high:
             raise ValueError(f"low = {self.low} exceeds high = {self.high}")
+        # Optuna takes either a step or a logarithm.
         if self.log and (self.low <= 0 or self.step is not None):
             raise ValueError("a logarithmic range must start above 0 and has no step")
         if self.integral and self.step is not None and not isinstance(self.step, int):

@@ -137,6 +137,7 @@ def write_report(paths: Sequence[str | Path], out: str | Path | None = None) -> 
     runs: dict[Path, None] = {}
     for folder in folders:
         runs |= dict.fromkeys(_run_directories(folder))
+    # The page of many runs shows curves of the best only.
     records = [read_run(run, brief=len(runs) > MANY) for run in runs]
     if not records:
         raise Refused("no point of these sweeps has started", code="not-a-run")
@@ -161,6 +162,7 @@ def _run_directories(folder: Path) -> Iterable[Path]:
         points = SweepDirectory.open(folder).folders()
         return filter(None, (point.run_directory() for point in points))
     run = None
+    # A point of a sweep contains its runs.
     if is_file(folder / "point.lock"):
         run = PointFolder(folder, {}).run_directory()
     return [run or folder]

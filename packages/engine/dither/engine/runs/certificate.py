@@ -323,7 +323,7 @@ def read_certificate(path: Path) -> dict[str, Any]:
     try:
         data = read_bytes(path)
     except (FileNotFoundError, IsADirectoryError):
-        raise Refused(f"{path} is no file", code="file-not-found") from None
+        raise Refused(f"{path} is not a file", code="file-not-found") from None
     # The format first: a later one may have other keys.
     version_of = parse_foreign(_Versioned, data, path, RECORD_BYTES)
     if version_of.format != FORMAT:

@@ -176,14 +176,13 @@ def evaluate_run(
             repeats=settings.repeats,
         )
     measured = metrics or {}
-    if tight is not None:
-        count = min(samples, system.task.size(split))
-        clean = system.task.batch(split, range(count))
-        measured |= _tightened(system, clean, tight, seed)
     of_normal: dict[str, float] = {}
-    if likelihood is not None:
+    if tight is not None or likelihood is not None:
         count = min(samples, system.task.size(split))
         clean = system.task.batch(split, range(count))
+    if tight is not None:
+        measured |= _tightened(system, clean, tight, seed)
+    if likelihood is not None:
         found = log_likelihood(
             system,
             clean,
@@ -299,6 +298,7 @@ def sample_run(
         known = templates(system.task, request.count, request.seed)
         like = system.with_labels(known)
     if templates is not None or loaded.experiment.task.starts_known():
+        # A sampler that the user names is kept.
         kept = any(change.startswith("sampler") for change in options.changes)
         start = like if like is not None else system.like(1, request.seed)
         system, lines = system.for_known_tokens(start, keep_sampler=kept)
@@ -319,6 +319,7 @@ def sample_run(
                 like=like,
                 warn=lambda line: say(screen, line, "yellow"),
             )
+        # None means stopped, and nothing here stops it.
         assert samples is not None
         # The run may have been deleted while samples were drawn.
         if request.out is None and not is_export(run):
@@ -387,6 +388,7 @@ def draw_points(
 
     def draws() -> Iterator[DrawnSamples]:
         for experiment in experiments:
+            # The weights stay, as options of sampling do not affect them.
             system.sampler = experiment.sampler.build()
             samples = make_samples(
                 system,

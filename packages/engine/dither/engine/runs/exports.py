@@ -212,6 +212,7 @@ def _load_export(
     if reason := verify(folder, {WEIGHTS, EXPERIMENT, *names}):
         raise Damaged(f"{folder} is damaged: {reason}")
     data, space, step = read_export_manifest(folder)
+    # Paths of data are options of the task.
     document, found = open_for_sampling(
         folder / EXPERIMENT, constraints, changes, plugins, (*tables, "task")
     )
@@ -223,6 +224,7 @@ def _load_export(
     def with_space(problem: Problem) -> tuple[Loaded, System]:
         """Build with a task that only knows the space of a sample, and what its assets allow."""
         assert space is not None
+        # Not checked, as that may read the data.
         loaded = Loaded(validate(Experiment, document, found.catalog), document, found)
         task = AbsentTask(space, problem, assets)
         if is_folder(assets):
@@ -280,6 +282,7 @@ def _require_named(folder: Path, plugins: Sequence[str]) -> None:
 
 def anchor(document: Document, folder: Path, catalog: Catalog) -> None:
     """Make the paths that an export gives to its own files absolute, but not those of overrides."""
+    # A list first, as the loop replaces values of the tree.
     for (*place, key), _ in list(path_options(Experiment, document.tree, catalog)):
         option = (*place, key)
         # An element of a list was given with the list.
@@ -296,6 +299,7 @@ def read_export_manifest(
     """Return option and path of data outside an export, the space of a sample if known, and the step."""
     try:
         manifest = json.loads(read_text(folder / MANIFEST))
+        # A damaged manifest may be any JSON; an Infinity in it overflows as an integer.
         space = manifest.get("space")
         data = [
             (str(one["option"]), str(one["name"])) for one in manifest.get("data", ())
@@ -424,7 +428,7 @@ def export_run(
         weights=partial(write_merged, weights_of(found)),
         assets=assets,
         asset_option=loaded.experiment.task.asset_option if loaded is not None else "",
-        plugins=sorted(path for path in plugins.rglob("*.py")),
+        plugins=sorted(plugins.rglob("*.py")),
         step=int(found.name.removeprefix("step-")),
         space=space,
     )
@@ -448,6 +452,7 @@ def export_adapter(
     if options is None:
         message = f"{run_directory} has no train.lora"
         raise Refused(message, ("train", "lora"), code="misfit")
+    # Nothing is computed, so that a GPU is not needed.
     system, _ = build(on_device(loaded, "cpu"))
     # The weights follow from the checkpoint.
     add_lora(system.model, options.model_copy(update={"start_from": None}))

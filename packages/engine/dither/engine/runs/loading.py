@@ -73,6 +73,7 @@ def build(
         keep_freed_memory()
     with located(loaded.document):
         system = System.build(loaded.experiment, loaded.plugins.catalog, task)
+    # "high" is TensorFloat-32. The setting is one of the process.
     torch.set_float32_matmul_precision(
         "high" if system.precision == "tf32" else "highest"
     )
@@ -244,6 +245,7 @@ def start_from(
         name for name in own if name in loaded and loaded[name].shape == own[name].shape
     }
     notes = [f"{source}: {line}" for line in _misfits(own, loaded, fits)]
+    # A file of which nothing fits is the wrong file.
     if notes and not (partial and fits):
         hint = None
         if not partial:
@@ -273,6 +275,7 @@ def _require_finite(
             lost.append(name)
     if lost:
         names = [name for name in stored if not all_finite([stored[name]])]
+        # A value that overflows in the model's precision only is finite in the file.
         names = names or sorted(lost)
         message = f"{path}: {len(names)} weights contain NaN or inf: {_listed(names)}"
         raise Refused(Problem(message, FROM, code="non-finite"))

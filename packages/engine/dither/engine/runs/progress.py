@@ -62,9 +62,7 @@ HEADLINE = 10
 """Metrics shown at the end of a run."""
 AHEAD = "*"
 """Mark of who is ahead."""
-FLOOR_EXPLAINED = (
-    "as many samples of real data; no model can be told from the data below it"
-)
+FLOOR_EXPLAINED = "as many samples of real data; below it, a model cannot be distinguished from the data"
 
 
 class Screen(Console):
@@ -179,6 +177,7 @@ def show_metrics(
         return
     names: set[str] = set()
     for kind, values in summary["metrics"].items():
+        # A baseline belongs to a metric of any kind, or of the kind that its key names.
         names |= {*values, *(f"{kind} {name}" for name in values)}
     for key, value in summary["baselines"].items():
         if key.partition("/")[0] not in names:
@@ -317,6 +316,7 @@ class ProgressDisplay:
         """Format the steps per second and the time left."""
         if self._began is None or step == self._first:
             return "", ""
+        # Two steps may be closer than the resolution of the clock.
         rate = (step - self._first) / max(now - self._began, 1e-9)
         left = timedelta(seconds=int((self.total - step) / rate))
         shown = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"

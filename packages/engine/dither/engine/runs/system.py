@@ -426,7 +426,7 @@ class SystemModel:
 
 
 def _replacement(before: System, after: System, dropped: Collection[str]) -> str:
-    """Return what to tell the user about another sampler for known tokens."""
+    """Return the note about another sampler for known tokens."""
     experiment = before._experiment()
     name = experiment.sampler.name
     sampler = after._experiment().sampler

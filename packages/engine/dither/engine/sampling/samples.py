@@ -210,6 +210,7 @@ def draw_accepted(
         return SampleSet(
             samples, like, {"model_calls_per_sample": calls.rows / max(len(samples), 1)}
         )
+    # Rows that no draw fills are left out at the end.
     samples = like.x0.clone()
     metrics = dict[str, float]()
     drawn = 0

@@ -231,6 +231,7 @@ def write_plugin(names: Names, into: Path, single_file: bool = False) -> Path:
     if not is_folder(into):
         raise Refused(f"not a folder: {into}", code="file-not-found")
     target = into / (f"{names.name}.py" if single_file else names.distribution)
+    # A dangling link does not exist, but would be replaced.
     if exists(target) or target.is_symlink():
         raise Refused(f"{target} exists already", code="file-exists")
     try:
@@ -250,6 +251,7 @@ def write_plugin(names: Names, into: Path, single_file: bool = False) -> Path:
 
 
 def _write_manifest(package: Path, names: Names) -> None:
+    # The package is not installed, so that its file is imported.
     module, _ = import_file(package / "__init__.py")
     catalog = Catalog()
     catalog.add(names.name, module.register_components())
@@ -302,6 +304,7 @@ def run_kit(
     failures = _expected_failures(expected)
     if importlib.util.find_spec("dither.testing") is None:
         hint = "install dither-testing from where dither was installed"
+        # In a checkout, the kit is a neighbour of this package.
         checkout = Path(__file__).parents[4] / "testing"
         if is_file(checkout / "pyproject.toml"):
             hint = f"python -m pip install -e {checkout}"
@@ -326,6 +329,7 @@ def run_kit(
             plugin=plugin, expected=failures, files=list(map(str, files))
         )
         (Path(folder) / "test_conformance.py").write_text(test, encoding="utf-8")
+        # A cache in the temporary folder would be lost.
         options = ["-q", "-p", "no:cacheprovider", "--tb=short", "test_conformance.py"]
         if report is not None:
             options.append(f"--junitxml={report}")

@@ -334,10 +334,7 @@ def _products(document: Document, catalog: Catalog, compare: Compare) -> Iterato
             is_component = path[-1] in KINDS
             text = format_value(value)
             words.append(text if is_component else f"{key}={text}")
-        # Outer keys first: a component is replaced before its options are set.
-        values = tuple(
-            sorted((value for value, _ in combination), key=lambda value: len(value[0]))
-        )
+        values = tuple(value for value, _ in combination)
         tried = any(tried for _, tried in combination)
         yield Arm(", ".join(words), values, tried)
 
@@ -390,9 +387,7 @@ def _named_arms(document: Document, compare: Compare) -> Iterator[Arm]:
         for path, (inner, value) in iter_keys(table, place):
             _require_key(path, inner, document)
             values[path] = (path, _component(path, value, document), inner)
-        # Outer keys first: a component is replaced before its options are set.
-        ordered = sorted(values.values(), key=lambda value: len(value[0]))
-        yield Arm(name, tuple(ordered))
+        yield Arm(name, tuple(values.values()))
 
 
 def _require_key(path: Path, place: Path, document: Document) -> None:

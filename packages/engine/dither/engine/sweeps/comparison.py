@@ -113,6 +113,7 @@ class Comparison:
             for name in ("difference", "low", "high", "p", "verdict", "more_seeds"):
                 record[name] = effect.get(name)
             for name, value in {**record, **row.costs}.items():
+                # JSON has no NaN.
                 is_nan = isinstance(value, float) and math.isnan(value)
                 record[name] = None if is_nan else value
             records.append(record)
@@ -169,7 +170,9 @@ def compare_arms(
     reasons = [held_out_difference(complete, run) for run in finished]
     differ = next(filter(None, reasons), "")
     better = direction_of(metric, finished[0].summary)
+    # Samples are paired only if all runs were measured on the same ones.
     effects = _effects(others, reference, metric, paired=not differ)
+    # Together: Holm's correction depends on the number of arms.
     judged = dict(zip(effects, judge(list(effects.values()), better), strict=True))
     rows = []
     for arm in (reference, *others):
@@ -354,6 +357,7 @@ def _shown_costs(rows: Sequence[Row]) -> list[str]:
 
 
 def _cost_text(value: float) -> str:
+    # `.3g` writes 1,234 as 1.23e+03.
     return f"{value:,.0f}" if 1000 <= value < 1e8 else f"{value:.3g}"
 
 

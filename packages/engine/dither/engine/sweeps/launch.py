@@ -225,6 +225,7 @@ def _plugins_of(sweep: SweepDirectory, settings: Settings) -> Plugins:
     """Return the plugins of a sweep, any of which may have the executor."""
     base = sweep.path / "base"
     if not sweep.facts.get("search"):
+        # Only a search copies its base; all points of a grid name the same plugins.
         base = next((folder.path for folder in sweep.folders()), sweep.path)
     return open_experiment(base / "experiment.toml", select=settings.select or None)[1]
 
@@ -338,6 +339,7 @@ def _queued_folders(sweep: SweepDirectory) -> list[list[Path]]:
             continue
         paths = measuring.get(folder.name, [])
         if folder.status()["state"] in RESUMABLE:
+            # The weights first, then what measures them.
             paths = [folder.path, *paths]
         if paths:
             queued.append(paths)
@@ -348,5 +350,6 @@ def _needs_no_job(trial: PointFolder) -> bool:
     """Return whether a trial of a search is running or done, or failed for good."""
     status = trial.status()
     if status["state"] == "failed":
+        # A trial that lacked disk space or memory is run again.
         return bool(status["exit_code"] != EXHAUSTED)
     return status["state"] not in RESUMABLE

@@ -91,7 +91,7 @@ def _component(spec: Spec, catalog: Catalog | None) -> Iterator[None]:
     except Refused:
         raise
     except Exception as error:
-        # Too little memory is no fault of the component.
+        # Too little memory is not an error of the component.
         if shortage(error):
             raise
         message = f"{title(spec, catalog)} failed: {reason_of(error)}"

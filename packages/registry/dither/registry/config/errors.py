@@ -43,7 +43,7 @@ CODES: dict[str, str] = {
     "misfit": "Components, or options of one component, are incompatible.",
     "process-mismatch": "The sampler or loss requires another kind of process or prediction.",
     "signal-left-at-end": "The schedule leaves too much signal at t = 1 to sample from the prior.",
-    "no-positions": "The model cannot tell positions apart, but their order matters.",
+    "no-positions": "The model cannot distinguish positions, but their order matters.",
     "known-behind-gap": "A block model ignores known tokens of later blocks.",
     "no-effect": "The option has no effect in this combination.",
     # files
