@@ -382,7 +382,8 @@ class Scores:
     def add(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Add an evaluation; return whether it is the best so far. Refused without the metric."""
         self.require(metrics)
-        self.values[step] = rounded(metrics[self.metric])  # as a resumed run reads it
+        # As a resumed run reads it.
+        self.values[step] = rounded(metrics[self.metric])
         return self.best == step
 
     def require(self, metrics: Mapping[str, float]) -> None:

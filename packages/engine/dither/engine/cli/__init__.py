@@ -42,13 +42,13 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
 
         disable_collection()
     try:
-        with stop_on_signals(
-            last=is_process
-        ) as stop:  # until a run installs its own handlers
+        # Until a run installs its own handlers.
+        with stop_on_signals(last=is_process) as stop:
             stop.code = _run(sys.argv[1:] if arguments is None else arguments, verb)
             return stop.code
     except Stopped as stopped:
-        with suppress(OSError):  # the terminal may be closed
+        # The terminal may be closed.
+        with suppress(OSError):
             _print_end(interruption_message(stopped), "stopped", STOPPED)
         return STOPPED
 
@@ -59,18 +59,22 @@ def _run(arguments: Sequence[str], verb: str | None) -> int:
     from .commands import COMPLETION, app_for, expand_overrides
     from .output import global_options, hoist_global_options
 
-    global_options()  # reset options of an earlier call
+    # Reset options of an earlier call.
+    global_options()
     options, words = hoist_global_options(arguments)
     if verb is not None and not _is_command(words[0] if words else ""):
         words.insert(0, verb)
-    if words[:1] != ["prepare"]:  # its options are those of a component
+    # `prepare` takes the options of a component, which may have the same names.
+    if words[:1] != ["prepare"]:
         words = expand_overrides(words)
     try:
         app, words = app_for(words)
         result = app([*options, *words], standalone_mode=False)
-    except BrokenPipeError:  # the reader of our output is gone, as with `| head`
+    # The reader of our output is gone, as with `| head`.
+    except BrokenPipeError:
         return _discard_output()
-    except SystemExit as ended:  # likewise, noticed by click
+    # Likewise, noticed by click.
+    except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):
             return _discard_output()
         if COMPLETION in os.environ:
@@ -147,7 +151,8 @@ def _report_shortage(error: Exception) -> int:
     lacking = shortage(error)
     if lacking is None:
         return 0
-    with suppress(OSError):  # stderr may be on the same disk
+    # stderr may be on the same disk.
+    with suppress(OSError):
         _print_end(f"stopped: {lacking}", shortage_code(lacking), EXHAUSTED)
     with suppress(OSError):
         # Python flushes stdout when it exits, which would fail again.

@@ -93,6 +93,7 @@ def run(
     from ..runs.progress import Screen, say
 
     as_json = wants_json(as_json)
+    # Every rank of torchrun would print it.
     if "RANK" not in os.environ:
         # `say` never ends a run, as on a full disk
         say(Screen(stderr=as_json), f"{path}: valid; loading torch and the data")
@@ -188,6 +189,7 @@ def _first_sentence(path: Path) -> str:
     for line in path.read_text("utf-8").splitlines():
         if not line.startswith("#"):
             break
+        # `#:schema` is for editors.
         if not line.startswith("#:"):
             words += line.removeprefix("#").split()
     return re.split(r"(?<=[.:?]) | \(", " ".join(words), maxsplit=1)[0].rstrip(".:")

@@ -25,7 +25,8 @@ def disable_collection() -> None:
 
 
 def _freeze() -> None:
-    if "triton" not in sys.modules:  # it reports objects that are left as leaks
+    # triton reports objects that are left as leaks.
+    if "triton" not in sys.modules:
         gc.freeze()
 
 

@@ -144,6 +144,7 @@ def new_from_hf(
     from .components import visible_plugins
 
     catalog: Any = visible_plugins(plugins).catalog
+    # The model converts the folder, as the engine imports no component.
     experiment = catalog.find("model", "denoiser").spec.convert_folder(
         folder, out, length, mask_id
     )

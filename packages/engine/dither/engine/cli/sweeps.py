@@ -130,6 +130,7 @@ def start(
             settings=settings,
             console=screen,
         )
+    # A dry run makes no directory.
     record: dict[str, Any] = {"sweep": None, "points": [{"name": n} for n in names]}
     if sweeps:
         record = {"sweep": str(sweeps[0].path), "points": rows_of(sweeps[0])}

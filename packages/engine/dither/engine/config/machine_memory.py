@@ -29,7 +29,8 @@ def _limits() -> Iterator[int]:
             (line.removeprefix("0::/") for line in lines if line.startswith("0::")), ""
         )
         for folder in (CONTROL / group, *(CONTROL / group).parents):
-            with suppress(OSError, ValueError):  # "max" means unlimited
+            # "max" means unlimited.
+            with suppress(OSError, ValueError):
                 yield int((folder / "memory.max").read_text())
 
 

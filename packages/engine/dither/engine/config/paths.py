@@ -42,7 +42,8 @@ def absolute_path(value: str, folder: Path) -> str:
     # Nothing to look up: glob rejects NUL, and `~` is the shell's.
     if not value or "\0" in value or value.startswith("~") or Path(value).is_absolute():
         return value
-    with suppress(OSError):  # too long for a file name
+    # Too long for a file name.
+    with suppress(OSError):
         if exists(folder / value) or glob.glob(value, root_dir=folder, recursive=True):
             return str(folder / value)
     return value

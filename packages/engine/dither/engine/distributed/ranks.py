@@ -128,7 +128,8 @@ class _Heartbeats:
         size: int,
         report: Callable[[str], object],
     ) -> None:
-        self._store = store.clone()  # other calls block a client
+        # Other calls block a client.
+        self._store = store.clone()
         self._rank = rank
         self._report = report
         # Rank 0 reads the counters of all others, at most 100 a second.
@@ -155,7 +156,8 @@ class _Heartbeats:
             thread.start()
 
     def _beat(self) -> None:
-        with suppress(RuntimeError):  # the host of the store has ended
+        # The host of the store has ended.
+        with suppress(RuntimeError):
             for number in count():
                 self._store.set(f"beat/{self._rank}", str(number))
                 for other, (value, _) in list(self._seen.items()):
@@ -177,7 +179,8 @@ class _Heartbeats:
                 stopped_at = time.monotonic()
             earlier = now
             now = time.monotonic()
-            if now - earlier > LOST * self._interval:  # this process was stopped itself
+            # This process was stopped itself.
+            if now - earlier > LOST * self._interval:
                 self._seen = {
                     other: (value, now) for other, (value, _) in self._seen.items()
                 }
@@ -313,9 +316,8 @@ def _agree_on_prefix(
     token = secrets.token_hex(8)
     if rank:
         store.set(f"dither/asks/{rank}", token)
-        prefix = str(
-            store.get(f"dither/answer/{token}").decode()
-        )  # blocks until the answer is there
+        # Blocks until the answer is there.
+        prefix = str(store.get(f"dither/answer/{token}").decode())
         store.set(f"dither/{prefix}/thanks/{rank}", "")
         return prefix
     missing = set(range(1, size))

@@ -81,6 +81,7 @@ class MetricsFile:
         self._warned = False
         self._file = os.open(
             path,
+            # O_BINARY exists on Windows, which would otherwise write other line ends.
             os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0),
             0o666,
         )

@@ -176,13 +176,14 @@ def evaluate_run(
             repeats=settings.repeats,
         )
     measured = metrics or {}
-    of_normal: dict[str, float] = {}
-    if tight is not None or likelihood is not None:
+    if tight is not None:
         count = min(samples, system.task.size(split))
         clean = system.task.batch(split, range(count))
-    if tight is not None:
         measured |= _tightened(system, clean, tight, seed)
+    of_normal: dict[str, float] = {}
     if likelihood is not None:
+        count = min(samples, system.task.size(split))
+        clean = system.task.batch(split, range(count))
         found = log_likelihood(
             system,
             clean,
@@ -464,7 +465,8 @@ def new_folder(
     try:
         yield folder
     finally:
-        with suppress(OSError):  # it has files
+        # A folder with files stays.
+        with suppress(OSError):
             folder.rmdir()
 
 

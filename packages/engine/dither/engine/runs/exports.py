@@ -103,7 +103,8 @@ def download(name: str, revision: str | None = None) -> Path:
     hub = import_hub(f"loading {name}")
     try:
         return Path(hub.snapshot_download(name, revision=revision))
-    except (OSError, ValueError) as error:  # the base classes of its errors
+    # The base classes of its errors.
+    except (OSError, ValueError) as error:
         hint = "check the name, the network, HF_ENDPOINT and HF_TOKEN"
         message = f"{name} is neither a file nor a folder, and could not be downloaded: {first_line(error)}"
         raise Refused(Problem(message, help=hint, code="download-failed")) from None

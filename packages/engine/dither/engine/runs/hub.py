@@ -205,6 +205,7 @@ def _metrics_table(run: Path) -> Iterator[str]:
         return
     yield from ("| | metric | model | baselines |", "| --- | --- | --- | --- |")
     for kind, values in summary["metrics"].items():
+        # null is NaN or inf.
         known = {name: value for name, value in values.items() if value is not None}
         for name in [name for name in known if not is_companion_metric(name, known)]:
             baselines = shown_baselines(kind, name, summary["baselines"])
@@ -253,13 +254,13 @@ def export_program(system: Diffusion, file: Path, size: int = 4) -> Path:
         inputs = _inputs(system, count, 0.2 * seed, seed)
         try:
             out = program.module()(*inputs)
-        except AssertionError:  # its guards: some models are traced for one batch size
+        # Its guards: some models are traced for one batch size.
+        except AssertionError:
             if count == size:
                 raise
             continue
-        if not torch.allclose(
-            out, module(*inputs), rtol=0, atol=1e-3
-        ):  # equal where -inf
+        # Equal where -inf.
+        if not torch.allclose(out, module(*inputs), rtol=0, atol=1e-3):
             raise Refused(
                 "the exported program differs from the model by more than 0.001",
                 code="non-finite",

@@ -138,7 +138,8 @@ def _read_summary(path: Path, steps: int | None) -> tuple[dict[str, float], int 
 
 def _bytes(folder: str | Path) -> int:
     size = 0
-    with suppress(OSError), os.scandir(folder) as entries:  # a run may delete some
+    # A run may delete some.
+    with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             with suppress(OSError):
                 if entry.is_dir(follow_symlinks=False):
@@ -194,7 +195,8 @@ def _read_metrics(path: Path) -> None:
 
     read_metrics(path / "metrics.jsonl")
     for _, folder in Checkpoints(path / "checkpoints").steps()[:1]:
-        with suppress(*UNREADABLE):  # `verify` reports the checkpoint
+        # `verify` reports the checkpoint.
+        with suppress(*UNREADABLE):
             state = json.loads(read_text(folder / "state.json"))
             for reason in missing_lines(
                 path / "metrics.jsonl", int(state["metrics_bytes"])

@@ -285,7 +285,8 @@ def _misfits(
     own: Mapping[str, Tensor], loaded: Mapping[str, Tensor], fits: Collection[str]
 ) -> Iterator[str]:
     """Yield a line for each reason why weights are not loaded."""
-    pointers = {own[name].data_ptr() for name in fits}  # tied weights are stored once
+    # Tied weights are stored once.
+    pointers = {own[name].data_ptr() for name in fits}
     missing = []
     other_shape = []
     for name, weight in own.items():

@@ -274,7 +274,8 @@ class ProgressDisplay:
     def step(self, step: int) -> None:
         """Report a finished step; the bar is updated at most every `REDRAW` seconds."""
         now = time.monotonic()
-        if self._began is None:  # the first step compiles and loads kernels
+        # The first step compiles and loads kernels.
+        if self._began is None:
             self._began = now
             self._first = step
         if self._bar is not None and (now - self._shown > REDRAW or step == self.total):

@@ -249,7 +249,8 @@ class Run:
         """Create the directory of a new run, and everything at step 0."""
         system, notes = self._build(first=True)
         self.loaded = with_steps(self.loaded, system.task.size("train"))
-        counts = system.parameter_counts()  # before the trainer shards them
+        # Before the trainer shards them.
+        counts = system.parameter_counts()
         trainer = self._make_trainer(system)
         if self.ranks.is_main:
             self.directory = RunDirectory.create(runs, self.experiment.name)
@@ -511,7 +512,8 @@ class Run:
         self._position = self.log.position
         self._logged = (self.first + 1, 0.0)
         self._require_best()
-        self.stop.polled = True  # from here on, a signal lets the current step finish
+        # From here on, a signal lets the current step finish.
+        self.stop.polled = True
 
         while not self.stopping():
             self._look()
@@ -565,7 +567,8 @@ class Run:
         step = self.trainer.step
         self.call("after_step", step=step, metrics=metrics)
         due = self._due(step, self.experiment.train.log_every)
-        popped = self.trainer.pop_metrics() if due else {}  # waits for the device
+        # Waits for the device.
+        popped = self.trainer.pop_metrics() if due else {}
         # The first step compiles and loads kernels.
         if step > self.first + 1:
             self.seconds += time.perf_counter() - began

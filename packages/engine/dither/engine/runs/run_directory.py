@@ -102,7 +102,8 @@ class RunDirectory:
             runs / f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
         )
         try:
-            str(path.absolute()).encode()  # safetensors requires paths in UTF-8
+            # safetensors requires paths in UTF-8.
+            str(path.absolute()).encode()
             runs.mkdir(parents=True, exist_ok=True)
             path.mkdir()
             fsync(runs)
@@ -145,7 +146,8 @@ class RunDirectory:
         """Write the experiment files as given, the resolved experiment, and the manifest."""
         copy_experiment(loaded.document, self.path)
         self.write_json("manifest.json", manifest)
-        self.accept(loaded)  # last: resolved.toml marks a run directory
+        # Last: resolved.toml marks a run directory.
+        self.accept(loaded)
 
     def changes(self, loaded: Loaded, moved: bool = False) -> list[str]:
         """Return the options in which an experiment differs from this run; if `moved`, paths of data may differ.
@@ -188,7 +190,8 @@ class RunDirectory:
         catalog = loaded.plugins.catalog
         try:
             return dump(validate(Experiment, document, catalog), catalog)
-        except Refused:  # it names a component that no longer exists
+        # It names a component that no longer exists.
+        except Refused:
             return document.tree
 
     def accept(self, loaded: Loaded) -> None:
@@ -215,9 +218,8 @@ class RunDirectory:
         """Remove temporary files of interrupted writes, and the summary of a run that restarts at step 0."""
         if restarts:
             (self.path / "summary.json").unlink(missing_ok=True)
-        samples = self.path.glob(
-            "samples/step-" + 8 * "[0-9]"
-        )  # not those of other commands
+        # Not those of other commands.
+        samples = self.path.glob("samples/step-" + 8 * "[0-9]")
         own = [self.path / name for name in ("", "plugins", "evaluation")]
         for folder in (*own, *samples):
             for path in folder.glob(".*"):

@@ -30,9 +30,8 @@ STOPPED = 75
 NAMES = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP")
 """Ctrl-C, kill, the signals of clusters before a time limit or preemption, and a closed
 terminal."""
-SIGNALS = tuple(
-    number for number in signal.Signals if number.name in NAMES
-)  # Windows has only two of them
+# Windows has only two of them.
+SIGNALS = tuple(number for number in signal.Signals if number.name in NAMES)
 DUPLICATE_WINDOW = 3.0
 """Seconds in which a second signal is a copy of the first: under torchrun, from the terminal and
 from torchrun; elsewhere another signal, from a cluster and from the sweep that runs the point."""
@@ -117,24 +116,23 @@ def stop_on_signals(last: bool = False) -> Iterator[Stop]:
             _print(
                 f"\n{name}: finishing the step, then writing a checkpoint; repeat to end immediately\n"
             )
-        elif _importing(
-            frame
-        ):  # nothing is open yet, and an exception might be lost or abort the process
+        # Nothing is open yet, and an exception might be lost or abort the process.
+        elif _importing(frame):
             _end(STOPPED, f"{interruption_message(name)}\n")
         else:
             raise Stopped(name)
 
     former = {}
-    with suppress(ValueError):  # only the main thread may set handlers
+    # Only the main thread may set handlers.
+    with suppress(ValueError):
         for number in stop_signals():
             former[number] = signal.signal(number, handle)
     try:
         yield stop
     finally:
         if last:
-            with suppress(
-                OSError, ValueError, AttributeError
-            ):  # stdout is missing, closed, or a broken pipe
+            # stdout is missing, closed, or a broken pipe.
+            with suppress(OSError, ValueError, AttributeError):
                 sys.stdout.flush()
         for number, handler in former.items():
             signal.signal(number, (lambda *_: os._exit(stop.code)) if last else handler)
@@ -151,7 +149,8 @@ def _importing(frame: FrameType | None) -> bool:
 
 def _end(code: int, text: str) -> None:
     """End the process, with the cursor that a progress bar hides shown again."""
-    with suppress(OSError, AttributeError, ValueError):  # stdout is missing or closed
+    # stdout is missing or closed.
+    with suppress(OSError, AttributeError, ValueError):
         _print((SHOW_CURSOR if sys.stdout.isatty() else "") + text)
     os._exit(code)
 

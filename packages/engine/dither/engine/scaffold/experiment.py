@@ -67,9 +67,8 @@ def _description(text: str) -> list[str]:
     """Return the first paragraph of the comment at the top of an experiment file."""
     lines: list[str] = []
     for line in text.splitlines():
-        if line.startswith(
-            "#:"
-        ):  # a directive for editors, such as the path of the schema
+        # A directive for editors, such as the path of the schema.
+        if line.startswith("#:"):
             continue
         if not line.startswith("# ") or line.startswith("#  "):
             break

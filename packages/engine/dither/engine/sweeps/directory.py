@@ -157,6 +157,7 @@ class SweepDirectory:
         path = (
             runs / f"{kind}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
         )
+        # The files that it extends come first.
         given = document.files[-1]
         try:
             path.mkdir(parents=True)
@@ -165,13 +166,11 @@ class SweepDirectory:
             message = f"cannot make the sweep directory {path}: {error}"
             raise Refused(message, code="unreadable-file") from None
         registry = governing_policy_file(given)
-        first = {
+        first: dict[str, Any] = {
             "format": 1,
             "name": str(document.tree.get("name", given.stem)),
             "file": str(given),
             "started": now(),
-        }
-        first |= {
             "argv": list(argv),
             "registry": None if registry is None else str(registry),
         }
@@ -251,7 +250,8 @@ def _values(file: Path) -> dict[str, Any]:
         return {}
 
 
-MAX_METRICS = 5  # in the printed table; --json and the page have all
+# In the printed table; --json and the page have all.
+MAX_METRICS = 5
 
 
 def row_of(point: PointFolder) -> dict[str, Any]:
@@ -347,6 +347,7 @@ def show_rows(
     keys, metrics = columns_of(rows)
     metrics = sorted(metrics, key=lambda name: name != metric)[:MAX_METRICS]
     page = _table_of(rows, keys, metrics)
+    # Measured as if the table had room, so that no column is wrapped.
     wide = console.options.update(width=10_000)
     while (
         len(metrics) > 1 and console.measure(page, options=wide).maximum > console.width

@@ -42,6 +42,7 @@ def equal_training(
     costs = {}
     for arm, loaded in arms:
         key = training_key(loaded)
+        # Arms that differ in sampling only are trained alike.
         if key not in by_weights:
             by_weights[key] = _cost_of_step(loaded, first, currency)
         costs[arm.name] = by_weights[key]

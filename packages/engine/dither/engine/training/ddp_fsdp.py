@@ -207,5 +207,6 @@ def _distribute(value: Tensor, like: Tensor) -> Tensor:
     from torch.distributed.tensor import distribute_tensor
 
     if not isinstance(like, ShardedTensor):
-        return value  # a buffer, replicated on every rank
+        # A buffer, replicated on every rank.
+        return value
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)

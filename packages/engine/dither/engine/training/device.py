@@ -159,6 +159,7 @@ def compile_mode(option: bool | str | None, device: torch.device) -> bool | str:
     """Return `train.compile`; by default True on a GPU if Triton and the C compiler that it calls are installed."""
     if option is not None:
         return option
+    # As Triton looks for it.
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     return (
         device.type == "cuda"
@@ -169,7 +170,9 @@ def compile_mode(option: bool | str | None, device: torch.device) -> bool | str:
 
 def prepare_compiler(device: torch.device) -> None:
     """Keep the output of torch.compile in the user's cache folder, for later runs; Refused without a compiler."""
+    # The default is in the folder of temporary files, which a restart of the machine empties.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
+    # As torch.compile looks for it.
     name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
     if device.type == "cpu" and shutil.which(name) is None:
         help = "install one, name it in CXX, or remove train.compile"
@@ -191,7 +194,8 @@ def peak_memory() -> int:
     except (OSError, ValueError, IndexError):
         try:
             import resource
-        except ImportError:  # Windows
+        # Windows has no such module.
+        except ImportError:
             return 0
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
@@ -313,6 +317,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     changed = [
         key
         for key in now
+        # The platform has the version of the kernel. Older runs did not record every value.
         if key != "platform" and before.get(key) not in (None, now[key])
     ]
     return [f"{key}: {before[key]} -> {now[key]}" for key in changed]

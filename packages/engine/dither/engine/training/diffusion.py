@@ -234,9 +234,8 @@ class Diffusion(nn.Module):
             state = replace(state, previous=previous)
 
         head = fused_head(self)
-        if (
-            head is not None
-        ):  # head and loss in one kernel: logits `B L V` never exist as a whole
+        # Head and loss in one kernel: logits `B L V` never exist as a whole.
+        if head is not None:
             h = self.call(self.trunk, state, t, clean, context)
             loss = cast(FusedLoss, self.training_loss)
             half = self.precision == "bfloat16"

@@ -139,7 +139,8 @@ def require_names(loaded: Loaded) -> None:
     """Refuse names in `train.freeze` and `train.lora` that match no weight, at their place in the file."""
     try:
         model = build_on_meta(loaded.experiment, catalog=loaded.plugins.catalog)
-    except Refused:  # it is too large for this machine, or is only known with its data
+    # It is too large for this machine, or is only known with its data.
+    except Refused:
         return
     with located(loaded.document):
         select_trained(model, loaded.experiment.train)
@@ -160,9 +161,8 @@ def build_on_meta(
 
     def count(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
         nonlocal total
-        if (
-            parameter is not None and id(parameter) not in seen
-        ):  # a tied weight is registered twice
+        # A tied weight is registered twice.
+        if parameter is not None and id(parameter) not in seen:
             seen.add(id(parameter))
             total += parameter.nbytes
         if total > limit:

@@ -67,7 +67,8 @@ def require_shapes(
         model = experiment.model
         with _component(model, catalog), _checked_parts(system.model, model, catalog):
             raw = system.raw(noised.state, t, clean, context=system.context(clean))
-            if isinstance(raw, Tensor | None):  # else a distribution of values
+            # Else a distribution of values.
+            if isinstance(raw, Tensor | None):
                 if not isinstance(space, TokenSpace):
                     width = space.raw_width
                 _require_shape("the output", raw, count, space.length, width)
