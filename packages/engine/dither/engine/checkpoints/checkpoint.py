@@ -260,6 +260,7 @@ def _write(folder: Path, step: int, contents: Contents | Shards) -> None:
     _write_file(
         folder / "state.json", lambda path: path.write_text(json.dumps(contents.plain))
     )
+    # The manifest cannot list itself.
     files = sorted(path for path in folder.rglob("*") if is_file(path))
     _write_file(folder / MANIFEST, lambda _: write_manifest(folder, files, step=step))
 

@@ -240,6 +240,7 @@ def _kind_of(name: str, plugins: Plugins) -> str:
     from dither.registry.config.errors import Problem, Refused, did_you_mean
     from dither.registry.kinds import KINDS
 
+    # The name may have a provider and a revision, as in tasks/get@1.
     short = name.rpartition("/")[2].partition("@")[0]
     components = plugins.catalog.parts()
     kinds = [kind for kind in KINDS if short in plugins.catalog.names(kind)]
@@ -296,10 +297,8 @@ def prepare(
     from dither.registry.config.validation import validate
 
     catalog: Any = visible_plugins(plugins).catalog
-    spec = None
-    for component in catalog.parts("data"):
-        if spec is None and name in component.spec.prepared_as:
-            spec = component.spec
+    specs = [component.spec for component in catalog.parts("data")]
+    spec = next((spec for spec in specs if name in spec.prepared_as), None)
     spec = spec or catalog.find("data", name).spec
     # One component may be prepared in several ways, each with a name of its own.
     preset = [

@@ -253,6 +253,7 @@ def join_ranks(
             "this build of torch lacks torch.distributed", code="missing-dependency"
         )
     if on_gpu:
+        # NCCL takes the current device of the process.
         torch.cuda.set_device(local)
     try:
         from torch.distributed.rendezvous import rendezvous

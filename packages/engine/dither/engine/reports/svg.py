@@ -95,7 +95,7 @@ class Axis:
 
     def __call__(self, value: float) -> float:
         if self.log:
-            # 0 has no logarithm and is drawn at the end of the axis.
+            # Only positive values have a logarithm; others are drawn at the end of the axis.
             value = math.log10(value) if value > 0 else self.low
         share = (value - self.low) / (self.high - self.low)
         return self.start + share * (self.end - self.start)
@@ -198,11 +198,12 @@ def curve(
             line += _dotted_line(name, points, x, y, dots=len(lines) <= COLOURS)
         plotted.append(f'<g class="{line_classes(index)}">{line}</g>')
 
-    # An inner element clips the lines where the page zooms.
+    # Steps are integers.
     labels = [(place, text) for place, text in x.labels() if "." not in text]
     frame = f'<g class="frame">{"".join(_frame(y, labels, "step"))}</g>'
     width = WIDTH - RIGHT - LEFT
     height = HEIGHT - BOTTOM - TOP
+    # An inner element clips the lines where the page zooms.
     box = f'x="{LEFT}" y="{TOP}" width="{width}" height="{height}"'
     # The zoom of the page stretches both axes.
     box += f' viewBox="{LEFT} {TOP} {width} {height}" preserveAspectRatio="none"'

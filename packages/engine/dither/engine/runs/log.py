@@ -58,6 +58,7 @@ class Log:
         self._trackers = dict(trackers or {})
         place = folder or Path()
         self._each(
+            # A copy, as a tracker may change it.
             lambda tracker: tracker.start(place, deepcopy(dict(config or {})), done)
         )
 

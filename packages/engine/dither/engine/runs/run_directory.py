@@ -106,6 +106,7 @@ class RunDirectory:
             str(path.absolute()).encode()
             runs.mkdir(parents=True, exist_ok=True)
             path.mkdir()
+            # A crash of the machine must not lose the entry of the new directory.
             fsync(runs)
         except FileExistsError:
             # Two runs of the same second may draw the same name.
@@ -198,6 +199,7 @@ class RunDirectory:
         """Write resolved.toml and copies of the plugin files."""
         for path in loaded.plugins.files:
             copy = self.path / "plugins" / path.name
+            # A resumed run has loaded its own copies.
             if copy.resolve() != path:
                 with atomic_write(copy) as temporary:
                     shutil.copyfile(path, temporary)
@@ -248,6 +250,7 @@ def link_latest(run: Path) -> None:
 
 def copy_experiment(document: Document, folder: Path) -> None:
     """Copy an experiment file, and those that it extends, as given."""
+    # An experiment comes after those that it extends.
     *parents, given = document.files
     shutil.copyfile(given, folder / "experiment.toml")
     for number, parent in enumerate(parents, 1):

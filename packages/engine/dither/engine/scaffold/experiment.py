@@ -45,6 +45,7 @@ def copied(
     the description stays: results and the command are those of the other file.
     """
     source = find_experiment(experiment)
+    # What is wrong is refused before a file is written.
     load_experiment(source, changes, select=plugins)
     text = source.read_text(encoding="utf-8")
     # `_head` writes the comment above the first value again.
@@ -70,6 +71,7 @@ def _description(text: str) -> list[str]:
         # A directive for editors, such as the path of the schema.
         if line.startswith("#:"):
             continue
+        # An indented line is a command, not the description.
         if not line.startswith("# ") or line.startswith("#  "):
             break
         lines.append(line.removeprefix("# "))
@@ -92,6 +94,7 @@ def _merge(table: MutableMapping[str, Any], values: Mapping[str, Any]) -> None:
     """Set values of nested tables; a component that is only named becomes a table."""
     for key, value in values.items():
         present = table.get(key)
+        # Another component takes none of the options of the present one.
         if not isinstance(value, Mapping) or "use" in value:
             table[key] = value
             continue

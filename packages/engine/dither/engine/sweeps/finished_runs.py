@@ -132,6 +132,7 @@ def _metrics_of(
     metrics = {}
     for kind, values in summary["metrics"].items():
         for name, value in values.items():
+            # null is NaN or inf.
             if as_number(value) is not None:
                 metrics[f"{kind}/{name}"] = float(value)
     return metrics

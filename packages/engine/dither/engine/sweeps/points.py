@@ -111,6 +111,7 @@ def add_axes(document: Document, texts: Iterable[str]) -> None:
     for text in texts:
         for path, (_, values) in iter_keys(Layer.override(text).tree, ()):
             tree = {"sweep": {"grid": {dotted(path): values}}}
+            # The name of a layer is part of messages, which a long list would fill.
             document.merge(Layer(f"--sweep {text}"[:100], tree))
 
 

@@ -107,6 +107,7 @@ def _optuna() -> Any:
         "optuna is not installed", "dither-engine", "search", ("sweep", "search")
     ):
         import optuna
+    # Otherwise it logs every trial.
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 
@@ -176,6 +177,7 @@ def read_search(document: Document, plugins: Plugins) -> tuple[Search, list[Key]
     if problems:
         raise Refused(list(problems.values()))
     search = sweep_of(document).search
+    # `_read_space` has refused a file without one.
     assert search is not None
     return search, space
 

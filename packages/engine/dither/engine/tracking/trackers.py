@@ -76,6 +76,7 @@ class TensorBoardTracker:
         self._path = folder / "tensorboard" / name
         self._config = config
         self._last: dict[str, float] = {}
+        # The first event of a file names its format.
         self._beginning: list[dict[str, Any]] = [{"file_version": "brain.Event:2"}]
         if step:
             self._beginning.append(
@@ -151,6 +152,7 @@ def _image_summary(name: str, png: bytes) -> Any:
     encoded = Summary.Image(
         height=height,
         width=width,
+        # 3 is RGB.
         colorspace=3,
         encoded_image_string=png,
     )
@@ -174,6 +176,7 @@ class CSVTracker:
         rows = [["step", "kind", "name", "value"]]
         if step and is_file(path):
             rows = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
+        # csv writes the ends of lines itself.
         self._file = path.open("w", newline="", encoding="utf-8")
         self._rows = csv.writer(self._file)
         # Rows after the checkpoint will be written again.
@@ -359,6 +362,7 @@ class MLflowTracker:
                 return
 
         self._id = client.create_run(experiment, run_name=folder.name).info.run_id
+        # Older servers refuse values of more than 500 characters.
         params = [Param(key, str(value)[:500]) for key, value in flat(config).items()]
         # A request may have 100 at most.
         for start in range(0, len(params), 100):

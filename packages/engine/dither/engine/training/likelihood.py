@@ -199,6 +199,7 @@ def log_likelihood_of(
         raise Refused(f"expected at least 1 sample of noise, got {samples}")
     # Pairs in the same stratum; a single draw says nothing about the spread.
     pairs = 1 if samples == 1 else 2
+    # Rounded up.
     strata = -(-samples // pairs)
     count = len(clean.valid)
     table = torch.zeros(count, strata, pairs, dtype=torch.float64)
@@ -217,6 +218,7 @@ def log_likelihood_of(
             draws = _draw(system, batch, times[part].to(system.device), bins)
             nats[part] = draws.flatten(1).sum(1)
             if of_values is not None:
+                # The sample that each draw belongs to.
                 rows = torch.arange(part.start, part.stop) // (strata * pairs)
                 of_values.index_add_(0, rows, -draws / (strata * pairs))
         if system.bound:
@@ -255,6 +257,7 @@ def flow_log_likelihood(
     if probes < 1:
         message = f"expected at least 1 probe, got {probes}"
         raise Refused(Problem(message, code="out-of-range"))
+    # torch.cat refuses an empty list, which an empty batch would give.
     parts = [torch.zeros(0, 1, dtype=torch.float64)]
     with _evaluating(system, seed):
         for _, batch in _batches(system, clean, 1, batch_size):

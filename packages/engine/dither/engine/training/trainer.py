@@ -252,6 +252,7 @@ class Trainer:
             faulty += (~finite.flatten(1).all(1)).tolist()
 
         numbers = self.batches.rows(error.step)
+        # Without a finding, all samples of the batch are named.
         error.rows = [
             row for row, bad in zip(numbers, faulty, strict=True) if bad
         ] or numbers
