@@ -146,4 +146,4 @@ def _verify(
     table = {"agrees": agrees, "parts": [asdict(finding) for finding in findings]}
     if not echo_json(as_json, table):
         echo(f"\n{file} {'agrees' if agrees else 'does not agree'}")
-    return 0 if agrees else 1
+    return int(not agrees)

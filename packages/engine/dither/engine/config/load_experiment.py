@@ -229,7 +229,8 @@ def _missing_weights(experiment: Experiment) -> Iterator[Misfit]:
     if not exists(source):
         close = nearest(source.name, [file.name for file in source.parent.glob("*")])
         message = f"{source} does not exist"
-        hint = f'did you mean "{source.with_name(close)}"?' if close else None
+        if close:
+            hint = f'did you mean "{source.with_name(close)}"?'
     yield Misfit(message, ("train", "start_from"), help=hint, code="file-not-found")
 
 

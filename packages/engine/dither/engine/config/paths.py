@@ -61,7 +61,8 @@ def not_a_run(path: Path, missing: str, kind: str = "run") -> Refused:
             hint = _suggestion(path, kind)
     except (FileNotFoundError, NotADirectoryError):
         close = nearest(path.name, [inner.name for inner in path.parent.glob("*/")])
-        hint = f'did you mean "{path.with_name(close)}"?' if close else None
+        if close:
+            hint = f'did you mean "{path.with_name(close)}"?'
     except OSError as error:
         reason = error.strerror or str(error)
     except ValueError as error:

@@ -174,8 +174,9 @@ def orthogonal(matrix: Float[Tensor, "N M"]) -> Float[Tensor, "N M"]:
     a, b, c = FACTORS
     # x x^T of a wide matrix is the smaller of the two products.
     wide = matrix.shape[0] <= matrix.shape[1]
-    x = matrix if matrix.device.type == "cpu" else matrix.bfloat16()
-    x = x if wide else x.T
+    x = matrix if wide else matrix.T
+    if x.device.type != "cpu":
+        x = x.bfloat16()
     # The Frobenius norm bounds the largest singular value, so that the iterations converge.
     x = x / x.norm().clamp(min=TINY)
     for _ in range(ITERATIONS):

@@ -500,7 +500,9 @@ def format_metric(value: Any) -> str:
         return ""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
-    return f"{value:.5g}" if isinstance(value, float) else f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    return f"{value:,}"
 
 
 def charts_of(

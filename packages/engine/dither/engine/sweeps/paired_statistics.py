@@ -203,8 +203,10 @@ def judge(effects: Sequence[Effect], better: str | None) -> list[Effect]:
         more: int | None = 0
         if p <= LEVEL:
             verdict = "lower" if effect.difference < 0 else "higher"
-            if better is not None:
-                verdict = "better" if verdict == better else "worse"
+            if verdict == better:
+                verdict = "better"
+            elif better is not None:
+                verdict = "worse"
         else:
             more = _more_seeds(effect, len(effects))
         judged.append(replace(effect, p=p, verdict=verdict, more_seeds=more))

@@ -256,7 +256,7 @@ def short_keys(paths: Sequence[Path]) -> list[str]:
 def format_value(value: Any) -> str:
     """Return a compact text for a value: `1e-4`, `true`, `cosine+final=0.5`."""
     if isinstance(value, bool):
-        return "true" if value else "false"
+        return str(value).lower()
     if isinstance(value, float):
         # 1e-4 rather than 1e-04, as people write it.
         return re.sub(r"e([+-])0*(\d)", r"e\1\2", f"{value:.6g}").replace("e+", "e")

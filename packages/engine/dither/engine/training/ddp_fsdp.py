@@ -102,9 +102,11 @@ class ParallelModel:
 
     def gradient_norm(self, gradients: list[Tensor]) -> Float[Tensor, ""]:
         """Return the norm of all gradients, over the shards of all ranks."""
-        # Squares of norms add up over shards.
         norm = norm_of(gradients)
-        return self.ranks.all_reduce(norm.square()).sqrt() if self.sharded else norm
+        if not self.sharded:
+            return norm
+        # Squares of norms add up over shards.
+        return self.ranks.all_reduce(norm.square()).sqrt()
 
     def full_weights(self, module: nn.Module) -> nn.Module | Weights:
         """Return the weights of a module as a checkpoint holds them. Collective."""
