@@ -40,9 +40,7 @@ class Patches:
         assert space.grid is not None
         rows, columns = space.grid
         names = [
-            condition.name
-            for condition in space.conditions
-            if condition.size is None and condition.length is None
+            condition.name for condition in space.conditions if condition.per_position
         ]
         return cls(rows // size, columns // size, size, frozenset(names))
 

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from .conditions import (
         ConditionSum,
         LabelEmbedding,
+        NumberEmbedding,
         OutlineEmbedding,
         Unconditional,
     )
     from .timestep import TimestepEmbedding
 
-__all__ = ["Label", "Level", "NoCondition", "Outline", "Sum"]
+__all__ = ["Label", "Level", "NoCondition", "Number", "Outline", "Sum"]
 
 UNIT_SCALE = 1000.0
 """Time scale of levels between 0 and 1: that of DDPM and DiT, whose levels are indices to 1000."""
@@ -112,6 +113,44 @@ class Label(ConditionSpec):
         sizes = {condition.name: condition.size for condition in self.conditions}
         size = sizes[self.of] or 0
         return LabelEmbedding(self.of, size, width, dropout=self.dropout, std=self.std)
+
+
+class Number(ConditionSpec):
+    """A real number of the sample, such as an activity: two linear layers with a SiLU between them.
+
+    Use it in a `sum` with the noise level. The number is standardised with the statistics of the
+    data, which are stored with the weights.
+    """
+
+    name = "number"
+    of: str = "activity"
+    """Name of the condition."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Probability with which training drops the number, for classifier-free guidance
+    (`sample.guidance`); 0.1 is usual. A missing number is treated as dropped."""
+
+    def traits(self) -> frozenset[str]:
+        """The noise level is ignored."""
+        return frozenset({"level-free", "position-free"})
+
+    def dropped(self) -> tuple[str, ...]:
+        return (self.of,) if self.dropout else ()
+
+    def check(self, width: int) -> Iterator[Misfit]:
+        """Require a number of the task."""
+        yield from missing_condition(self.conditions, self.of, ("of",), number=True)
+
+    def build(self, width: int) -> NumberEmbedding:
+        from .conditions import NumberEmbedding
+
+        raise_misfits(self.check(0))
+        numbers = {condition.name: condition.number for condition in self.conditions}
+        known = numbers[self.of]
+        # The check has found the number.
+        assert known is not None
+        return NumberEmbedding(
+            self.of, width, mean=known.mean, std=known.std, dropout=self.dropout
+        )
 
 
 class Outline(ConditionSpec):

@@ -12,7 +12,13 @@ from torch.nn import functional
 from dither.registry.contracts.protocols import DropsConditions
 from dither.registry.contracts.records import over
 
-__all__ = ["ConditionSum", "LabelEmbedding", "OutlineEmbedding", "Unconditional"]
+__all__ = [
+    "ConditionSum",
+    "LabelEmbedding",
+    "NumberEmbedding",
+    "OutlineEmbedding",
+    "Unconditional",
+]
 
 
 class LabelEmbedding(nn.Module):
@@ -78,13 +84,63 @@ def _per_position(
 def _drop(
     cond: Mapping[str, Tensor], name: str, dropout: float
 ) -> Mapping[str, Tensor]:
-    """Replace a condition by -1 in random samples."""
+    """Replace a condition by -1, a real number by NaN, in random samples."""
     value = cond.get(name)
     if value is None or not dropout:
         return cond
     # One draw per sample, also where the condition has several numbers
     dropped = torch.rand(value.shape[:1], device=value.device) < dropout
-    return {**cond, name: value.masked_fill(over(dropped, value), -1)}
+    fill = float("nan") if value.is_floating_point() else -1
+    return {**cond, name: value.masked_fill(over(dropped, value), fill)}
+
+
+class NumberEmbedding(nn.Module):
+    """Two linear layers on a standardised number, and a vector for a missing one, which is NaN.
+
+    Args:
+        condition: Name of the condition.
+        width: Width of the condition.
+        mean: Mean of the data, stored with the weights as `std`, their standard deviation.
+        dropout: Probability with which `drop_conditions` drops a number.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        condition: str,
+        width: int,
+        *,
+        mean: float,
+        std: float,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.condition = condition
+        self.dropout = dropout
+        self.register_buffer("mean", torch.tensor(mean))
+        self.register_buffer("std", torch.tensor(std))
+        self.mlp = nn.Sequential(
+            nn.Linear(1, width), nn.SiLU(), nn.Linear(width, width)
+        )
+        self.missing = nn.Parameter(torch.zeros(width))
+
+    def drop_conditions(self, cond: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return _drop(cond, self.condition, self.dropout)
+
+    def forward(
+        self, level: Float[Tensor, "B *L"], cond: Mapping[str, Tensor]
+    ) -> Float[Tensor, "B *L C"]:
+        """Return a vector per sample, repeated per position if the level is per position."""
+        value = cond.get(self.condition)
+        if value is None:
+            return _per_position(self.missing.expand(len(level), -1), level)
+        known = ~value.isnan()
+        # NaN in either branch would make gradients NaN.
+        number = torch.where(known, value.to(self.mean.dtype), self.mean)
+        c = self.mlp(((number - self.mean) / self.std)[:, None])
+        return _per_position(torch.where(known[:, None], c, self.missing), level)
 
 
 class OutlineEmbedding(nn.Module):

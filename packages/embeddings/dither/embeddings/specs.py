@@ -18,7 +18,7 @@ from dither.registry import (
 )
 from dither.registry.kinds import FEATURES, TOKENS, EmbeddingSpec, PositionSpec
 
-from .condition_specs import Label, Level, NoCondition, Outline, Sum
+from .condition_specs import Label, Level, NoCondition, Number, Outline, Sum
 from .head_specs import (
     FeatureValues,
     Sigmoid,
@@ -215,7 +215,7 @@ def register_components() -> list[type[Spec]]:
         GridSinusoid,
         LearnedPosition,
     ]
-    conditions: list[type[Spec]] = [Level, Label, Outline, Sum, NoCondition]
+    conditions: list[type[Spec]] = [Level, Label, Number, Outline, Sum, NoCondition]
     heads: list[type[Spec]] = [
         TokenLogits,
         FeatureValues,

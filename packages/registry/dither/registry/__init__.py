@@ -1,7 +1,15 @@
 """Hooks, specs, spaces and records: the interface for plugins. No torch at import."""
 
 from .config.errors import Problem, Refused
-from .contracts.spaces import Condition, FeatureSpace, Field, Group, Space, TokenSpace
+from .contracts.spaces import (
+    Condition,
+    FeatureSpace,
+    Field,
+    Group,
+    NumberRange,
+    Space,
+    TokenSpace,
+)
 from .hookspecs import hookimpl
 from .plugins.catalog import Catalog
 from .plugins.manager import default_catalog
@@ -15,6 +23,7 @@ __all__ = [
     "Field",
     "Group",
     "Misfit",
+    "NumberRange",
     "Options",
     "Problem",
     "Refused",

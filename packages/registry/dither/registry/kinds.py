@@ -92,6 +92,7 @@ def missing_condition(
     *,
     labels: bool = False,
     integers: bool = False,
+    number: bool = False,
 ) -> Iterable[Misfit]:
     """Yield a misfit at `path` if a task has no condition of this name and type.
 
@@ -101,6 +102,7 @@ def missing_condition(
         path: To the option that names it.
         labels: Whether it must be one label per sample.
         integers: Whether it must be integers per sample; by default one number per position.
+        number: Whether it must be a real number per sample.
     """
     known = {condition.name: condition for condition in conditions}
     if name not in known:
@@ -109,14 +111,15 @@ def missing_condition(
         yield Misfit(message, path, ("task",), did_you_mean(name, known))
         return
     condition = known[name]
-    has_labels = condition.size is not None
-    has_integers = condition.length is not None
-    if (labels, integers) != (has_labels, has_integers):
+    types = (condition.size, condition.length, condition.number)
+    if [labels, integers, number] != [value is not None for value in types]:
         required = "one number per position"
         if labels:
             required = "one label per sample"
         elif integers:
             required = "integers per sample"
+        elif number:
+            required = "a number per sample"
         message = (
             f'condition "{name}" of the task is {condition}; {required} is required'
         )

@@ -29,6 +29,7 @@ from dither.registry import (
     FeatureSpace,
     Field,
     Group,
+    NumberRange,
     Options,
     Space,
     Spec,
@@ -51,8 +52,9 @@ CONDITIONS = (
     Condition("cell", 3),
     Condition("centre"),
     Condition("boundary", length=12),
+    Condition("activity", number=NumberRange(2.0, 3.0, -4.0, 8.0)),
 )
-"""Conditions of every space: a label per sample, and a coordinate per position."""
+"""Conditions of every space: a label per sample, a coordinate per position, integers and a number."""
 
 
 # Faults that small inputs hide: limits at powers of two, in loops and in tables.
@@ -206,13 +208,17 @@ def _draw_ids(
 def _draw_condition(
     condition: Condition, valid: Bool[Tensor, "B L"], generator: torch.Generator
 ) -> Shaped[Tensor, "B *L"]:
-    """Draw labels, some of them missing (-1), or increasing coordinates, 0 on padding."""
+    """Draw labels or numbers, some of them missing, or increasing coordinates, 0 on padding."""
     rows = len(valid)
     if condition.size is not None:
         return torch.randint(-1, condition.size, (rows,), generator=generator)
     if condition.length is not None:
         shape = (rows, condition.length)
         return torch.randint(-1, 256, shape, generator=generator)
+    if condition.number is not None:
+        numbers = torch.randn(rows, generator=generator)
+        missing = torch.rand(rows, generator=generator) < 0.2
+        return numbers.masked_fill(missing, float("nan"))
     steps = torch.randint(1, 100_000, valid.shape, generator=generator)
     return steps.cumsum(1) * valid
 

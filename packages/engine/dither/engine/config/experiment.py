@@ -47,6 +47,7 @@ from .options import (
     Train,
     check_conditions,
     duplicates,
+    warn_conditions,
 )
 
 __all__ = ["Experiment", "misfits_without_task"]
@@ -202,6 +203,7 @@ class Experiment(Options):
         yield from _checked("loss", self.loss, process, method="warn")
         model = self.model.facts()
         yield from _checked("sampler", self.sampler, process, model, method="warn")
+        yield from warn_conditions(self.sample.cond, space)
         hidden = process.whole_positions and model.position_free
         if self.task.order_matters and hidden:
             yield from _warn_positions(process.space)

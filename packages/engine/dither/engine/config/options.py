@@ -40,6 +40,7 @@ __all__ = [
     "condition_labels",
     "duplicates",
     "matches_module",
+    "warn_conditions",
 ]
 
 
@@ -80,31 +81,69 @@ def check_conditions(
         yield from _check_guidance(sample.guidance.condition, space, model)
         yield from _check_interval(sample.guidance, space)
     conditions = {condition.name: condition for condition in space.conditions}
-    for name, label in sample.cond.items():
+    for name, value in sample.cond.items():
         path = ("sample", "cond", name)
-        missing = list(missing_condition(space.conditions, name, path, labels=True))
+        is_number = name in conditions and conditions[name].number is not None
+        missing = list(
+            missing_condition(
+                space.conditions, name, path, labels=not is_number, number=is_number
+            )
+        )
         yield from missing
-        if missing or _number(conditions[name], label) is not None:
+        if not missing and _value(conditions[name], value) is None:
+            yield _unknown_value(conditions[name], value, path)
+
+
+def _unknown_value(
+    condition: Condition, value: float | str, path: tuple[str, ...]
+) -> Misfit:
+    if condition.number is not None:
+        message = f'"{condition.name}" is a number, not {value!r}'
+        return Misfit(message, path, ("task",), code="unknown-value")
+    last = (condition.size or 1) - 1
+    names = ", without names"
+    if condition.labels:
+        names = f": {', '.join(condition.labels)}"
+    message = (
+        f'"{condition.name}" has no label {value!r}; its labels are 0 to {last}{names}'
+    )
+    similar = did_you_mean(value, condition.labels)
+    return Misfit(message, path, ("task",), similar, "unknown-value")
+
+
+def warn_conditions(
+    requested: Mapping[str, float | str], space: Space
+) -> Iterator[Misfit]:
+    """Yield requested numbers beyond those of the training data, of which a model knows nothing."""
+    for condition in space.conditions:
+        value = requested.get(condition.name)
+        known = condition.number
+        if known is None or value is None or isinstance(value, str):
             continue
-        condition = conditions[name]
-        last = (condition.size or 1) - 1
-        names = ", without names"
-        if condition.labels:
-            names = f": {', '.join(condition.labels)}"
-        message = f'"{name}" has no label {label!r}; its labels are 0 to {last}{names}'
-        similar = did_you_mean(label, condition.labels)
-        yield Misfit(message, path, ("task",), similar, "unknown-value")
+        if value < known.low or value > known.high:
+            message = (
+                f"{condition.name} = {value:g} is outside the training data, "
+                f"{known.low:g} to {known.high:g}: samples may not follow it"
+            )
+            path = ("sample", "cond", condition.name)
+            yield Misfit(message, path, ("task",), code="out-of-range")
 
 
 def _check_guidance(name: str, space: Space, model: ModelFacts) -> Iterator[Misfit]:
     path = ("sample", "guidance", "condition")
-    # A condition of integers, such as an outline, has an embedding of its own.
-    integers = any(
-        condition.name == name and condition.length is not None
-        for condition in space.conditions
-    )
+    component = "label"
+    for condition in space.conditions:
+        if condition.name == name and condition.length is not None:
+            component = "outline"
+        elif condition.name == name and condition.number is not None:
+            component = "number"
     missing = missing_condition(
-        space.conditions, name, path, labels=not integers, integers=integers
+        space.conditions,
+        name,
+        path,
+        labels=component == "label",
+        integers=component == "outline",
+        number=component == "number",
     )
     misfits = list(missing)
     yield from misfits
@@ -113,7 +152,6 @@ def _check_guidance(name: str, space: Space, model: ModelFacts) -> Iterator[Misf
     message = (
         f'guidance requires a model trained with dropout of the condition "{name}"'
     )
-    component = "outline" if integers else "label"
     part = f'{{ use = "{component}", of = "{name}", dropout = 0.1 }}'
     hint = f'model.condition = {{ use = "sum", parts = ["level", {part}] }}'
     yield Misfit(message, path, ("model",), hint)
@@ -131,23 +169,27 @@ def _check_interval(guidance: Guidance, space: Space) -> Iterator[Misfit]:
         yield Misfit(message, (*path, "rescale"), ("task",), code="no-effect")
 
 
-def condition_labels(sample: Sample, space: Space) -> Mapping[str, int]:
-    """Return the requested labels as integers, by condition."""
+def condition_labels(sample: Sample, space: Space) -> Mapping[str, float]:
+    """Return the requested labels as integers, and numbers, by condition."""
     conditions = {condition.name: condition for condition in space.conditions}
     labels = {}
     for name, label in sample.cond.items():
         if name in conditions:
-            number = _number(conditions[name], label)
-            if number is not None:
-                labels[name] = number
+            value = _value(conditions[name], label)
+            if value is not None:
+                labels[name] = value
     return labels
 
 
-def _number(condition: Condition, label: int | str) -> int | None:
-    if isinstance(label, str):
-        return condition.labels.index(label) if label in condition.labels else None
+def _value(condition: Condition, value: float | str) -> float | None:
+    """Return a label as its index, or a number; None for what is neither."""
+    if condition.number is not None:
+        return None if isinstance(value, str) else float(value)
+    if isinstance(value, str):
+        return condition.labels.index(value) if value in condition.labels else None
     # -1 is the label of unconditional samples.
-    return label if -1 <= label < (condition.size or 0) else None
+    is_label = isinstance(value, int) and -1 <= value < (condition.size or 0)
+    return value if is_label else None
 
 
 class LoRA(Options):
@@ -374,9 +416,10 @@ class Sample(Options):
     """Maximum attempts per sample to meet the constraints of the task (rejection sampling)."""
     guidance: Guidance | None = None
     """Classifier-free guidance; off by default."""
-    cond: dict[str, int | str] = {}
-    """Condition labels of all samples, such as { cell = "K562" }, by name or index; -1 is
-    unconditional. By default each sample takes the conditions of a data sample."""
+    cond: dict[str, int | float | str] = {}
+    """Conditions of all samples, such as { cell = "K562", activity = 2.5 }: labels by name or index,
+    of which -1 is unconditional, and numbers in the units of the data. By default each sample takes
+    the conditions of a data sample."""
 
 
 def matches_module(name: str, pattern: str) -> bool:

@@ -30,6 +30,7 @@ from dither.registry.files.safe_path import safe_name
 from dither.registry.kinds import TaskSpec
 
 from ..config.load_experiment import SAMPLING_TABLES, load_for_sampling
+from ..config.options import warn_conditions
 from ..files.per_sample import write_per_sample
 from ..files.run_folders import require_folder
 from ..sampling.samples import (
@@ -292,6 +293,8 @@ def sample_run(
         select=options.plugins,
     )
     check_forms(loaded.experiment.task, request.formats)
+    for misfit in warn_conditions(loaded.experiment.sample.cond, system.task.space):
+        say(screen, misfit.message, "yellow")
     if request.length is not None:
         system = _of_length(system, request.length, screen)
     like = None

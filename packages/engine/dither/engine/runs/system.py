@@ -6,6 +6,7 @@ Letters: B batch, N samples, L length, M features, D width.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Shaped
 from safetensors.torch import save_model
 from torch import Tensor
 
@@ -27,7 +28,7 @@ from dither.registry.plugins.catalog import Catalog
 from dither.registry.plugins.manager import default_catalog
 
 from ..config.experiment import Experiment
-from ..config.options import condition_labels
+from ..config.options import condition_labels, warn_conditions
 from ..sampling.session import draw
 from ..training.diffusion import Diffusion
 from ..training.evaluation import evaluate
@@ -45,8 +46,8 @@ __all__ = ["Labels", "System", "SystemModel"]
 MAX_BATCH = 256
 """Samples of a batch of an evaluation."""
 
-Labels = Mapping[str, int | str | Sequence[int | str]]
-"""Labels by condition: one for all samples, or one for each."""
+Labels = Mapping[str, float | str | Sequence[float | str]]
+"""Labels and numbers by condition: one for all samples, or one for each."""
 
 
 class System(Diffusion):
@@ -81,7 +82,8 @@ class System(Diffusion):
             steps: Steps of the sampler.
             sampler: A sampler by name, as a table such as `{"use": "ddim", "eta": 0.5}`, or as a
                 Spec; by default that of the experiment.
-            labels: Conditions, such as `{"cell": "K562"}`, or a list with one label per sample.
+            labels: Conditions, such as `{"cell": "K562", "activity": 2.5}`, or a list with one value per
+                sample.
 
         Raises:
             Refused: The sampler, its options or the labels do not exist or do not fit the model.
@@ -210,11 +212,16 @@ class System(Diffusion):
             return system, [_replacement(self, system, set(before) - set(options))]
         return self, biased
 
-    def label_ids(self, labels: Labels, n: int) -> dict[str, Int[Tensor, " N"]]:
-        """Return labels of n samples as integers by condition; Refused for unknown ones."""
+    def label_ids(self, labels: Labels, n: int) -> dict[str, Shaped[Tensor, " N"]]:
+        """Return labels of n samples as integers, and numbers; Refused for unknown ones.
+
+        Numbers outside the training data are warned of.
+        """
         ids = {}
         for condition, given in labels.items():
-            of_samples = [given] * n if isinstance(given, int | str) else list(given)
+            of_samples = (
+                [given] * n if isinstance(given, int | float | str) else list(given)
+            )
             if len(of_samples) != n:
                 message = f"{len(of_samples)} labels for {n} samples"
                 path = ("sample", "cond", condition)
@@ -222,9 +229,13 @@ class System(Diffusion):
             # Each label is looked up once, as that validates the experiment.
             numbers = {label: self._label_id(condition, label) for label in of_samples}
             ids[condition] = torch.tensor([numbers[label] for label in of_samples])
+            # One warning at each end, however many numbers are beyond it
+            for value in {min(numbers.values()), max(numbers.values())}:
+                for misfit in warn_conditions({condition: value}, self.task.space):
+                    warnings.warn(misfit.message, stacklevel=3)
         return ids
 
-    def _label_id(self, condition: str, label: int | str) -> int:
+    def _label_id(self, condition: str, label: float | str) -> float:
         experiment = self._experiment()
         sample = {"cond": {condition: label}, "guidance": None}
         experiment, document = experiment.changed({"sample": sample}, self.catalog)

@@ -91,7 +91,7 @@ class Diffusion(nn.Module):
         denoises: bool = False,
         blocks: BlockDiffusion | None = None,
         guidance: Guidance | None = None,
-        labels: Mapping[str, int] | None = None,
+        labels: Mapping[str, float] | None = None,
         metrics: Sequence[PredictionMetric | SampleMetric] = (),
         known: float = 0.0,
         random_lengths: float = 0.0,

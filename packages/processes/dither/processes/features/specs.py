@@ -115,9 +115,8 @@ class _MaskedProcess(ScheduledProcess):
 
 def _check_tss(space: FeatureSpace) -> Iterable[Misfit]:
     """Reject a mask of transcription start sites in data without them."""
-    # Labels have a size; a mask needs a number at every position.
     conditions = [
-        condition.name for condition in space.conditions if condition.size is None
+        condition.name for condition in space.conditions if condition.per_position
     ]
     if "tss" not in conditions:
         yield Misfit(

@@ -7,7 +7,8 @@ largest of all fields).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -22,6 +23,7 @@ __all__ = [
     "Field",
     "Group",
     "ModelFacts",
+    "NumberRange",
     "ProcessFacts",
     "Space",
     "TokenSpace",
@@ -31,17 +33,42 @@ Data = Literal["tokens", "features"]
 
 
 @dataclass(frozen=True)
+class NumberRange:
+    """Mean, standard deviation, least and largest value of a number in the training split."""
+
+    mean: float
+    std: float
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        # Also false for NaN
+        if not (0 < self.std < math.inf and self.low < self.high):
+            raise ValueError(f"the values of a number are constant or infinite: {self}")
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> NumberRange:
+        """Return the range of values; ValueError if they are all the same."""
+        mean = math.fsum(values) / len(values)
+        variance = math.fsum((value - mean) ** 2 for value in values) / len(values)
+        return cls(mean, math.sqrt(variance), min(values), max(values))
+
+
+@dataclass(frozen=True)
 class Condition:
     """A conditioning variable of samples, in `Clean.cond` under its name.
 
     Attributes:
         name: The name.
-        size: Number of labels 0 .. size-1, one per sample (`B`); None for one number per position
-            (`B L`). The label -1 means unconditional, as if the condition were absent.
+        size: Number of labels 0 .. size-1, one per sample (`B`); by default the condition is one
+            number per position (`B L`). The label -1 means unconditional, as if the condition were
+            absent.
         length: Integers per sample (`B length`) instead, such as coordinates; unconditional if all
             are -1.
         labels: Names of the labels, which `sample.cond` accepts; empty if they have none.
         partial: Whether some samples have no label, such as those of held-out cell types.
+        number: Range of a real number per sample (`B`) instead, such as a measured activity; NaN
+            means unconditional.
     """
 
     name: str
@@ -49,6 +76,7 @@ class Condition:
     labels: tuple[str, ...] = ()
     partial: bool = False
     length: int | None = None
+    number: NumberRange | None = None
 
     def __post_init__(self) -> None:
         if self.size is not None and self.size < 1:
@@ -62,15 +90,20 @@ class Condition:
     def __str__(self) -> str:
         if self.length is not None:
             return f"{self.length} integers per sample"
-        return (
-            "one number per position" if self.size is None else "one label per sample"
-        )
+        if self.per_position:
+            return "one number per position"
+        return "one label per sample" if self.number is None else "a number per sample"
+
+    @property
+    def per_position(self) -> bool:
+        """Whether it is one number per position."""
+        return self.size is None and self.length is None and self.number is None
 
     def shape(self, batch: int, positions: int) -> tuple[int, ...]:
         """Return the shape of its values for a batch of samples."""
         if self.length is not None:
             return batch, self.length
-        return (batch, positions) if self.size is None else (batch,)
+        return (batch, positions) if self.per_position else (batch,)
 
 
 @dataclass(frozen=True)

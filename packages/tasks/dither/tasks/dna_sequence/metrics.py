@@ -34,6 +34,8 @@ COPIED = 20
 """Length of the k-mers that may be copied from training sequences."""
 STRENGTH = 1e-3
 """Inverse L2 penalty of the classifier."""
+PENALTIES = 10.0 ** np.arange(7)
+"""L2 penalties of the regression, of which leave-one-out validation chooses one."""
 WEIGHT = 4.0
 """Observations that the distribution of the next lower order counts for."""
 
@@ -149,6 +151,7 @@ class Reference:
         self.cells = sequences.cells
         self._sequences = sequences
         self._k = k
+        self._regressions: dict[str, Any] = {}
         self._rivals_of = b""
         self._rivals: dict[str, dict[int, Group]] = {}
 
@@ -270,6 +273,47 @@ class Reference:
             for name, value in self.compare(groups).items():
                 metrics[f"{name}_{rival}"] = value
         return metrics
+
+    def number_metrics(
+        self, name: str, bases: Bases, requested: Float[ndarray, " N"]
+    ) -> dict[str, float]:
+        """Compare the predictions of a regression for samples with the requested numbers.
+
+        `NAME_predicted` and `NAME_requested` are means, `NAME_r` is Pearson's r, and `NAME_r_floor`
+        that of validation sequences with their own numbers.
+        """
+        asked = np.isfinite(requested)
+        if not asked.any():
+            return {}
+        predicted = self._predict(name, bases[asked])
+        metrics = {
+            f"{name}_requested": float(requested[asked].mean()),
+            f"{name}_predicted": float(predicted.mean()),
+        }
+        r = _correlation(predicted, requested[asked])
+        # There is no correlation with a single requested number.
+        if np.isfinite(r):
+            real = self._predict(name, self._sequences.bases["valid"])
+            numbers = self._sequences.numbers[name]["valid"]
+            metrics |= {f"{name}_r": r, f"{name}_r_floor": _correlation(real, numbers)}
+        return metrics
+
+    def _predict(self, name: str, bases: Bases) -> Float[ndarray, " N"]:
+        """Return ridge regression's predictions of a number, trained on the test split as the classifier."""
+        from sklearn.linear_model import RidgeCV
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+
+        if name not in self._regressions:
+            model = make_pipeline(StandardScaler(), RidgeCV(PENALTIES))
+            known = _features(self._sequences.bases["test"])
+            self._regressions[name] = model.fit(
+                known, self._sequences.numbers[name]["test"]
+            )
+        predicted: Float[ndarray, " N"] = self._regressions[name].predict(
+            _features(bases)
+        )
+        return predicted
 
     @cached_property
     def _known(self) -> Int64[ndarray, " _"]:

@@ -6,18 +6,19 @@ motif. Bases are numbers: A 0, C 1, G 2, T 3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import Float, Float32, Int64, UInt8
 from numpy import ndarray
 
 from dither.registry.config.errors import Refused
 from dither.registry.contracts.protocols import Split
+from dither.registry.contracts.spaces import Condition, NumberRange
 from dither.registry.files.cache import fetch_wheel
 
 from ..get_region.data.human_dhs import CELLS, HELD_OUT, REGION_WHEEL, read_sequences
@@ -51,7 +52,7 @@ class Sequences:
 
     `name` is that of the source. `motifs` returns the motifs whose hits are compared, and is called
     only when samples are evaluated; `nats` returns -log p of sequences given their cell types, if
-    it is known.
+    it is known. `numbers` are real numbers of each sequence, by name.
     """
 
     name: str
@@ -60,9 +61,17 @@ class Sequences:
     labels: dict[Split, Int64[ndarray, " _"]]
     motifs: Callable[[], Sequence[Motif]]
     nats: Callable[[Bases, Labels], Float[ndarray, " N"]] | None = None
+    numbers: Mapping[str, Mapping[Split, Float32[ndarray, " _"]]] = field(
+        default_factory=dict
+    )
 
     def facts(self) -> SequenceFacts:
-        return SequenceFacts(self.bases["train"].shape[1], self.cells)
+        """Return the sizes; the ranges of numbers are those of the training split."""
+        numbers = []
+        for name, of_splits in self.numbers.items():
+            known = NumberRange.of(of_splits["train"].tolist())
+            numbers.append(Condition(name, number=known))
+        return SequenceFacts(self.bases["train"].shape[1], self.cells, tuple(numbers))
 
 
 def read_dhs(name: str) -> Sequences:
@@ -86,18 +95,15 @@ def read_dhs(name: str) -> Sequences:
     )
 
 
-def read_own(path: Path, held: float, seed: int) -> Sequences:
+def read_own(
+    path: Path, held: float, seed: int, numbers: tuple[str, ...] = ()
+) -> Sequences:
     """Return the sequences of a file by its column `split`, else divided at random."""
-    table = read_sequence_file(path)
-    cells = table.facts().cells
+    table = read_sequence_file(path, numbers)
+    cells = table.cells()
     bases = encode(table.sequences)
     labels = np.array([cells.index(label) for label in table.labels], np.int64)
-    parts = np.array(table.splits)
-    if not table.splits[0]:
-        count = round(held * len(labels))
-        names = ["valid"] * count + ["test"] * count
-        names += ["train"] * (len(labels) - 2 * count)
-        parts = np.random.default_rng(seed).permutation(names)
+    parts = np.array(table.divided(held, seed))
     for split in get_args(Split):
         # Samples are compared with held-out sequences of their cell type.
         missing = set(range(len(cells))) - set(labels[parts == split])
@@ -105,12 +111,17 @@ def read_own(path: Path, held: float, seed: int) -> Sequences:
             listed = ", ".join(cells[number] for number in sorted(missing))
             message = f"{path}: no sequences of {listed} in the split {split}"
             raise Refused(message, code="no-samples")
+    of_splits = {}
+    for name, column in table.numbers.items():
+        values = np.array(column, np.float32)
+        of_splits[name] = {split: values[parts == split] for split in get_args(Split)}
     return Sequences(
         name=str(path),
         cells=cells,
         bases={split: bases[parts == split] for split in get_args(Split)},
         labels={split: labels[parts == split] for split in get_args(Split)},
         motifs=list,
+        numbers=of_splits,
     )
 
 

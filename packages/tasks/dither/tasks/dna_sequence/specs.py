@@ -11,7 +11,7 @@ from pydantic import Field as Option
 from pydantic import model_validator
 
 from dither.registry.config.errors import Refused
-from dither.registry.contracts.spaces import Condition, Field, TokenSpace
+from dither.registry.contracts.spaces import TokenSpace
 from dither.registry.kinds import DataSpec, TaskSpec
 from dither.registry.spec.base import PathStr, Slot, named
 from dither.registry.spec.misfit import Misfit, below
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from .task import DnaSequences
 
 __all__ = ["DHSSequences", "DnaSequence", "PlantedMotifs", "SequenceFile"]
+
+RESERVED = ("sequence", "label", "cell", "split", "x0", "valid", "known")
+"""Other columns of a table, and other parts of a batch."""
 
 
 class DnaSequence(TaskSpec):
@@ -82,10 +85,8 @@ class DnaSequence(TaskSpec):
                     )
 
     def space(self) -> TokenSpace:
-        """Return one field of four ids, "bases", and the condition "cell"."""
         facts: SequenceFacts = self.data.facts()
-        cell = Condition("cell", len(facts.cells), facts.cells)
-        return TokenSpace((Field("bases", facts.length, 4),), (cell,))
+        return facts.space()
 
     def build(self) -> DnaSequences:
         require_extra("regions", self.name, ("task",))
@@ -134,6 +135,9 @@ class SequenceFile(DataSpec):
 
     A .csv or .tsv has the column sequence, and perhaps label and split (train, valid or test). Any
     may be gzipped. Motifs are those of the option `motifs` of the task.
+
+    Columns of `numbers` are conditions for model condition "number"; in FASTA they are words
+    NAME=NUMBER of the header.
     """
 
     name = "sequence-file"
@@ -145,6 +149,15 @@ class SequenceFile(DataSpec):
     column split."""
     seed: int = Option(0, ge=0, lt=2**31)
     """Seed of the division."""
+    numbers: list[str] = []
+    """Columns of real numbers that are conditions, such as ["activity"]."""
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> SequenceFile:
+        if len({*self.numbers, *RESERVED}) < len(self.numbers) + len(RESERVED):
+            names = ", ".join(RESERVED)
+            raise ValueError(f"numbers must be unique, and none of {names}")
+        return self
 
     def check(self) -> Iterator[Misfit]:
         """Yield the mistakes of the file."""
@@ -162,12 +175,15 @@ class SequenceFile(DataSpec):
     def facts(self) -> SequenceFacts:
         from .sequence_files import read_sequence_file
 
-        return read_sequence_file(Path(self.path).expanduser()).facts()
+        path = Path(self.path).expanduser()
+        table = read_sequence_file(path, tuple(self.numbers))
+        return table.facts(self.held, self.seed)
 
     def build(self) -> Sequences:
         from .sequences import read_own
 
-        return read_own(Path(self.path).expanduser(), self.held, self.seed)
+        path = Path(self.path).expanduser()
+        return read_own(path, self.held, self.seed, tuple(self.numbers))
 
 
 class PlantedMotifs(DataSpec):

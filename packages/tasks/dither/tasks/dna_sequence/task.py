@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int, Int64, UInt8
+from jaxtyping import Float, Int, Int64, UInt8
 from numpy import ndarray
 from torch import Tensor
 
 from dither.registry.config.errors import Refused
 from dither.registry.contracts.protocols import Picture, Split, Task
 from dither.registry.contracts.records import Clean
-from dither.registry.contracts.spaces import Condition, Field, TokenSpace
 
 from ..get_region.data.motif_scan import BASES, encode
 from ..infilling import with_known
@@ -65,9 +64,7 @@ class DnaSequences(Task):
         if reverse_complement:
             sequences = _with_other_strand(sequences)
         self.sequences = sequences
-        facts = sequences.facts()
-        condition = Condition("cell", len(facts.cells), facts.cells)
-        self.space = TokenSpace((Field("bases", facts.length, 4),), (condition,))
+        self.space = sequences.facts().space()
         self._reference = Reference(sequences, kmer)
 
     def size(self, split: Split) -> int:
@@ -81,13 +78,37 @@ class DnaSequences(Task):
             raise IndexError(f"{split} has rows 0..{size - 1}, got {numbers.tolist()}")
         bases = self.sequences.bases[split][numbers].astype(np.int64)
         labels = self.sequences.labels[split][numbers].astype(np.int64)
-        return Clean.of(torch.from_numpy(bases), cell=torch.from_numpy(labels))
+        return Clean.of(
+            torch.from_numpy(bases),
+            cell=torch.from_numpy(labels),
+            **self._numbers(split, numbers),
+        )
+
+    def _numbers(
+        self, split: Split, rows: Int64[ndarray, " N"]
+    ) -> dict[str, Float[Tensor, " N"]]:
+        """Return the numbers of sequences, by name."""
+        return {
+            name: torch.from_numpy(of_split[split][rows])
+            for name, of_split in self.sequences.numbers.items()
+        }
 
     def like(self, n: int, seed: int) -> Clean:
-        """Return `n` templates without known bases, with the cell types in turn."""
+        """Return `n` templates without known bases, with the cell types in turn.
+
+        Each has the numbers of a validation sequence of its cell type.
+        """
+        cell = np.arange(n) % len(self.sequences.cells)
+        rows = np.zeros(n, np.int64)
+        if self.sequences.numbers:
+            rng = np.random.default_rng(seed)
+            for label in np.unique(cell):
+                of_cell = np.flatnonzero(self.sequences.labels["valid"] == label)
+                rows[cell == label] = rng.choice(of_cell, (cell == label).sum())
         return Clean.of(
             torch.zeros(n, self.space.length, dtype=torch.int64),
-            cell=torch.arange(n) % len(self.sequences.cells),
+            cell=torch.from_numpy(cell),
+            **self._numbers("valid", rows),
         )
 
     def infill(self, text: str, n: int, seed: int) -> Clean:
@@ -115,7 +136,12 @@ class DnaSequences(Task):
 
     def sample_metrics(self, samples: _Samples, like: Clean) -> dict[str, float]:
         """Return distances of samples to held-out sequences and accuracies; see `Reference`."""
-        return self._reference.sample_metrics(*_arrays(samples, like))
+        bases, labels = _arrays(samples, like)
+        metrics = self._reference.sample_metrics(bases, labels)
+        for name in self.sequences.numbers:
+            requested = like.cond[name].cpu().numpy()
+            metrics |= self._reference.number_metrics(name, bases, requested)
+        return metrics
 
     def decode(self, samples: _Samples, like: Clean) -> list[str]:
         """Return each sample as a text of A, C, G and T."""
@@ -132,7 +158,7 @@ class DnaSequences(Task):
             yield to_picture("comparison", compare_groups(self._reference, groups))
             if (logos := draw_logos(self._reference, bases)) is not None:
                 yield to_picture("logos", logos)
-        yield Picture("sequences", text=self._fasta(bases, labels, SHOWN))
+        yield Picture("sequences", text=self._fasta(bases, like, SHOWN))
 
     def export(
         self,
@@ -144,26 +170,31 @@ class DnaSequences(Task):
         """Write samples as FASTA."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "sequences.fa"
-        path.write_text(self._fasta(*_arrays(samples, like)), "ascii")
+        bases, _ = _arrays(samples, like)
+        path.write_text(self._fasta(bases, like), "utf-8")
         return [path], []
 
     def _fasta(
         self,
         bases: UInt8[ndarray, "N L"],
-        labels: Int64[ndarray, " N"],
+        like: Clean,
         limit: int | None = None,
     ) -> str:
-        """Return records `>sample-NUMBER CELL`, with at most `limit` of each cell type."""
+        """Return records `>sample-NUMBER CELL NAME=VALUE`, at most `limit` of each cell type."""
+        labels = like.cond["cell"].cpu().numpy()
         # Label -1 is any cell type.
         names = [*self.sequences.cells, "any"]
         rows: list[int] = []
         for label in np.unique(labels):
             rows += np.flatnonzero(labels == label)[:limit].tolist()
         rows.sort()
-        texts = zip(rows, as_text(bases[rows]), strict=True)
-        return "".join(
-            f">sample-{row} {names[labels[row]]}\n{text}\n" for row, text in texts
-        )
+        records = []
+        for row, text in zip(rows, as_text(bases[rows]), strict=True):
+            words = [f">sample-{row}", names[labels[row]]]
+            for name in self.sequences.numbers:
+                words.append(f"{name}={like.cond[name][row].item():g}")
+            records.append(f"{' '.join(words)}\n{text}\n")
+        return "".join(records)
 
 
 def _known_bases(text: str) -> Int64[ndarray, " K"]:
@@ -187,8 +218,12 @@ def _with_other_strand(sequences: Sequences) -> Sequences:
     bases = sequences.bases["train"]
     labels = sequences.labels["train"]
     both = np.concatenate([bases, reverse_complement(bases)])
+    numbers = {}
+    for name, of_split in sequences.numbers.items():
+        numbers[name] = {**of_split, "train": np.tile(of_split["train"], 2)}
     return replace(
         sequences,
         bases={**sequences.bases, "train": both},
         labels={**sequences.labels, "train": np.tile(labels, 2)},
+        numbers=numbers,
     )

@@ -226,7 +226,7 @@ def positions_differ(s: Situation) -> None:
     steps = torch.arange(length)[None]
     cond = {}
     for condition in s.space.conditions:
-        if condition.size is None and condition.length is None:
+        if condition.per_position:
             # Coordinates far apart, of which none is that of padding.
             cond[condition.name] = 977 * steps
     vectors = s.build_perturbed()(0, length, cond)
@@ -325,22 +325,23 @@ def constant(s: Situation) -> None:
 
 
 def dropped_conditions(s: Situation) -> None:
-    """`drop_conditions` sets labels of random samples to -1, which equals a missing label."""
+    """`drop_conditions` sets labels of random samples to -1, and numbers to NaN, which equals a missing one."""
     condition, level = _condition(s)
     if not s.spec.dropped():
         raise NotApplicable("training drops no condition")
     missing = condition(level, {})
     for name in s.spec.dropped():
         labels = _cond(s, len(level))[name]
-        absent = torch.full_like(labels, -1)
+        fill = float("nan") if labels.is_floating_point() else -1
+        absent = torch.full_like(labels, fill)
         unknown = condition(level, {name: absent})
-        assert_close(unknown, missing, f'"{name}" = -1')
+        assert_close(unknown, missing, f'"{name}" = {fill}')
         with_labels = condition(level, {name: labels})
         assert not torch.equal(with_labels, missing), f'"{name}" does not matter'
 
         # So many that a share of .001 to .999 is dropped for some and not for all.
         many = torch.ones_like(_cond(s, 10_000)[name])
-        dropped = condition.drop_conditions({name: many})[name]
+        dropped = condition.drop_conditions({name: many})[name].nan_to_num(-1)
         values = set(dropped.flatten().tolist())
         assert values <= {1, -1}, "a label is changed to another"
         count = int((dropped < 0).sum())
@@ -356,8 +357,8 @@ def _cond(s: Situation, rows: int) -> dict[str, Tensor]:
     for condition in s.space.conditions:
         shape = condition.shape(rows, s.space.length)
         # 0 and 1, with a period that is not that of a row.
-        labels = torch.arange(math.prod(shape)) % 7 % 2
-        cond[condition.name] = labels.view(shape)
+        labels = (torch.arange(math.prod(shape)) % 7 % 2).view(shape)
+        cond[condition.name] = labels if condition.number is None else labels.float()
     return cond
 
 

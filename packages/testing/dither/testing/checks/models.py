@@ -129,8 +129,7 @@ def padding_inert(s: Situation) -> None:
     for condition in s.space.conditions:
         name = condition.name
         # Conditions of whole samples have no padding.
-        per_position = condition.size is None and condition.length is None
-        if per_position and name in cond:
+        if condition.per_position and name in cond:
             cond[name] = torch.where(valid, cond[name], cond[name] + 1000)
     state = replace(inputs.state, x=x)
     other = inputs._replace(state=state, cond=cond)

@@ -99,13 +99,15 @@ def _check_condition(
     expected: tuple[int, ...],
     what: str,
 ) -> None:
-    """Assert that a condition has labels -1 .. size-1 or integers per sample, or numbers."""
+    """Assert that a condition has labels -1 .. size-1, integers or a number per sample, or numbers."""
     label = f"{what}: condition {condition.name}"
     shape = tuple(value.shape)
     assert shape == expected, f"{label} has shape {shape}, not {expected}"
     size = condition.size
     if size is None:
-        assert value.isfinite().all(), f"{label} is not finite"
+        # NaN is a missing number.
+        known = value if condition.number is None else value.nan_to_num()
+        assert known.isfinite().all(), f"{label} is not finite"
         return
     assert value.dtype == torch.int64, f"{label}: labels are {value.dtype}, not int64"
     inside = (value >= -1) & (value < size)
