@@ -64,6 +64,11 @@ def write_files() -> None:
     )
     peaks = [f"chr{n}\t{20 * i}\t{20 * i + 20}\n" for n in (1, 2, 3) for i in range(12)]
     (FILES / "peaks.bed").write_text("".join(peaks))
+    sequences = [
+        f"{'ACGGATAAGT'[i % 7 :]:T<12},{'ab'[i % 2]},{i / 4}" for i in range(60)
+    ]
+    table = "\n".join(["sequence,label,activity", *sequences])
+    (FILES / "sequences.csv").write_text(f"{table}\n")
     (FILES / "motifs.jaspar").write_text(
         ">MA0035 GATA1\n0 9 0 9\n0 0 0 0\n9 0 0 0\n0 0 9 0\n"
     )
@@ -114,6 +119,7 @@ SCANNED = {
 SCANNED["out"] = str(FILES / "scanned")
 ScannedRegions(**SCANNED).prepare()
 PLANTED = {"use": "planted-motifs", "length": 24, "width": 6, "train": 200, "held": 60}
+SEQUENCES = {"path": str(FILES / "sequences.csv"), "numbers": ["activity"]}
 MAPPED = {"use": "region-arrays", "path": ARRAYS["out"]}
 PLANS = {"use": "plans-jsonl", "path": str(FILES / "plans.jsonl"), "most": 4}
 TEXTS = {"use": "text-files", "paths": [str(FILES / "*.txt")]}
@@ -147,6 +153,7 @@ EXAMPLES = {
     "data:procedural-plans": [{"train": 50, "valid": 20, "test": 20}],
     "data:motifs": [SCANNED],
     "data:planted-motifs": [PLANTED],
+    "data:sequence-file": [SEQUENCES],
     "data:human-dhs": [{"subset": "chr21-22"}],
     "task:get-region": [
         {
@@ -176,6 +183,7 @@ EXAMPLES = {
             "reverse_complement": True,
             "motifs": SCANNED["paths"][2],
         },
+        {"data": {"use": "sequence-file", **SEQUENCES}, "reverse_complement": True},
     ],
     "task:images": [
         {"data": PIXELS},

@@ -254,14 +254,8 @@ def test_samplers_work_with_every_compatible_process(sampler):
     assert len(sampled) == expected[sampler]
 
 
-DNA = {
-    "use": "planted-motifs",
-    "length": 10,
-    "cells": 2,
-    "width": 4,
-    "train": 32,
-    "held": 16,
-}
+DNA_ROWS = [f"{'ACGGATAAGT'[n % 7 :]:T<10},cell-{n % 2 + 1},{n}" for n in range(64)]
+"""Sequence, label and activity."""
 TOKEN_PROCESSES = [p for p in PROCESSES if p["use"] not in FEATURE_PROCESSES]
 UNMASKING = ("first-hitting", "guided", "remdm", "semi-autoregressive")
 OF_FEATURES = (
@@ -281,10 +275,12 @@ OF_FEATURES = (
 @pytest.mark.parametrize(
     "sampler", [name for name in SAMPLERS if name not in OF_FEATURES]
 )
-def test_dna_sequences_with_every_token_process_and_sampler(sampler):
+def test_dna_sequences_with_every_token_process_and_sampler(sampler, tmp_path):
     """With and without guidance, which alternate: each predicted quantity of a process has one of both."""
+    data = tmp_path / "own.csv"
+    data.write_text("\n".join(["sequence,label,activity", *DNA_ROWS]) + "\n")
     ran = [
-        dna_sequences_run(process, sampler, n % 2 * 2.5 or None, n % 3 == 0)
+        dna_sequences_run(data, process, sampler, n)
         for n, process in enumerate(TOKEN_PROCESSES)
     ]
     names = {
@@ -298,24 +294,27 @@ def test_dna_sequences_with_every_token_process_and_sampler(sampler):
     assert names == ({"absorbing"} if sampler in UNMASKING else expected)
 
 
-def dna_sequences_run(process, sampler, weight, reverse_complement) -> bool:
-    """Train, sample and compute metrics, and return True; False if the combination is rejected."""
+def dna_sequences_run(data, process, sampler, n) -> bool:
+    """Train, sample and compute metrics, and return True; False if the combination is rejected.
+
+    Odd ones are guided: by the label, or by the activity.
+    """
     torch.manual_seed(0)
     tree = assemble("toy-text", process, "score-entropy").model_dump()
     tree["task"] = {
         "use": "dna-sequence",
-        "data": DNA,
+        "data": {"use": "sequence-file", "path": str(data), "numbers": ["activity"]},
         "kmer": 2,
-        "reverse_complement": reverse_complement,
+        "reverse_complement": n % 3 == 0,
     }
     tree["sampler"] = {"use": sampler, **SAMPLERS[sampler]}
     label = {"use": "label", "of": "cell", "dropout": 0.5}
-    tree["model"] |= {"condition": {"use": "sum", "parts": ["level", label]}}
+    number = {"use": "number", "of": "activity", "dropout": 0.5}
+    tree["model"] |= {"condition": {"use": "sum", "parts": ["level", label, number]}}
     tree["model"]["block_size"] = 2 if sampler == "blocks" else None
-    tree["sample"]["cond"] = {"cell": "cell-2"}
-    tree["sample"]["guidance"] = (
-        None if weight is None else {"condition": "cell", "weight": weight}
-    )
+    tree["sample"]["cond"] = {"cell": "cell-2", "activity": 12.5}
+    guided = {1: "cell", 3: "activity"}.get(n % 4)
+    tree["sample"]["guidance"] = guided and {"condition": guided, "weight": 2.5}
     experiment = Experiment.model_validate(tree, context={"catalog": catalog()})
     if list(experiment.check()):
         return False
@@ -325,6 +324,7 @@ def dna_sequences_run(process, sampler, weight, reverse_complement) -> bool:
         check_training(system, f"{process}, {sampler}")
     like = system.like(4, 0)
     assert like.cond["cell"].tolist() == [1] * 4
+    assert like.cond["activity"].tolist() == [12.5] * 4
     samples = draw(system, like, seed=1)
     check_samples(samples, like, system.process.space, f"{process}, {sampler}")
     assert all(map(math.isfinite, system.task.sample_metrics(samples, like).values()))

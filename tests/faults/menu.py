@@ -19,9 +19,15 @@ from dither.registry.plugins.manager import default_catalog
 
 DNA = f"""
 extends = "{ROOT}/experiments/dna_sequence/quick.toml"
-task.data = {{ use = "planted-motifs", length = 24, cells = 2, motifs = 1, width = 6, train = 48, held = 16 }}
-model = {{ width = 16, depth = 1, block = {{ heads = 2 }} }}
+task.data = {{ use = "sequence-file", path = "{{folder}}/dna.csv", numbers = ["activity"] }}
+[model]
+width = 16
+depth = 1
+block = {{ heads = 2 }}
+condition.parts = ["level", "label", {{ use = "number", dropout = 0.1 }}]
 """
+DNA_ROWS = [f"{'ACGGATAAGT'[n % 7 :]:T<24},cell-{n % 2},{n / 4}" for n in range(80)]
+"""Sequence, label and activity."""
 TASKS = {"bubble": "graph", "region": "regions", "language": "tokens", "dna": "tokens"}
 """Embedding of each task."""
 STEPS = (
@@ -36,7 +42,8 @@ OPTIONS = {
     "evaluate.repeats": ("1", "3"), "sample.every": ("1", "2"), "sample.batch_size": ("1",), "model.block_size": ("8",),
     "model.checkpointing": ("true",), "model.block.mlp": ("swiglu", "gelu"), "model.block.rope": ("true", "false"),
     "model.block.kv_heads": ("1",), "sampler.steps": ("1", "3"), "sampler.temperature": ("0.5",),
-    "sampler.top_k": ("2",),
+    "sampler.top_k": ("2",), "sample.cond.activity": ("3.5",),
+    "sample.guidance": ("{condition='activity',weight=2.0}",),
 }  # fmt: skip
 """Other options; each is set in one of three experiments."""
 SLOTS = {
@@ -83,7 +90,9 @@ def _write(folder: Path) -> dict[str, Path]:
         .replace("regions.csv", f"{folder}/region/regions.csv")
     )
     files["dna"] = folder / "dna.toml"
-    files["dna"].write_text(DNA)
+    files["dna"].write_text(DNA.replace("{folder}", str(folder)))
+    table = "\n".join(["sequence,label,activity", *DNA_ROWS])
+    (folder / "dna.csv").write_text(f"{table}\n")
     return files
 
 

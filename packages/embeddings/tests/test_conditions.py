@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from dither.embeddings.conditions import ConditionSum
-from dither.embeddings.specs import Label, Level, Sum
-from dither.registry import Condition, FeatureSpace
+from dither.embeddings.specs import Label, Level, Number, Sum
+from dither.registry import Condition, FeatureSpace, NumberRange
 
 LEVEL = torch.tensor([0.0, 0.3, 0.5, 0.9])
 
@@ -117,3 +117,56 @@ def test_a_sum_adds_its_conditions(cells):
     assert (
         both.drop_conditions({"cell": torch.ones(99, dtype=torch.int64)})["cell"] < 0
     ).any()
+
+
+def numbers_of(scale=1.0, shift=0.0, **options):
+    known = NumberRange(shift + scale * 3, scale * 2, shift - scale, shift + scale * 9)
+    space = FeatureSpace(5, 2, conditions=(Condition("activity", number=known),))
+    torch.manual_seed(0)
+    return Number(**options).with_space(space).build(4).double()
+
+
+def test_a_number_does_not_depend_on_its_unit():
+    values = torch.tensor([-1.0, 3.0, 4.5, 9.0], dtype=torch.float64)
+    c = numbers_of()(LEVEL, {"activity": values})
+    other = numbers_of(scale=8.0, shift=-64.0)
+    torch.testing.assert_close(other(LEVEL, {"activity": 8 * values - 64}), c)
+    # The statistics are saved with the weights.
+    weights = other.state_dict()
+    assert (weights["mean"].item(), weights["std"].item()) == (-40, 16)
+    # The mean is embedded as 0.
+    zero = numbers_of().mlp(torch.zeros(1, 1, dtype=torch.float64))[0]
+    torch.testing.assert_close(c[1], zero)
+
+
+def test_a_missing_number_is_a_vector_of_its_own():
+    number = numbers_of(dropout=0.5)
+    torch.nn.init.normal_(number.missing)
+    nan = float("nan")
+    values = torch.tensor([nan, 3.0, nan, 9.0], dtype=torch.float64)
+    c = number(LEVEL, {"activity": values})
+    assert torch.equal(c[[0, 2]], number(LEVEL, {})[[0, 2]])
+    assert torch.equal(c[0], number.missing)
+    c.sum().backward()
+    assert all(p.grad.isfinite().all() for p in number.parameters())
+    each = number(LEVEL[:, None].expand(4, 6), {"activity": values})
+    assert torch.equal(each, c[:, None].expand(4, 6, 4))
+
+    many = {"activity": torch.full((20_000,), 2.0)}
+    dropped = number.drop_conditions(many)["activity"].isnan()
+    # Five standard deviations
+    share = dropped.double().mean().item()
+    assert share == pytest.approx(0.5, abs=5 * 0.5 / 20_000**0.5)
+    assert numbers_of().drop_conditions(many) is many
+
+
+def test_a_number_requires_a_number_of_the_task(cells):
+    for of in ("cell", "centre", "activity"):
+        (misfit,) = Number(of=of).with_space(cells).check(6)
+        assert misfit.path == ("of",)
+    numbered = FeatureSpace(
+        5, 2, conditions=(Condition("x", number=NumberRange(0, 1, -1, 1)),)
+    )
+    (misfit,) = Label(of="x").with_space(numbered).check(6)
+    assert misfit.path == ("of",)
+    assert not list(Number(of="x").with_space(numbered).check(6))

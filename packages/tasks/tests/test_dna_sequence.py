@@ -2,6 +2,7 @@
 
 import gzip
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -11,7 +12,10 @@ from matplotlib.figure import Figure
 from scipy.stats import chisquare
 
 from dither.registry.config.errors import Refused
+from dither.registry.contracts.records import Clean
+from dither.registry.contracts.spaces import NumberRange
 from dither.tasks.dna_sequence import sequences as sequences_module
+from dither.tasks.dna_sequence.facts import SequenceFacts
 from dither.tasks.dna_sequence.metrics import COPIED, Markov, Reference, kmer_codes
 from dither.tasks.dna_sequence.plots import (
     draw_logo,
@@ -254,9 +258,9 @@ def test_fasta_and_unlabelled_or_few_samples(task, tmp_path):
         ">sample-1 cell-2",
     ]
     assert (path.read_text().splitlines()[:3], notes) == (records, [])
-    assert ">sample-0 any\n" in task._fasta(
-        task.sequences.bases["test"][:1], np.array([-1])
-    )
+    unlabelled = Clean.of(clean.x0[:1], cell=torch.tensor([-1]))
+    bases = task.sequences.bases["test"][:1]
+    assert ">sample-0 any\n" in task._fasta(bases, unlabelled)
     for labels in ([0], [2, -1], [1, 1, 1]):
         found = task._reference.sample_metrics(
             task.sequences.bases["test"][: len(labels)], np.array(labels)
@@ -324,7 +328,8 @@ def test_human_sequences_are_split_by_chromosome(monkeypatch):
     }
     labels = {split: rows.tolist() for split, rows in built.labels.items()}
     assert labels == {"train": [2, 3], "valid": [1, 0], "test": [0]}
-    assert built.facts() == DHSSequences().facts() == (200, tuple(CELLS))
+    facts = SequenceFacts(200, tuple(CELLS))
+    assert built.facts() == DHSSequences().facts() == facts
 
 
 def own(path, **options):
@@ -336,7 +341,7 @@ def test_own_sequences_of_fasta_and_tables(tmp_path):
     records = [f">r{n} {'ab'[n % 2]} x\nACG\n{'tA'[n % 2]}T\n" for n in range(20)]
     fasta.write_bytes(gzip.compress("".join(records).encode()))
     assert not list(own(fasta).check())
-    assert own(fasta).facts() == (5, ("a", "b"))
+    assert own(fasta).facts() == SequenceFacts(5, ("a", "b"))
     read = own(fasta, held=0.2).build()
     assert [len(bases) for bases in read.bases.values()] == [12, 4, 4]
     for split, bases in read.bases.items():
@@ -435,3 +440,126 @@ def test_logos_show_the_motifs_of_cell_types():
         "both: 2 hits per sequence, held-out sequences",
     ]
     assert draw_logos(Reference(tiny(held), 2), encode(["ACACAC"])) is None
+
+
+def with_activity(tmp_path, rows, header="sequence,split,activity"):
+    path = tmp_path / "own.csv"
+    path.write_text("\n".join([header, *rows]) + "\n")
+    return own(path, numbers=["activity"])
+
+
+SPLIT_ROWS = ["ACGT,train,1", "ACGA,train,3", "AAAA,valid,70", "CCCC,test,-5"]
+
+
+def test_numbers_are_standardised_by_the_training_split(tmp_path):
+    data = with_activity(tmp_path, SPLIT_ROWS)
+    assert not list(data.check())
+    (number,) = data.facts().numbers
+    assert (number.name, number.number) == ("activity", NumberRange(2, 1, 1, 3))
+    task = DnaSequence(data=data, reverse_complement=True).build()
+    assert task.space == DnaSequence(data=data).space()
+    clean = task.batch("train", range(4))
+    assert clean.cond["activity"].tolist() == [1, 3, 1, 3]
+    assert clean.cond["activity"].dtype == torch.float32
+    assert task.batch("valid", [0]).cond["activity"].tolist() == [70]
+    # Templates have numbers of validation sequences.
+    assert task.like(3, 0).cond["activity"].tolist() == [70] * 3
+
+
+def test_a_random_training_split_has_its_own_statistics(tmp_path):
+    rows = [f"ACGT,{n**2}" for n in range(30)]
+    data = with_activity(tmp_path, rows, "sequence,activity")
+    built = data.build()
+    train = built.numbers["activity"]["train"].astype(float)
+    (number,) = data.facts().numbers
+    assert number.number.mean == pytest.approx(train.mean())
+    assert number.number.std == pytest.approx(train.std())
+    assert (number.number.low, number.number.high) == (train.min(), train.max())
+    assert built.facts() == data.facts()
+
+
+@pytest.mark.parametrize(
+    ("rows", "header", "code", "line"),
+    [
+        (["ACGT,1", "ACGT,"], "sequence,activity", "invalid-sample", 3),
+        (["ACGT,1", "ACGT"], "sequence,activity", "invalid-sample", 3),
+        (["ACGT,high", "ACGT,1"], "sequence,activity", "invalid-sample", 2),
+        (["ACGT,1", "ACGT,nan"], "sequence,activity", "invalid-sample", 3),
+        (["ACGT,1", "ACGT,-inf"], "sequence,activity", "invalid-sample", 3),
+        (["ACGT,1", "ACGT,1e39"], "sequence,activity", "invalid-sample", 3),
+        (["ACGT,1", "ACGT,2"], "sequence,activty", "missing-array", 1),
+        # Constant in the training split, also if the others vary
+        (["ACGT,train,2", "ACGT,train,2.0", "ACGT,test,3", "ACGT,valid,4"],
+         "sequence,split,activity", "invalid-sample", 2),
+        # Equal as float32
+        (["ACGT,train,1e9", "ACGT,train,1000000001", "ACGT,test,3", "ACGT,valid,4"],
+         "sequence,split,activity", "invalid-sample", 2),
+    ],
+)  # fmt: skip
+def test_wrong_numbers_are_refused(tmp_path, rows, header, code, line):
+    data = with_activity(tmp_path, rows, header)
+    (misfit,) = data.check()
+    assert misfit.code == code
+    assert f"{data.path}, line {line}: " in misfit.message
+    assert "activity" in misfit.message
+    if code == "missing-array":
+        assert misfit.help == 'did you mean "activty"?'
+
+
+def test_names_of_numbers():
+    for names in (["label"], ["a", "a"], ["known"]):
+        with pytest.raises(ValueError, match="numbers must be unique"):
+            own("own.csv", numbers=names)
+
+
+def test_numbers_of_fasta_are_read_as_they_are_exported(tmp_path):
+    task = DnaSequence(data=with_activity(tmp_path, SPLIT_ROWS)).build()
+    clean = task.batch("train", range(2))
+    like = Clean(
+        clean.x0,
+        clean.valid,
+        clean.known,
+        clean.cond | {"activity": torch.tensor([0.5, -1e-7])},
+    )
+    (path,), _ = task.export(clean.x0, like, "fasta", tmp_path / "fasta")
+    lines = path.read_text().splitlines()
+    assert lines[0] == ">sample-0 all activity=0.5"
+    path.write_text(path.read_text() * 5)
+    read = own(path, numbers=["activity"], held=0.2).build()
+    values = np.concatenate([*read.numbers["activity"].values()])
+    np.testing.assert_allclose(np.unique(values), [-1e-7, 0.5])
+    assert read.cells == ("all",)
+    (misfit,) = own(path, numbers=["activty"]).check()
+    assert (misfit.code, misfit.help) == ("missing-array", 'did you mean "activity"?')
+    path.write_text(">a x activity=1\nAC\n>b x\nAC\n")
+    (misfit,) = own(path, numbers=["activity"]).check()
+    assert misfit.code == "invalid-sample"
+    assert f"{path}, line 3: " in misfit.message
+
+
+def test_metrics_of_requested_numbers():
+    """Two sequences with the numbers 1 and 3: half of each are predicted as 2 on the mean."""
+    sequences = tiny({"a": ["AAAAAAA", "CCCCCCC"] * 8}, cells=("a",))
+    numbers = {split: np.array([1.0, 3.0] * 8) for split in sequences.bases}
+    reference = Reference(replace(sequences, numbers={"activity": numbers}), 2)
+    bases = encode(["AAAAAAA", "CCCCCCC"])
+
+    def metrics(*requested):
+        return reference.number_metrics("activity", bases, np.array(requested))
+
+    assert metrics(1.0, 3.0) == pytest.approx(
+        {
+            "activity_requested": 2,
+            "activity_predicted": 2,
+            "activity_r": 1,
+            "activity_r_floor": 1,
+        }
+    )
+    assert metrics(3.0, 1.0)["activity_r"] == pytest.approx(-1)
+    # Of one requested number there is no correlation, and of none nothing.
+    alone = metrics(3.0, np.nan)
+    assert alone["activity_requested"] == 3
+    assert alone["activity_predicted"] < 2
+    assert "activity_r" not in alone
+    assert metrics(2.5, 2.5).keys() == alone.keys()
+    assert metrics(np.nan, np.nan) == {}

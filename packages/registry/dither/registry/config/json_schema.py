@@ -152,6 +152,9 @@ def _by_type(schema: Schema) -> Schema:
     """Convert `anyOf` of different types to one rule per type; drop null, which TOML lacks."""
     rest = {key: value for key, value in schema.items() if key != "anyOf"}
     choices = [choice for choice in schema["anyOf"] if choice.get("type") != "null"]
+    # Every integer is a number.
+    if {"type": "number"} in choices:
+        choices = [choice for choice in choices if choice != {"type": "integer"}]
     if len(choices) == 1:
         return {**choices[0], **rest}
     # Of anyOf, editors report a mistake once for each choice; of one type, they report that type.
