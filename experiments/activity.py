@@ -4,7 +4,7 @@
     python -m experiments.activity --seeds 2 --samples 100
 
 The activity of a sequence is the number of times that `MOTIF` occurs in it. Each seed trains
-`dna_sequence/quick` with the activity as the condition, on sequences of 0 to 4 motifs, and samples
+`dna_sequence/quick` with the activity as the condition, on sequences of 0 to 3 motifs, and samples
 are drawn at each activity. Printed are mean, smallest and largest of the seeds.
 """
 
@@ -29,19 +29,21 @@ NUMBER = '{ use = "number", of = "activity", dropout = 0.1 }'
 CHANGES = (
     f'model.condition.parts=["level", {NUMBER}]',
     'sample.guidance={ condition = "activity", weight = 1.0 }',
+    "train.steps=600",
     "sample.count=0",
+    "evaluate.samples=128",
 )
 MOTIF = "TGACTCA"
 """The consensus of AP-1; no two occurrences overlap in more than its last and first base."""
-LENGTH = 60
-COUNTS = range(5)
+LENGTH = 40
+COUNTS = range(4)
 WEIGHTS = (1.0, 2.0)
 """Guidance weights; 1 is without guidance."""
 
 
 def main(
     seeds: Annotated[int, typer.Option(help="Training seeds.")] = 5,
-    samples: Annotated[int, typer.Option(help="Samples at each activity.")] = 200,
+    samples: Annotated[int, typer.Option(help="Samples at each activity.")] = 100,
 ) -> None:
     """Train and sample; print a row per guidance weight."""
     results: dict[float, list[list[float]]] = {weight: [] for weight in WEIGHTS}
@@ -70,7 +72,7 @@ def main(
 
 
 def write_table(path: Path, rows: int = 8000) -> None:
-    """Write random sequences with up to four motifs at random places, and how often it occurs."""
+    """Write random sequences with up to three motifs at random places, and how often it occurs."""
     rng = random.Random(0)
     lines = ["sequence,activity"]
     for row in range(rows):

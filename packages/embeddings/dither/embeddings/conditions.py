@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 import torch
@@ -82,15 +83,14 @@ def _per_position(
 
 
 def _drop(
-    cond: Mapping[str, Tensor], name: str, dropout: float
+    cond: Mapping[str, Tensor], name: str, dropout: float, fill: float = -1
 ) -> Mapping[str, Tensor]:
-    """Replace a condition by -1, a real number by NaN, in random samples."""
+    """Replace a condition by `fill` in random samples."""
     value = cond.get(name)
     if value is None or not dropout:
         return cond
     # One draw per sample, also where the condition has several numbers
     dropped = torch.rand(value.shape[:1], device=value.device) < dropout
-    fill = float("nan") if value.is_floating_point() else -1
     return {**cond, name: value.masked_fill(over(dropped, value), fill)}
 
 
@@ -127,7 +127,7 @@ class NumberEmbedding(nn.Module):
         self.missing = nn.Parameter(torch.zeros(width))
 
     def drop_conditions(self, cond: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return _drop(cond, self.condition, self.dropout)
+        return _drop(cond, self.condition, self.dropout, fill=math.nan)
 
     def forward(
         self, level: Float[Tensor, "B *L"], cond: Mapping[str, Tensor]

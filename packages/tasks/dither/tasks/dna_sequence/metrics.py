@@ -290,13 +290,13 @@ class Reference:
             f"{name}_requested": float(requested[asked].mean()),
             f"{name}_predicted": float(predicted.mean()),
         }
-        r = _correlation(predicted, requested[asked])
         # There is no correlation with a single requested number.
-        if np.isfinite(r):
+        if np.ptp(requested[asked]):
             real = self._predict(name, self._sequences.bases["valid"])
             numbers = self._sequences.numbers[name]["valid"]
-            metrics |= {f"{name}_r": r, f"{name}_r_floor": _correlation(real, numbers)}
-        return metrics
+            metrics[f"{name}_r"] = _correlation(predicted, requested[asked])
+            metrics[f"{name}_r_floor"] = _correlation(real, numbers)
+        return {key: value for key, value in metrics.items() if np.isfinite(value)}
 
     def _predict(self, name: str, bases: Bases) -> Float[ndarray, " N"]:
         """Return ridge regression's predictions of a number, trained on the test split as the classifier."""

@@ -105,9 +105,13 @@ def _check_condition(
     assert shape == expected, f"{label} has shape {shape}, not {expected}"
     size = condition.size
     if size is None:
-        # NaN is a missing number.
-        known = value if condition.number is None else value.nan_to_num()
-        assert known.isfinite().all(), f"{label} is not finite"
+        known = value.isfinite()
+        if condition.number is not None:
+            dtype = value.dtype
+            assert dtype == torch.float32, f"{label} is {dtype}, not float32"
+            # A missing number
+            known = known | value.isnan()
+        assert known.all(), f"{label} is not finite"
         return
     assert value.dtype == torch.int64, f"{label}: labels are {value.dtype}, not int64"
     inside = (value >= -1) & (value < size)
