@@ -547,7 +547,7 @@ MUTANTS = [
         {"condition": "label"},
     ),
     Mutant("dropped_conditions", "condition:label", module(drop_conditions=lambda inner, cond: cond), {"dropout": 0.3}),
-    Mutant("dropped_conditions", "condition:number", module(drop_conditions=lambda inner, cond: cond), {"dropout": 0.3}),
+    Mutant("dropped_conditions", "condition:number", module(drop_conditions=lambda inner, cond: cond), {"dropout": .3}),
     Mutant("dropped_conditions", "condition:number", module(forward=zero_if_missing), {"dropout": 0.3}),
     Mutant("level_free", "condition:number", module(forward=lambda inner, t, *a: inner(t, *a) + t[..., None])),
     Mutant("distances_matter", "block:adaln-zero", module(forward=in_order), {"rope": "centre"}),
