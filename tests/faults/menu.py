@@ -23,7 +23,7 @@ task.data = {{ use = "sequence-file", path = "{{folder}}/dna.csv", numbers = ["a
 [model]
 width = 16
 depth = 1
-block = {{ heads = 2 }}
+block = {{ use = "adaln-zero", heads = 2 }}
 condition.parts = ["level", "label", {{ use = "number", dropout = 0.1 }}]
 """
 DNA_ROWS = [f"{'ACGGATAAGT'[n % 7 :]:T<24},cell-{n % 2},{n / 4}" for n in range(80)]
