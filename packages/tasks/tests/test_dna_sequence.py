@@ -466,6 +466,17 @@ def test_numbers_are_standardised_by_the_training_split(tmp_path):
     assert task.like(3, 0).cond["activity"].tolist() == [70] * 3
 
 
+def test_templates_have_numbers_of_their_cell_type(tmp_path):
+    rows = [f"ACGT,{split},a,{n}" for n, split in enumerate(("train", "test", "valid"))]
+    rows += [
+        f"ACGT,{split},b,{n}" for n, split in enumerate(("valid", "train", "test"))
+    ]
+    data = with_activity(tmp_path, rows, "sequence,split,label,activity")
+    like = DnaSequence(data=data).build().like(4, 0)
+    assert like.cond["cell"].tolist() == [0, 1, 0, 1]
+    assert like.cond["activity"].tolist() == [2, 0, 2, 0]
+
+
 def test_a_random_training_split_has_its_own_statistics(tmp_path):
     rows = [f"ACGT,{n**2}" for n in range(30)]
     data = with_activity(tmp_path, rows, "sequence,activity")
