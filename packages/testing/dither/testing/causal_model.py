@@ -39,9 +39,10 @@ class _CausalModel(Base, GenerationMixin):  # type: ignore[no-untyped-call]
 
     def forward(self, input_ids: Tensor, **options: Any) -> CausalLMOutput:
         before = input_ids[:, 1:] - 1
-        masks = torch.full((len(before), LENGTH - before.shape[1]), IDS)
+        count, length = before.shape
+        masks = torch.full((count, LENGTH - length), IDS)
         log_clean = self.denoiser(torch.cat([before, masks], 1))
-        logits = log_clean[:, before.shape[1], None, :IDS]
+        logits = log_clean[:, length, None, :IDS]
         # The beginning does not occur again.
         return CausalLMOutput(
             logits=torch.nn.functional.pad(logits, (1, 0), value=-60.0)

@@ -340,7 +340,8 @@ def ideal_output(predict: str, noised: Noised, vocab: int) -> Float[Tensor, "B L
     if noised.prior is not None and predict == "score":
         # score = q(y | x_0) / q(x_t | x_0) for each id y.
         same = one_hot(noised.x0, vocab)
-        q = alpha[..., None] * same + noise[..., None] * noised.prior
+        unchanged = alpha[..., None] * same
+        q = unchanged + noise[..., None] * noised.prior
         current = q.gather(-1, noised.state.x[..., None])
         scores = q.log() - current.log()
         return scores.clamp_min(-30.0).float()
@@ -380,8 +381,8 @@ def _allowed(table: Bool[Tensor, "rows V"], x: _Ids) -> _Mask:
     # gather needs valid indices; ids out of range are rejected by `in_range`.
     in_range = (x >= 0) & (x < table.shape[-1])
     index = torch.where(in_range, x, 0)[..., None]
-    allowed = table.expand(*x.shape, -1).gather(-1, index)[..., 0]
-    return in_range & allowed
+    allowed = table.expand(*x.shape, -1).gather(-1, index)
+    return in_range & allowed.squeeze(-1)
 
 
 def one_value_each(space: Space, x: Shaped[Tensor, "L *M"]) -> Shaped[Tensor, "N L *M"]:

@@ -142,7 +142,10 @@ def _numbers(text: str) -> list[int]:
 
 
 def _print_head(name: str, noise: str, floor: Floor) -> None:
-    marginals = "-" if floor.marginals is None else f"{floor.marginals:.3f}"
+    marginals = "-"
+    if floor.marginals is not None:
+        marginals = f"{floor.marginals:.3f}"
+
     typer.echo(
         f"{printable(name)}, {noise} noise; exact samples: TV {floor.total_variation:.3f}, "
         f"given prompt {floor.given_prompt:.3f}, marginals {marginals}"
@@ -151,7 +154,10 @@ def _print_head(name: str, noise: str, floor: Floor) -> None:
 
 
 def _line(row: Measurement) -> str:
-    marginals = "-" if row.marginals is None else f"{row.marginals:.3f}"
+    marginals = "-"
+    if row.marginals is not None:
+        marginals = f"{row.marginals:.3f}"
+
     cells = (
         str(row.steps),
         str(row.calls),
@@ -168,7 +174,11 @@ def _line(row: Measurement) -> str:
 
 def _aligned(cells: Sequence[str]) -> str:
     pairs = zip(cells, HEADS, strict=True)
-    return "  ".join(cell.rjust(max(len(head), 7)) for cell, head in pairs)
+    columns = []
+    for cell, head in pairs:
+        width = max(len(head), 7)
+        columns.append(cell.rjust(width))
+    return "  ".join(columns)
 
 
 def _faults(name: str, row: Measurement) -> Iterator[str]:

@@ -36,7 +36,9 @@ class _Cache:
 
     @property
     def length(self) -> int:
-        return 0 if self.x is None else self.x.shape[1]
+        if self.x is None:
+            return 0
+        return self.x.shape[1]
 
 
 class ExactDenoiser(nn.Module):
@@ -80,7 +82,9 @@ class ExactDenoiser(nn.Module):
         keep: bool = False,
     ) -> Float[Tensor, "B L V"]:
         x = state.x
-        t = level if level.ndim > 1 else level[:, None].expand(x.shape)
+        t = level
+        if t.ndim == 1:
+            t = level[:, None].expand(x.shape)
         noisy = state.noisy
         if noisy is None:
             noisy = torch.ones_like(x, dtype=torch.bool)
@@ -94,9 +98,14 @@ class ExactDenoiser(nn.Module):
 
         blocks = []
         for start in range(0, self.length, self.size):
-            part = slice(start, start + self.size)
-            before = context.state.x[:, :start]
-            blocks.append(self._block(before, x[:, part], t[:, part], noisy[:, part]))
+            stop = start + self.size
+            block = self._block(
+                context.state.x[:, :start],
+                x[:, start:stop],
+                t[:, start:stop],
+                noisy[:, start:stop],
+            )
+            blocks.append(block)
         return torch.cat(blocks, 1)
 
     trunk = forward
@@ -125,12 +134,15 @@ class ExactDenoiser(nn.Module):
         if first:
             past = self.outcomes[None, :, :first] == before[:, None]
             weight = weight * past.all(-1)
+        outcomes = self.outcomes[:, first:]
+        changed = (1 - alpha) * prior_prob
         for place in range(x.shape[1]):
-            same = self.outcomes[:, first + place] == x[:, place, None]
-            moved = (1 - alpha[:, place]) * prior_prob[:, place]
-            weight = weight * (alpha[:, place, None] * same + moved[:, None])
+            same = outcomes[:, place] == x[:, place, None]
+            unchanged = alpha[:, place, None] * same
+            weight = weight * (unchanged + changed[:, place, None])
 
-        clean = torch.zeros(*x.shape, prior.shape[-1], dtype=torch.float64)
+        vocab = prior.shape[-1]
+        clean = torch.zeros(*x.shape, vocab, dtype=torch.float64)
         for place in range(x.shape[1]):
-            clean[:, place].index_add_(1, self.outcomes[:, first + place], weight)
+            clean[:, place].index_add_(1, outcomes[:, place], weight)
         return (clean + self.weight).log()

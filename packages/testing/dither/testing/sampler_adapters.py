@@ -103,18 +103,33 @@ class _Session:
         at: Bool[Tensor, "B L"] | None = None,
     ) -> Any:
         noise = self.process.schedule(t)
-        x = state.x.squeeze(-1) if state.x.ndim == 3 else state.x
-        known = None if state.noisy is None else ~state.noisy.view(x.shape)
+
+        x = state.x
+        if state.x.ndim == 3:
+            x = state.x.squeeze(-1)
+
+        known = None
+        if state.noisy is not None:
+            known = ~state.noisy.view(x.shape)
+
         one_minus_alpha = -(-noise.sigma.double()).expm1()
-        raw = self._output(x, one_minus_alpha, known).view(*state.x.shape[:2], -1)
+        raw = self._output(x, one_minus_alpha, known)
+        raw = raw.view(*state.x.shape[:2], -1)
         pred = self.process.read(raw, state, noise)
-        return pred if at is None else pred.at(at)
+
+        if at is None:
+            return pred
+        return pred.at(at)
 
     def _output(self, x: Tensor, t: Tensor, known: Tensor | None) -> Tensor:
         """Return the output at a block, given the finished ones before it."""
         if x.shape[1] == LENGTH:
             return self.denoiser(x, t, known)
-        past = x[:, :0] if self.past is None else self.past
+
+        past = self.past
+        if past is None:
+            past = x[:, :0]
+
         start = past.shape[1]
         stop = start + x.shape[1]
 
@@ -126,7 +141,9 @@ class _Session:
             whole[:, stop:] = self.denoiser.mask
             whole[:, : self.dropped] = self.denoiser.mask
         times = torch.zeros(whole.shape, dtype=t.dtype)
-        times[:, start:stop] = t[:, None] if t.ndim == 1 else t
+        if t.ndim == 1:
+            t = t[:, None]
+        times[:, start:stop] = t
         times[:, stop:] = 1.0
         times[:, : self.dropped] = 1.0
         return self.denoiser(whole, times)[:, start:stop]

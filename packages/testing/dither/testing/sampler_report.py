@@ -121,7 +121,8 @@ def measure_sampler(
     starts = _start(denoiser, MAX_BATCH * SMALL_BATCHES, seed + 2)
     for part in torch.split(starts, MAX_BATCH):
         few = torch.zeros(part.shape, dtype=torch.bool)
-        small.append(_draw(sample, denoiser, part, few, steps, seed + 3 + len(small)))
+        small_seed = seed + 3 + len(small)
+        small.append(_draw(sample, denoiser, part, few, steps, small_seed))
     small_counts = _counts(denoiser.ids_of(torch.cat(small)))
     return Measurement(
         steps=steps,
@@ -185,7 +186,10 @@ def _draw(
 
 
 def _stranded(x: Shaped[Tensor, "N L"]) -> float:
-    wrong = ~x.isfinite() if x.is_floating_point() else (x < 0) | (x >= IDS)
+    wrong = (x < 0) | (x >= IDS)
+    # Features may have any value.
+    if x.is_floating_point():
+        wrong = ~x.isfinite()
     return float(wrong.any(1).double().mean())
 
 
@@ -209,7 +213,8 @@ def _total_variation(
     counts: Float64[Tensor, " O+1"], probabilities: Float64[Tensor, " O"]
 ) -> float:
     shares = counts / counts.sum()
-    return float(((shares[:-1] - probabilities).abs().sum() + shares[-1]) / 2)
+    difference = (shares[:-1] - probabilities).abs().sum()
+    return float((difference + shares[-1]) / 2)
 
 
 def _marginal_error(

@@ -109,9 +109,15 @@ class Situation:
         """Return the component, built with the seed of the situation, in evaluation mode."""
         seed_cpu(self.seed)
         # A sampler is only checked against facts of a process and a model, not built from them.
-        args = () if self.spec.kind == "sampler" else self.args
+        args = self.args
+        if self.spec.kind == "sampler":
+            args = ()
+
         built = self.spec.build(*args)
-        return built.eval() if isinstance(built, torch.nn.Module) else built
+
+        if isinstance(built, torch.nn.Module):
+            return built.eval()
+        return built
 
     def build_perturbed(self) -> Any:
         """Return the component, a module, with every parameter moved."""
@@ -272,14 +278,17 @@ def _inner_fits(space: Space, *kinds: str) -> Fits:
     def fits(inner: Any) -> bool:
         if inner.kind not in kinds:
             return True
-        return _fits(_with_space(inner, space).check(*arguments[inner.kind]))
+        bound = _with_space(inner, space)
+        return _fits(bound.check(*arguments[inner.kind]))
 
     return fits
 
 
 def _with_space(spec: Any, space: Space) -> Any:
     """Bind a condition to a space, as a model does; other components are not bound."""
-    return spec.with_space(space) if spec.kind == "condition" else spec
+    if spec.kind == "condition":
+        return spec.with_space(space)
+    return spec
 
 
 def _alone(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
@@ -291,7 +300,9 @@ def _block(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     pairs = []
     # A block may refuse some widths, such as those its heads do not divide.
     for cond in CONDITION_WIDTHS:
-        pairs += [(width, cond) for width in WIDTHS if _fits(spec.check(width, cond))]
+        for width in WIDTHS:
+            if _fits(spec.check(width, cond)):
+                pairs.append((width, cond))
     assume(pairs)
     return replace(s, spec=spec, args=draw(st.sampled_from(pairs)))
 
@@ -321,7 +332,8 @@ def _in_model(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     model = model.model_copy(update=changes)
     # Blocks as long as the sample would never use the cache.
     size = model.facts().block_size
-    assume(size is not None and size < space.length and _fits(model.check(space)))
+    assume(size is not None and size < space.length)
+    assume(_fits(model.check(space)))
     return replace(
         s,
         spec=block,

@@ -43,7 +43,8 @@ def lines(stats: dict[str, list[Any]]) -> list[str]:
     skipped = outcomes["skipped"]
     ran = f"{outcomes.total() - skipped} checks of {len(components)} components ran"
     head = f"conformance: {ran}, {skipped} were skipped"
-    return [head, *(f"  {count} {reason}" for reason, count in sorted(reasons.items()))]
+    rows = [f"  {count} {reason}" for reason, count in sorted(reasons.items())]
+    return [head, *rows]
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

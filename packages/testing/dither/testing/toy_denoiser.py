@@ -47,7 +47,11 @@ class ToyDenoiser:
     def __init__(self, noise: NoiseName, seed: int = 0) -> None:
         self.noise = noise
         self.mask = IDS if noise == "absorbing" else None
-        self.vocab = IDS + 1 if noise == "absorbing" else IDS
+
+        self.vocab = IDS
+        if noise == "absorbing":
+            self.vocab = IDS + 1
+
         self.length = LENGTH
         joint = random_joint(IDS, LENGTH, seed)
         self.outcomes: Int[Tensor, "O L"] = torch.cartesian_prod(
@@ -64,12 +68,14 @@ class ToyDenoiser:
         known: Bool[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "..."]:
         self.calls += 1
+        times = torch.empty(0)
         if t is not None:
             t = torch.as_tensor(t, dtype=torch.float64)
+            times = t.flatten()
         if self.mask is not None:
             self.seen.append((0.0, x.clone()))
-        elif t is not None and t.numel() and bool((t == t.flatten()[0]).all()):
-            self.seen.append((float(t.flatten()[0]), x.clone()))
+        elif len(times) and bool((times == times[0]).all()):
+            self.seen.append((float(times[0]), x.clone()))
         weights = self.posterior(x, t, known)
         if self.noise == "gaussian":
             return self._mean(x, t, weights).to(x.dtype)
@@ -92,7 +98,10 @@ class ToyDenoiser:
             logs = torch.stack(parts).logsumexp(0)
         else:
             # Which positions are masked says everything about the time.
-            time = torch.tensor(0.5).double() if t is None else t
+            time = t
+            if time is None:
+                time = torch.tensor(0.5).double()
+
             logs = self._log_likelihood(x, time, known)
         return (logs + self.probabilities.log()).softmax(1)
 
@@ -103,7 +112,10 @@ class ToyDenoiser:
         known: Bool[Tensor, "B L"] | None,
     ) -> Float64[Tensor, "B O"]:
         """Return log q(x_t | outcome), up to a constant."""
-        time = t[:, None] if t.ndim == 1 else t
+        time = t
+        if t.ndim == 1:
+            time = t[:, None]
+
         time = time.expand(x.shape)
         if known is not None:
             time = time.where(~known, 0.0)
@@ -113,13 +125,16 @@ class ToyDenoiser:
         if self.noise == "gaussian":
             centre = (1 - time).sqrt() * (self.outcomes - 1)
             variance = (1 - time) * SPREAD**2 + time
-            terms = (observed.double() - centre).square() / variance + variance.log()
+            residual = observed.double() - centre
+            terms = residual.square() / variance + variance.log()
             return -terms.sum(-1) / 2
 
         same = observed == self.outcomes
         if self.noise == "absorbing":
-            return (same | (observed == IDS)).double().log().sum(-1)
-        return ((1 - time) * same + time / IDS).log().sum(-1)
+            possible = same | (observed == IDS)
+            return possible.double().log().sum(-1)
+        likelihood = (1 - time) * same + time / IDS
+        return likelihood.log().sum(-1)
 
     def _mean(
         self,
@@ -130,9 +145,13 @@ class ToyDenoiser:
         """Return E[x_0 | x_t] of features, each normal around that of its id."""
         if t is None:
             raise ValueError("features require the time of a state: denoiser(x, t)")
-        time = (t[:, None] if t.ndim == 1 else t).expand(x.shape)
+        time = t
+        if t.ndim == 1:
+            time = t[:, None]
+        time = time.expand(x.shape)
         a = (1 - time).sqrt()
-        gain = a * SPREAD**2 / (a.square() * SPREAD**2 + time)
+        variance = a.square() * SPREAD**2 + time
+        gain = a * SPREAD**2 / variance
         centre = weights @ (self.outcomes - 1).double()
         return centre + gain * (x.double() - a * centre)
 
@@ -167,7 +186,8 @@ class ToyDenoiser:
     def corrupt(self, clean: Shaped[Tensor, "N L"], t: float) -> Shaped[Tensor, "N L"]:
         """Draw x_t given x_0."""
         if self.noise == "gaussian":
-            return math.sqrt(1 - t) * clean + math.sqrt(t) * torch.randn_like(clean)
+            noise = torch.randn_like(clean)
+            return math.sqrt(1 - t) * clean + math.sqrt(t) * noise
         other = torch.randint(IDS, clean.shape)
         if self.mask is not None:
             other = torch.full_like(clean, self.mask)
@@ -175,4 +195,6 @@ class ToyDenoiser:
 
     def ids_of(self, x: Shaped[Tensor, "N L"]) -> Int[Tensor, "N L"]:
         """Return the ids of samples: of features the nearest."""
-        return (x + 1).round().long() if self.noise == "gaussian" else x
+        if self.noise == "gaussian":
+            return (x + 1).round().long()
+        return x

@@ -62,7 +62,8 @@ PROBABILITIES: Float[Tensor, " O"] = (
 def outcome_index(x: Int[Tensor, "B 2"]) -> Int[Tensor, " B"]:
     """Return the index of each sample in `OUTCOMES`; -1 for ids outside the vocabulary."""
     inside = ((x >= 0) & (x < IDS)).all(1)
-    return torch.where(inside, x[:, 0] * IDS + x[:, 1], -1)
+    first, second = x.unbind(1)
+    return torch.where(inside, first * IDS + second, -1)
 
 
 def exact_outputs(
@@ -77,10 +78,15 @@ def exact_outputs(
     `state` follows the clean positions `before`; `prior` is the distribution of changed tokens.
     """
     x = state.x
-    first = 0 if before is None else before.shape[1]
+
+    first = 0
+    if before is not None:
+        first = before.shape[1]
+
     vocab = prior.shape[-1]
     outcomes = OUTCOMES[:, first : first + x.shape[1]]
-    alpha = over(noise.sigma.double(), x).neg().exp().expand(x.shape)[:, None, :, None]
+    alpha = over(noise.sigma.double(), x).neg().exp()
+    alpha = alpha.expand(x.shape)[:, None, :, None]
     same = one_hot(outcomes, vocab).double()
 
     # q[b, o, l, v]: probability that position l of outcome o became v.
@@ -91,7 +97,8 @@ def exact_outputs(
     likelihood = q.gather(-1, current)[..., 0]
     weight = PROBABILITIES.expand(len(x), -1)
     if before is not None:
-        weight = weight * (OUTCOMES[None, :, :first] == before[:, None]).all(-1)
+        matches = OUTCOMES[None, :, :first] == before[:, None]
+        weight = weight * matches.all(-1)
 
     # others[b, o, l]: probability of outcome o and of all positions of x but l.
     index = torch.arange(x.shape[1], device=x.device)
@@ -104,7 +111,9 @@ def exact_outputs(
             odds = torch.einsum("bol,bolv->blv", others, q)
             total = odds.gather(-1, x[..., None])
         else:
-            weights = others * likelihood if target == "posterior" else others
+            weights = others
+            if target == "posterior":
+                weights = others * likelihood
             odds = torch.einsum("bol,olv->blv", weights, same)
             total = odds.sum(-1, keepdim=True)
         outputs[target] = (odds / total).log()
@@ -131,7 +140,8 @@ def forward_table(
     """Return q(x_t | x_0) of every outcome and every state, in the order of `torch.cartesian_prod` of the ids."""
     alpha = (-sigma).exp()
     prior = prior.double().expand(2, -1)
-    q = alpha * one_hot(OUTCOMES, prior.shape[-1]).double() + (1 - alpha) * prior
+    same = one_hot(OUTCOMES, prior.shape[-1]).double()
+    q = alpha * same + (1 - alpha) * prior
     return (q[:, 0, :, None] * q[:, 1, None, :]).flatten(1)
 
 
@@ -201,7 +211,10 @@ class OracleSession:
         if self.predict == "score":
             raw = raw.clamp_min(-60.0)
         pred = self.process.read(raw, state, noise)
-        return pred if at is None else pred.at(at)
+
+        if at is None:
+            return pred
+        return pred.at(at)
 
     def append(self, x: _Pairs) -> None:
         # The sampler may write to its state after the call.

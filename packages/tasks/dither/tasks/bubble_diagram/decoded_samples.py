@@ -234,7 +234,10 @@ def layout_met(samples: Iterable[DecodedSample]) -> dict[str, float]:
     for sample in samples:
         if sample.level >= 5:
             unmet.append(bool(sample.placement and sample.placement.unmet))
-    return {"layout_met": 1 - float(np.mean(unmet))} if unmet else {}
+
+    if unmet:
+        return {"layout_met": 1 - float(np.mean(unmet))}
+    return {}
 
 
 def outline_metrics(samples: Iterable[DecodedSample]) -> dict[str, float]:

@@ -113,10 +113,13 @@ def _add_walls(space: Any, types: Sequence[int], plan: FloorPlan) -> None:
 
 def _middle_line(corners: Sequence[_Point], upright: bool) -> list[_Point]:
     """Return the line along the middle of a gap."""
-    (x0, y0), (x1, y1) = np.min(corners, 0).tolist(), np.max(corners, 0).tolist()
+    x0, y0 = np.min(corners, 0).tolist()
+    x1, y1 = np.max(corners, 0).tolist()
     if upright:
-        return [((x0 + x1) / 2, y0), ((x0 + x1) / 2, y1)]
-    return [(x0, (y0 + y1) / 2), (x1, (y0 + y1) / 2)]
+        x = (x0 + x1) / 2
+        return [(x, y0), (x, y1)]
+    y = (y0 + y1) / 2
+    return [(x0, y), (x1, y)]
 
 
 def _add_door(space: Any, door: Door, swing: Swing | None, plan: FloorPlan) -> None:

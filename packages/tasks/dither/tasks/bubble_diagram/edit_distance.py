@@ -33,7 +33,10 @@ def graph_edit_distance(types: Sequence[int], first: _Near, second: _Near) -> in
     theirs = second.tolist()
     edges = int(second.sum()) // 2
     # Edges of the first graph with a room from each number on.
-    open_edges = [int(first.sum() - first[:k, :k].sum()) // 2 for k in range(rooms + 1)]
+    open_edges = []
+    for room in range(rooms + 1):
+        closed = first[:room, :room].sum()
+        open_edges.append(int(first.sum() - closed) // 2)
     # All rooms stay what they are.
     best = int((first != second).sum()) // 2
     steps = 0
@@ -43,7 +46,8 @@ def graph_edit_distance(types: Sequence[int], first: _Near, second: _Near) -> in
         nonlocal best, steps
         room = len(images)
         # The edges that are left differ at least in number.
-        if cost + abs(open_edges[room] - (edges - joined)) >= best or steps > _STEPS:
+        bound = cost + abs(open_edges[room] - (edges - joined))
+        if bound >= best or steps > _STEPS:
             return
         if room == rooms:
             best = cost
@@ -57,7 +61,8 @@ def graph_edit_distance(types: Sequence[int], first: _Near, second: _Near) -> in
             near = [row[other] for other in images]
             changed = sum(map(int.__ne__, ours[room], near))
             retyped = types[room] != types[image]
-            assign([*images, image], cost + changed + retyped, joined + sum(near))
+            total = cost + changed + retyped
+            assign([*images, image], total, joined + sum(near))
 
     assign([], 0, 0)
     return best

@@ -156,7 +156,8 @@ def _centred(boxes: Boxes, outline: Sequence[Corner] = ()) -> tuple[Box, ...]:
     low = boxes[:, :2].min(0)
     high = boxes[:, 2:].max(0)
     points = np.array([low, high, *outline])
-    shift = (GRID - points.max(0) - points.min(0)) // 2
+    margins = GRID - points.max(0) - points.min(0)
+    shift = margins // 2
     # The outline may be larger than the canvas, the boxes stay on it.
     shift = shift.clip(-low, GRID - high)
     centred = boxes + np.tile(shift, 2)
@@ -353,8 +354,13 @@ def _line(start: Corner, end: Corner) -> int:
     """Return x of an upright or y of a level side; right and lower ones are on the last pixel."""
     (x0, y0), (x1, y1) = start, end
     if x0 == x1:
-        return x0 - 1 if y1 > y0 else x0
-    return y0 - 1 if x1 < x0 else y0
+        if y1 > y0:
+            return x0 - 1
+        return x0
+
+    if x1 < x0:
+        return y0 - 1
+    return y0
 
 
 def _walls(
@@ -368,7 +374,11 @@ def _walls(
     nodes_of: list[list[int]] = [[] for _ in sides]
     for node, (x0, y0, x1, y1) in shared:
         centre = ((x0 + x1) / 2, (y0 + y1) / 2)
-        free = [k for k, side in enumerate(sides) if len(nodes_of[k]) < _length(side)]
+        free = []
+        for number, side in enumerate(sides):
+            if len(nodes_of[number]) < _length(side):
+                free.append(number)
+
         # A room of two pixels with five doors has no pixel left; its wall is split in vain.
         free = free or list(range(len(sides)))
         nearest = min(free, key=lambda k: _distance(sides[k], centre))
@@ -398,4 +408,6 @@ def _distance(side: _Wall, point: Point) -> float:
     x, y = point
     x0, x1 = sorted((side[0], side[2]))
     y0, y1 = sorted((side[1], side[3]))
-    return hypot(max(x0 - x, x - x1, 0), max(y0 - y, y - y1, 0))
+    beside = max(x0 - x, x - x1, 0)
+    above_or_below = max(y0 - y, y - y1, 0)
+    return hypot(beside, above_or_below)

@@ -158,9 +158,9 @@ def write_plans(
     paths = []
     for form in dict.fromkeys(forms):
         paths += write_diagrams(diagrams, folder, form)
-    drawings = sample_drawings(samples, len(samples)) if pictures else ()
-    for picture in drawings:
-        paths += picture.write(folder)
+    if pictures:
+        for picture in sample_drawings(samples, len(samples)):
+            paths += picture.write(folder)
     yield f"{len(paths)} files in {folder}"
 
 
@@ -183,7 +183,8 @@ def _reordered(program: RoomProgram, order: Sequence[int]) -> RoomProgram:
     place = {room: number for number, room in enumerate(order)}
 
     def pair(i: int, j: int) -> tuple[int, int]:
-        return min(place[i], place[j]), max(place[i], place[j])
+        first, second = sorted((place[i], place[j]))
+        return first, second
 
     doors = None
     if program.doors is not None:
@@ -257,8 +258,9 @@ def _boxes_near(program: RoomProgram, start: Boxes) -> Boxes | None:
     for number, (i, j) in enumerate(pairs(rooms)):
         # The living room may be an L around rooms of which nothing is said.
         free = edges[number] == NO_EDGE and not apart[number]
-        if (i, j) in near or (free and LIVING not in (types[i], types[j])):
-            unlabelled.append((i, j, (i, j) in near))
+        is_near = (i, j) in near
+        if is_near or (free and LIVING not in (types[i], types[j])):
+            unlabelled.append((i, j, is_near))
     rectangles = None
     if program.boundary is not None:
         rectangles = rectangles_within(program.boundary)
@@ -302,7 +304,8 @@ def _starts(program: RoomProgram, count: int, seed: int) -> Iterator[Boxes]:
     usual: Float[ndarray, " R"] = PREFERRED_SIDES[[*program.types]] ** 2
     for room, (least, most) in (program.areas or {}).items():
         # Without a lower bound it is 0, and the mean would be, too.
-        usual[room] = np.sqrt(max(least, AREAS[0]) * most) / METRES**2
+        smallest = max(least, AREAS[0])
+        usual[room] = np.sqrt(smallest * most) / METRES**2
     low = np.zeros(2)
     extent = np.full(2, float(GRID))
     if program.boundary is not None:
@@ -320,7 +323,8 @@ def _starts(program: RoomProgram, count: int, seed: int) -> Iterator[Boxes]:
         if program.boundary is None:
             # Uniform in the logarithm: wide and tall rectangles are equally likely.
             aspect = np.exp(random.uniform(-0.4, 0.4))
-            size = np.sqrt(float(usual.sum()) * np.array([aspect, 1 / aspect]))
+            ratios = np.array([aspect, 1 / aspect])
+            size = np.sqrt(float(usual.sum()) * ratios)
             size = size.clip(max=GRID)
             corner = (GRID - size) / 2
         boxes = np.zeros((len(usual), 4))
@@ -339,8 +343,13 @@ def _ranks(program: RoomProgram) -> Float[ndarray, "2 R"]:
     ranks = np.zeros((2, rooms))
     for axis, before, after in ((0, LEFT, RIGHT), (1, ABOVE, BELOW)):
         of_axis = ranks[axis]
-        orders = [(i, j) for i, j, relation in program.relations if relation in before]
-        orders += [(j, i) for i, j, relation in program.relations if relation in after]
+        orders = []
+        for i, j, relation in program.relations:
+            if relation in before:
+                orders.append((i, j))
+            elif relation in after:
+                orders.append((j, i))
+
         # The longest path has fewer steps than there are rooms.
         for _ in range(rooms):
             for first, second in orders:
@@ -359,7 +368,9 @@ def _dissect(
 ) -> None:
     """Fill the boxes of rooms: cut a rectangle into two by their areas, and both again."""
     if len(rooms) == 1:
-        boxes[rooms[0]] = [*(corner + _WALL), *(corner + size - _WALL)]
+        low = corner + _WALL
+        high = corner + size - _WALL
+        boxes[rooms[0]] = [*low, *high]
         return
     # Mostly across the longer side, which makes fewer slim rooms.
     axis = int(size[1] * random.uniform(0.7, 1.4) > size[0])

@@ -101,11 +101,14 @@ class Reference:
         """True for samples that are isomorphic to a training plan."""
         # Few training plans share a key with a sample: only these are compared exactly.
         keys = plan_keys(room_hashes(samples, self.rooms))
-        plans = self._plans.train[np.flatnonzero(np.isin(self._train_keys, keys))]
+        (rows,) = np.nonzero(np.isin(self._train_keys, keys))
+        plans = self._plans.train[rows]
         slots = plans.boxes.shape[1]
         # The plans may have fewer slots than the task.
-        boxes = np.pad(plans.boxes, ((0, 0), (0, self.rooms - slots), (0, 0)))
-        return PlanIndex(plans.tokens(self.rooms), self.rooms, boxes).holds(samples)
+        missing = self.rooms - slots
+        boxes = np.pad(plans.boxes, ((0, 0), (0, missing), (0, 0)))
+        index = PlanIndex(plans.tokens(self.rooms), self.rooms, boxes)
+        return index.holds(samples)
 
     def metrics(
         self, samples: Tokens, boxes: BoxBatch | None = None

@@ -45,7 +45,8 @@ def type_map(types: Sequence[int], boxes: Boxes) -> UInt8[ndarray, "S S"]:
     side = max(GRID, int(size.max()))
     corner = (side - size) // 2 - low
     # A larger plan is drawn smaller.
-    walls = (boxes + np.tile(corner, 2)) * GRID // side
+    moved = boxes + np.tile(corner, 2)
+    walls = moved * GRID // side
     kinds = np.full((GRID, GRID), OUTSIDE, np.uint8)
     # The living room gives way to others, and large rooms to small ones, as in drawings.
     largest_first = np.argsort(-areas_of(boxes), kind="stable").tolist()
@@ -72,7 +73,8 @@ def grid_shares(kinds: UInt8[ndarray, "S S"]) -> Float[ndarray, " F"]:
 
 def plan_image(kinds: UInt8[ndarray, "S S"]) -> Float[ndarray, "64 64 3"]:
     """Return a plan in the colours of room types from 0 to 1, white outside."""
-    palette = [[int(colour[k : k + 2], 16) for k in (1, 3, 5)] for colour in COLOURS]
-    colours = np.array([*palette, [255, 255, 255]])[kinds] / 255
+    # "#rrggbb", and white for `OUTSIDE`.
+    palette = [[*bytes.fromhex(colour[1:])] for colour in (*COLOURS, "#ffffff")]
+    colours = np.array(palette)[kinds] / 255
     block = len(kinds) // SIDE
     return colours.reshape(SIDE, block, SIDE, block, 3).mean((1, 3))

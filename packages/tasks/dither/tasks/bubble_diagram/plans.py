@@ -109,7 +109,8 @@ class Edit:
         points = boxes.astype(np.int64).reshape(len(boxes), -1, 2)
         # It was mirrored last.
         if self.mirrored:
-            points = np.stack([points[..., 0], GRID - points[..., 1]], -1)
+            x, y = np.moveaxis(points, -1, 0)
+            points = np.stack([x, GRID - y], -1)
         turns = np.full(len(boxes), -self.turns % 4)
         ends = turned(points, turns).reshape(*boxes.shape[:2], 2, 2)
         # A turn may make the lower right corner the upper left one.
@@ -419,8 +420,11 @@ class Plans:
         low, high = corners(self.boxes)
         # The last key is the first one: rooms before empty slots, the living room before others.
         x, y = np.moveaxis(low + high, -1, 0)
-        order = np.lexsort([y, x, self.types != LIVING, self.types == NODE_PAD], axis=1)
-        return np.where(self.has_boxes[:, None], order, np.arange(self.types.shape[1]))
+        not_living = self.types != LIVING
+        empty = self.types == NODE_PAD
+        order = np.lexsort([y, x, not_living, empty], axis=1)
+        slots = np.arange(self.types.shape[1])
+        return np.where(self.has_boxes[:, None], order, slots)
 
     def from_left_to_right(self) -> Plans:
         """Return the plans with the living room first, and the others by their centres, x then y.
@@ -432,9 +436,11 @@ class Plans:
         types = np.take_along_axis(self.types, order, 1)
         boxes = np.take_along_axis(self.boxes, order[..., None], 1)
 
-        i, j = pair_ends(slots)
-        related = _reorder_pairs(self.edges < NO_EDGE, pair_ends(slots), order)
-        edges = np.where(related, labels_of(boxes[:, i], boxes[:, j]), NO_EDGE)
+        ends = pair_ends(slots)
+        related = _reorder_pairs(self.edges < NO_EDGE, ends, order)
+        i, j = ends
+        labels = labels_of(boxes[:, i], boxes[:, j])
+        edges = np.where(related, labels, NO_EDGE)
         edges = np.where(real_edges(types != NODE_PAD), edges, EDGE_PAD)
         edges = np.where(self.has_boxes[:, None], edges, self.edges)
 
@@ -481,7 +487,8 @@ class Plans:
         tokens[:, :rooms] = NODE_PAD
         tokens[:, :slots] = self.types
         # Pairs of the first slots keep their order among the pairs of more slots.
-        tokens[:, rooms:][:, [j < slots for _, j in pairs(rooms)]] = self.edges
+        related = np.array([j < slots for _, j in pairs(rooms)], bool)
+        tokens[:, rooms:][:, related] = self.edges
         fields = [tokens]
         if doors:
             fields.append(self._door_tokens(rooms))
@@ -648,7 +655,10 @@ def split_fields(tokens: Any, rooms: int) -> Fields:
     length = tokens.shape[-1]
 
     # There are as many doors as types and relations.
-    areas = base if length in (base, base + rooms) else 2 * base
+    areas = 2 * base
+    if length in (base, base + rooms):
+        areas = base
+
     if length not in (areas, areas + rooms):
         known = f"{base} tokens, with doors {base} more, with areas {rooms}"
         raise ValueError(f"diagrams of {rooms} slots have {known}; got {length}")
@@ -697,7 +707,11 @@ def decode(tokens: TokenRow, rooms: int) -> Diagram:
 
     # Without errors, the pairs that have no rooms are PAD, which is larger than `NO_EDGE`.
     labelled = zip(pairs(rooms), edges, strict=True)
-    related = [(i, j, relation) for (i, j), relation in labelled if relation < NO_EDGE]
+    related = []
+    for (i, j), relation in labelled:
+        if relation < NO_EDGE:
+            related.append((i, j, relation))
+
     bounds = None
     if areas is not None:
         bounds = tuple((AREAS[i], AREAS[i + 1]) for i in areas[:count])
@@ -743,7 +757,9 @@ def _token_error(
 ) -> str:
     """Return the mistake of a token of a field with `ids` ids; empty if there is none."""
     if not exists:
-        return "" if token == ids + 1 else f"{token} although there is no room"
+        if token == ids + 1:
+            return ""
+        return f"{token} although there is no room"
     if 0 <= token < ids:
         return ""
     return {ids: "remaining MASK", ids + 1: "PAD between rooms"}.get(

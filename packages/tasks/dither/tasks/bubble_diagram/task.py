@@ -239,7 +239,11 @@ class BubbleDiagrams(Task):
             raise Refused(message, code="misfit")
 
         boundary = read_boundary(outline)
-        problems = [] if self._goal is None else self._goal.outline_problems(boundary)
+
+        problems = []
+        if self._goal is not None:
+            problems = self._goal.outline_problems(boundary)
+
         if problems:
             raise Refused(problems)
         limit = most_rooms(boundary)
@@ -314,7 +318,10 @@ class BubbleDiagrams(Task):
             if self._order == "given" or diagram.boxes is None:
                 return range(len(rooms))
             # The living room is first, whether or not it is kept.
-            first = [0] if diagram.types[rooms[0]] == LIVING else []
+            first = []
+            if diagram.types[rooms[0]] == LIVING:
+                first = [0]
+
             random = np.random.default_rng(seed)
             others = random.choice(total - 1, len(rooms) - len(first), replace=False)
             return [*first, *(np.sort(others) + 1).tolist()]
@@ -383,7 +390,10 @@ class BubbleDiagrams(Task):
             pad += [field.pad] * field.length
         x0 = torch.where(valid, torch.tensor(mask), torch.tensor(pad))
         empty = Clean.of(x0, valid)
-        return empty if goal is None else goal.begin(empty)
+
+        if goal is None:
+            return empty
+        return goal.begin(empty)
 
     def data_warnings(self) -> Iterator[str]:
         """Yield remarks on the data, which plans metrics leave out, and numbers of rooms without a training plan."""
@@ -552,7 +562,9 @@ def _too_small(outline: Path, limit: int, required: int) -> Problem:
 
 def _narrow(like: Clean) -> Callable[[Diagram], Diagram] | None:
     """Return the function that narrows the areas of a diagram to the constraints on samples."""
-    return like.goal.narrow if isinstance(like.goal, ConstraintGuidance) else None
+    if isinstance(like.goal, ConstraintGuidance):
+        return like.goal.narrow
+    return None
 
 
 def _bounded(clean: Clean, boundaries: Boundaries) -> Clean:
@@ -598,7 +610,8 @@ class GraphMetrics(Metrics):
         parts = torch.stack([values * weights, weights, (~clean.fixed).double()])
         for name, part in self._space.split(parts, 2).items():
             # On the device of the batch: reading the sums would wait for it.
-            self._sums[name] = self._sums[name].to(part) + part.sum((1, 2))
+            previous = self._sums[name].to(part)
+            self._sums[name] = previous + part.sum((1, 2))
         self._graphs += len(clean.valid)
         if pred is not None:
             self._accuracy.update(noised, pred)

@@ -157,7 +157,10 @@ class _Problem:
     def realise(self, level: int, limit: int) -> Realisation:
         """Search boxes that prove a level from 3 to 5."""
         # Bytes, as the key of a cache must be hashable.
-        disjoint = self.exclusive.tobytes() if level == 5 else b""
+        disjoint = b""
+        if level == 5:
+            disjoint = self.exclusive.tobytes()
+
         return _realise(
             self.relations.tobytes(), disjoint, self.rooms, limit, apart=level > 3
         )
@@ -173,7 +176,10 @@ def _search(
     Searches from level 5 down to the first that is reached.
     """
     # Boxes that a file gives, or that an earlier search found.
-    boxes = None if known is None else known[: problem.rooms]
+    boxes = None
+    if known is not None:
+        boxes = known[: problem.rooms]
+
     if boxes is not None and not realises(boxes, problem.relations):
         boxes = None
     if boxes is not None and realises(

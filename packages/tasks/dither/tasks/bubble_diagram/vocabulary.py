@@ -192,7 +192,10 @@ def door_index(
 
 def parse_area(text: object) -> tuple[float, float] | None:
     """Parse "8 to 10 m2", "at least 8 m2" or "at most 10 m²" to bounds; None if invalid."""
-    match = _AREA.fullmatch(text) if isinstance(text, str) else None
+    match = None
+    if isinstance(text, str):
+        match = _AREA.fullmatch(text)
+
     if match is None:
         return None
 
@@ -202,7 +205,10 @@ def parse_area(text: object) -> tuple[float, float] | None:
         # Without an upper bound the middle of the two, at which rooms are drawn, needs one.
         return bound, max(AREAS[-1], 2 * bound)
     least = float(low or 0)
-    return (least, bound) if least < bound else None
+
+    if least < bound:
+        return (least, bound)
+    return None
 
 
 def area_text(bounds: tuple[float, float]) -> str:

@@ -126,7 +126,10 @@ def attribute(
             table.to_csv(
                 temporary, index=False, lineterminator="\n", float_format="%.6g"
             )
-    titles = [f"{cell} {column}".strip() for cell in source.cells for column in names]
+
+    titles = []
+    for cell in source.cells:
+        titles += [f"{cell} {column}".strip() for column in names]
     plot = draw_attributions(means[0].reshape(-1, len(motifs)), titles, motifs)
     picture = to_picture("attributions", plot)
     return files + picture.write(request.folder, request.figures)

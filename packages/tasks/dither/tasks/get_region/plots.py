@@ -124,7 +124,10 @@ def _draw_window(
             name = extra[number - 1]
             axis.set_xticks([0], [name], rotation=90, fontsize=7)
             # Strips are too narrow for the name of the cell type.
-            label = panel.label if panel.is_difference else name.partition(" in ")[0]
+            label = panel.label
+            if not panel.is_difference:
+                label = name.partition(" in ")[0]
+
             if not panel.is_mask:
                 bar.set_label(label, fontsize=7)
             continue
@@ -271,7 +274,10 @@ def _draw_accessibility(metrics: RegionMetrics, where: str) -> Figure | None:
     def area(name: str) -> str:
         half = values.get(f"accessibility_{name}_ci95")
         text = f"{values[f'accessibility_{name}']:.3f}"
-        return text if half is None else f"{text} +- {half:.3f}"
+
+        if half is None:
+            return text
+        return f"{text} +- {half:.3f}"
 
     figure = new_figure(
         9, 4.2, f"{where}: {truth.sum():,} of {truth.size:,} regions are open"

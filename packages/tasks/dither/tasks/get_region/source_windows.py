@@ -90,7 +90,11 @@ class SourceWindows:
     def of(cls, task: RegionWindows, request: DataRequest) -> SourceWindows:
         """Open the source that a request names; raise Refused if it does not fit the task."""
         cells = cell_labels(task, request.cell)
-        matrix = _read(task, request) if request.data else task.matrix
+
+        matrix = task.matrix
+        if request.data:
+            matrix = _read(task, request)
+
         options = WindowOptions(task.regions, task.regions)
         split = request.split
         divided = matrix

@@ -166,7 +166,9 @@ class GetRegion(TaskSpec):
 
     def step(self) -> int:
         """Return the number of regions from one training window to the next."""
-        return min(STRIDE, self.regions) if self.stride is None else self.stride
+        if self.stride is None:
+            return min(STRIDE, self.regions)
+        return self.stride
 
     def column(self) -> Accessibility:
         """Return the values of the accessibility column."""
@@ -329,4 +331,7 @@ def _available(cell: str, cells: Sequence[str]) -> str:
         return "the data have none; set accessibility = false"
     available = f"available: {', '.join(cells[:30])}"
     close = nearest(cell, cells)
-    return f'did you mean "{close}"? {available}' if close else available
+
+    if close:
+        return f'did you mean "{close}"? {available}'
+    return available

@@ -345,4 +345,7 @@ def table_of(
             "imputation": number,
         }
         tables.append(pandas.DataFrame(table, columns=HEADER))
-    return pandas.concat(tables) if tables else pandas.DataFrame(columns=HEADER)
+
+    if tables:
+        return pandas.concat(tables)
+    return pandas.DataFrame(columns=HEADER)

@@ -95,7 +95,10 @@ def read_arrays(
     if images.dtype.kind == "f" and not np.isfinite(images).all():
         raise Refused(f"{path}: images contain NaN or inf", code="non-finite")
     # Values of latents have no range of their own.
-    pixels = (0.0, 255.0) if images.dtype == np.uint8 else None
+    pixels = None
+    if images.dtype == np.uint8:
+        pixels = (0.0, 255.0)
+
     return _split(str(path), images, labels, classes, pixels, held=held, seed=seed)
 
 

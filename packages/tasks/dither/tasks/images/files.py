@@ -156,6 +156,10 @@ def array_facts(path: Path, layout: str) -> ImageFacts:
     rows, columns, channels = (*images.shape[1:], 1)[:3]
     if images.ndim == 4 and layout == "NCHW":
         channels, rows, columns = images.shape[1:]
-    count = 0 if labels is None else int(labels.max()) + 1
+
+    count = 0
+    if labels is not None:
+        count = int(labels.max()) + 1
+
     classes = tuple(str(number) for number in range(count))
     return ImageFacts(rows, columns, channels, classes)

@@ -69,7 +69,10 @@ class ImageTask(Task):
 
     def size(self, split: Split) -> int:
         count = len(self.images.images[split])
-        return 2 * count if self._flipped(split) else count
+
+        if self._flipped(split):
+            return 2 * count
+        return count
 
     def batch(self, split: Split, rows: Sequence[int]) -> Clean:
         numbers = np.asarray(rows, np.int64)
@@ -78,11 +81,12 @@ class ImageTask(Task):
         if ((numbers < 0) | (numbers >= size)).any():
             raise IndexError(f"{split} has rows 0..{size - 1}, got {numbers.tolist()}")
         # Mirror images follow the images.
-        count = len(self.images.images[split])
-        values = self.scaled(self.images.images[split][numbers % count])
-        mirrored = numbers >= count
+        images = self.images.images[split]
+        mirrored = numbers >= len(images)
+        sources = numbers % len(images)
+        values = self.scaled(images[sources])
         values[mirrored] = values[mirrored, :, ::-1]
-        labels = self.images.labels[split][numbers % count]
+        labels = self.images.labels[split][sources]
         return self._clean(values, labels)
 
     def like(self, n: int, seed: int) -> Clean:
@@ -145,7 +149,8 @@ class ImageTask(Task):
     ) -> Iterator[Picture]:
         """Yield an animation of the states of the sampler."""
         # About 40 frames, the last one longer.
-        steps = [*range(0, len(path), max(len(path) // 40, 1)), len(path) - 1]
+        stride = max(len(path) // 40, 1)
+        steps = [*range(0, len(path), stride), len(path) - 1]
         # A palette of 256 colours for each frame, all that GIF has.
         frames = [
             Image.fromarray(self._grid(self.pixels(path[step]), like)).convert("P")
@@ -226,7 +231,10 @@ class ImageTask(Task):
         share = (values - low) / max(high - low, 1e-6)
         colours = (255 * share.clip(0, 1)).round().astype(np.uint8)
         # One channel is grey, of two or four the first counts alone or the last not at all.
-        channels = [0, 1, 2] if self.shape[-1] >= 3 else [0, 0, 0]
+        channels = [0, 0, 0]
+        if self.shape[-1] >= 3:
+            channels = [0, 1, 2]
+
         return colours[..., channels]
 
     def _grid(

@@ -122,10 +122,9 @@ def _add_sampling(app: typer.Typer, engine: Engine) -> None:
         points = [
             dict(zip(grid, values, strict=True)) for values in product(*grid.values())
         ]
-        changes = [
-            [f"sampler.{key}={value}" for key, value in point.items()]
-            for point in points
-        ]
+        changes = []
+        for point in points:
+            changes.append([f"sampler.{key}={value}" for key, value in point.items()])
         with engine.new_folder(run, ("frontier",), out) as folder:
             task, count, draws = engine.draw(run, options, changes)
             # Real text is the first row, and the reference of the others.

@@ -191,7 +191,10 @@ class LanguageModel(TaskSpec):
         """Return the sources of token ids."""
         if isinstance(self.data, Mixture):
             return self.data.stores()
-        return [self.data] if isinstance(self.data, ShardFolder | ConvertedText) else []
+
+        if isinstance(self.data, ShardFolder | ConvertedText):
+            return [self.data]
+        return []
 
     def _size(self) -> tuple[int, int | None]:
         """Return number of ids and end-of-text id."""

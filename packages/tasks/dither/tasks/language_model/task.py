@@ -295,17 +295,24 @@ class LanguageModelling(TextTemplates, Task):
             raise Refused(
                 NO_END, path=("task", "documents"), help=ADD_END, code="misfit"
             )
+        self._require_text(corpus.name)
+
+    def _require_text(self, name: str) -> None:
+        """Refuse an empty split, and a source of training text that does not fill a window."""
         for split in ("train", "valid"):
             if not len(self.ids[split]):
-                raise Refused(
-                    f'{corpus.name}: the split "{split}" is empty', code="no-samples"
-                )
-        train = streams["train"]
+                message = f'{name}: the split "{split}" is empty'
+                raise Refused(message, code="no-samples")
+
+        # Only windows of a stream must be full.
+        if self._documents != "stream":
+            return
+        train = self.corpus.splits["train"]
         parts = train.parts if isinstance(train, MixedStream) else (train,)
-        for name, part in zip(sources or (corpus.name,), parts, strict=True):
-            if len(part.ids) < length and documents == "stream":
-                size = f"{len(part.ids)} ids, less than one window of {length}"
-                message = f"{name}: the training text has {size}"
+        for source, part in zip(self._sources or (name,), parts, strict=True):
+            if len(part.ids) < self.length:
+                size = f"{len(part.ids)} ids, less than one window of {self.length}"
+                message = f"{source}: the training text has {size}"
                 fix = "lower length, or give more text"
                 path = ("task", "length")
                 raise Refused(message, path=path, help=fix, code="no-samples")

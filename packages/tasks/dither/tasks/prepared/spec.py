@@ -66,7 +66,10 @@ class PrepareSpec(DataSpec):
 
     def _sources(self) -> list[str]:
         source = getattr(self, self.source_option)
-        return [source] if isinstance(source, str) else source
+
+        if isinstance(source, str):
+            return [source]
+        return source
 
     def command(self) -> str:
         """Return the command that prepares the data."""

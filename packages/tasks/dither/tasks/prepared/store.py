@@ -250,12 +250,10 @@ def check_owned(folder: Path, kind: Kind) -> None:
             raise Refused(f"{message} {kind.name}", help=fix, code="file-exists")
         patterns = [MANIFEST, REJECTED, *kind.files, *arrays]
 
-    names = sorted(path.name for path in folder.iterdir())
-    others = [
-        name
-        for name in names
-        if not any(fnmatch(name, pattern) for pattern in patterns)
-    ]
+    others = []
+    for path in sorted(folder.iterdir()):
+        if not any(fnmatch(path.name, pattern) for pattern in patterns):
+            others.append(path.name)
     if others:
         shown = ", ".join(others[:3])
         if len(others) > 3:

@@ -165,7 +165,9 @@ def _import_torch(modules: tuple[str, ...]) -> dict[str, bool]:
     command = [sys.executable, "-Pc", IMPORTS, *modules]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert not done.returncode, f"import {', '.join(modules)}: {done.stderr}"
-    imported: dict[str, bool] = json.loads(done.stdout.splitlines()[-1])
+    # Modules may print while they are imported.
+    last_line = done.stdout.splitlines()[-1]
+    imported: dict[str, bool] = json.loads(last_line)
     return imported
 
 

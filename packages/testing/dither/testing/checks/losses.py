@@ -141,7 +141,8 @@ def weights_only_targets(s: Situation) -> None:
     # Any output of an element: a logit per id, or a mean and a variance per feature.
     reached = grad_sum > 0
     if noised.x0.is_floating_point():
-        reached = reached.view(*target.shape[:-1], -1, target.shape[-1]).any(-2)
+        *batch, width = target.shape
+        reached = reached.view(*batch, -1, width).any(-2)
     else:
         reached = reached.any(-1)
         _assert_reached("id", noised.x0[target], noised.x0[target & reached])
@@ -181,7 +182,8 @@ def truth_is_best(s: Situation) -> None:
     def mean(output: Tensor) -> float:
         return trial.measure(output).mean().item()
 
-    ideal = ideal_output(s.args[0].predict, noised, trial.raw.shape[-1])
+    vocab = trial.raw.shape[-1]
+    ideal = ideal_output(s.args[0].predict, noised, vocab)
     ideal = with_variances(trial.process.space, ideal)
     best = mean(ideal)
     random = mean(trial.raw)
@@ -313,7 +315,8 @@ def _feature_bound(
     # Gauss-Hermite quadrature, exact for polynomials of degree 5.
     node = torch.tensor([0.0, 3**0.5, -(3**0.5)])
     share = torch.tensor([2 / 3, 1 / 6, 1 / 6])
-    x0 = torch.tensor([[[0.5, 1.0], [2.0, 3.5]]]).expand(3, -1, -1)
+    x0 = torch.tensor([[0.5, 1.0], [2.0, 3.5]])
+    x0 = x0.expand(3, -1, -1)
     noise = _noise(sigma, rate, len(x0))
     eps = node[:, None, None].expand_as(x0)
     a, b = gaussian_scales(process, noise, x0)

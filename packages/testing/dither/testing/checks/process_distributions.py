@@ -75,10 +75,10 @@ def _free(noised: Noised) -> list[int]:
     free = ~noised.fixed[0]
     if free.ndim > 1:
         free = free.any(-1)
-    positions: list[int] = free.nonzero()[:, 0].tolist()[:POSITIONS]
+    positions: list[int] = free.nonzero().flatten().tolist()
     if not positions:
         raise NotApplicable("all positions are fixed")
-    return positions
+    return positions[:POSITIONS]
 
 
 def clean_at_zero(s: Situation) -> None:
@@ -157,7 +157,10 @@ def _check_start(
                 f"{what}: ids {shares.tolist()}, the prior is {p.tolist()}"
             )
     elif noised.eps is not None:
-        noisy = ~noised.fixed if state.noisy is None else state.noisy
+        noisy = state.noisy
+        if noisy is None:
+            noisy = ~noised.fixed
+
         if noisy.any():
             assert_normal(state.x[noisy], what, slack=4 * signal**0.5)
     else:
@@ -174,7 +177,11 @@ def chapman_kolmogorov(s: Situation) -> None:
     late = process.schedule(_at(0.8))
     early = process.schedule(_at(0.4))
     noised = process.corrupt(many, _at(0.8))
-    vocab = process.space.vocab if isinstance(process.space, TokenSpace) else 0
+
+    vocab = 0
+    if isinstance(process.space, TokenSpace):
+        vocab = process.space.vocab
+
     ideal = ideal_output(s.spec.facts(s.space).predict, noised, vocab)
     ideal = with_variances(process.space, ideal)
     pred = process.read(ideal, noised.state, noised.noise)
@@ -361,8 +368,10 @@ def _reverse(
     sigma_s = sigma_s.double()
     gap = sigma_t.double() - sigma_s
     # Rows are the ids of x_0, or of x_s; a column is that of x_s, or of x_t.
-    to_s = (-sigma_s).exp() * eye - (-sigma_s).expm1() * prior_s
-    to_t = (-gap).exp() * eye - (-gap).expm1() * prior_ts
+    unchanged_s = (-sigma_s).exp() * eye
+    unchanged_t = (-gap).exp() * eye
+    to_s = unchanged_s - (-sigma_s).expm1() * prior_s
+    to_t = unchanged_t - (-gap).expm1() * prior_ts
     joint = to_s * to_t[:, x]
     evidence = joint.sum(-1, keepdim=True).clamp_min(1e-300)
     return p0 @ (joint / evidence)

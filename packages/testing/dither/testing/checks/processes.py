@@ -89,8 +89,9 @@ def precision(s: Situation) -> None:
     t = _grid().float()
     single: Noise = schedule(t)
     double: Noise = schedule(t.double())
-    parts = (("sigma", single.sigma, double.sigma), ("rate", single.rate, double.rate))
-    for name, narrow, wide in parts:
+    for name in ("sigma", "rate"):
+        narrow = getattr(single, name)
+        wide = getattr(double, name)
         assert narrow.dtype == torch.float32, f"{name} is {narrow.dtype} for float32"
         assert wide.dtype == torch.float64, f"{name} is {wide.dtype} for float64"
         # Close to t = 0 sigma itself is about 1e-3.
@@ -352,11 +353,11 @@ def _check_token_distribution(noised: Noised, t: float) -> None:
         actual = counts.sum(0)
         expected = p.sum(0)
         # Five standard deviations of a sum of independent draws, and a few rare events.
-        allowed = 5 * (p * (1 - p)).sum(0).clamp_min(0).sqrt() + 3
+        variance = (p * (1 - p)).sum(0).clamp_min(0)
+        allowed = 5 * variance.sqrt() + 3
         text = f"counts {actual.tolist()}, expected {expected.tolist()}"
-        assert ((actual - expected).abs() <= allowed).all(), (
-            f"{name} at t = {t}: {text}"
-        )
+        deviation = (actual - expected).abs()
+        assert (deviation <= allowed).all(), f"{name} at t = {t}: {text}"
 
 
 def target_mask_covers_uncertain(s: Situation) -> None:

@@ -223,7 +223,11 @@ def reward_values(s: Situation) -> None:
     # An impossible sample has -inf.
     invalid = rewards.isnan() | (rewards == torch.inf)
     assert not invalid.any(), f"rewards are NaN or inf: {rewards.tolist()}"
-    single = [reward(s.clean.x0[i : i + 1], s.clean[i : i + 1]) for i in range(count)]
+
+    single = []
+    for row in range(count):
+        sample = s.clean[row : row + 1]
+        single.append(reward(sample.x0, sample))
     message = "the reward of a sample depends on the others of its batch"
     torch.testing.assert_close(
         torch.cat(single), rewards, rtol=1e-4, atol=1e-6, msg=message

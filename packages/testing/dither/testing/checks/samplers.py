@@ -64,7 +64,10 @@ class RandomSession:
         if self.same_rows:
             raw = raw[:1].expand(raw.shape)
         pred = self.process.read(raw, state, self.process.schedule(t))
-        return pred if at is None else pred.at(at)
+
+        if at is None:
+            return pred
+        return pred.at(at)
 
     def append(self, x: Shaped[Tensor, "B L"]) -> None:
         pass
@@ -127,7 +130,10 @@ class CertainSession:
                 std=0.0,
             )
         pred = self.process.read(raw, state, noise)
-        return pred if at is None else pred.at(at)
+
+        if at is None:
+            return pred
+        return pred.at(at)
 
     def append(self, x: Shaped[Tensor, "B L"]) -> None:
         self.start += x.shape[1]
@@ -158,7 +164,8 @@ def _run_sampler(s: Situation, like: Clean | None = None) -> Run:
     sampler = s.build()
     seed_cpu(s.seed)
     # A sampler may yield one tensor that it changes in place.
-    states = [x.clone() for x in sampler(process, RandomSession(process, s.seed), like)]
+    session = RandomSession(process, s.seed)
+    states = [x.clone() for x in sampler(process, session, like)]
     assert states, "the sampler yields nothing"
     return process, like, states
 
@@ -200,7 +207,11 @@ def truth_unseen(s: Situation) -> None:
     """Samples do not depend on values that are not given."""
     process, like, states = _first_run(s)
     start = process.prior(like)
-    unknown = start.masked if s.args[0].prior == "hidden" else start.noisy
+
+    unknown = start.noisy
+    if s.args[0].prior == "hidden":
+        unknown = start.masked
+
     if unknown is not None and not torch.equal(unknown, ~like.fixed):
         raise NotApplicable("the process shows a part of the truth by design")
     _, _, others = _blind_run(s)
@@ -235,7 +246,8 @@ def draws_are_new(s: Situation) -> None:
         samples.append(x.clone())
     first, second = samples
     # Draws give equal rows different samples; a few may coincide in two calls.
-    differ = int((first != first[:1]).flatten(1).any(1).sum())
+    differs = (first != first[:1]).flatten(1).any(1)
+    differ = int(differs.sum())
     same = differ > COPIES // 8 and torch.equal(first, second)
     assert not same, "every call of the sampler draws the same random numbers"
 
@@ -270,10 +282,11 @@ def _sample_exact_models(s: Situation) -> None:
     for part in s.catalog.parts("process"):
         spec: Any = default_spec(part, s.catalog)
         for space, check in ((SPACE, _check_tokens), (FEATURES, _check_features)):
-            if not supports(s.spec, spec, space) or s.spec.steers(spec.facts(space)):
+            if not supports(s.spec, spec, space):
                 continue
-            check(s, spec)
-            ran = True
+            if not s.spec.steers(spec.facts(space)):
+                check(s, spec)
+                ran = True
     if not ran:
         raise NotApplicable(
             "no installed process supports the sampler and a toy distribution, "

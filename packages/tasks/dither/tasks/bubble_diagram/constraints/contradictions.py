@@ -235,7 +235,10 @@ class _IntegerProgram:
 
     def add_reachable(self) -> None:
         """Require one front door, of a room that exists, and doors only between close rooms."""
-        fronts = [self.door[room, self.slots][DOOR] for room in range(self.slots)]
+        fronts = []
+        for room in range(self.slots):
+            fronts.append(self.door[room, self.slots][DOOR])
+
         self.require(fronts, 1, 1)
         for front, kind in zip(fronts, self.kind, strict=True):
             empty = kind[-1]
@@ -275,7 +278,8 @@ class _IntegerProgram:
         for room, bins in enumerate(self.area):
             wrong = [bins[number] for number in outside]
             if rule.room is None:
-                self.require([*self.of_type(room, rule.types), *wrong], 0, 1)
+                allowed = self.of_type(room, rule.types)
+                self.require([*allowed, *wrong], 0, 1)
             elif rule.room == room:
                 self.require(self.kind[room][:-1], 1, 1)
                 self.require(wrong, 0, 0)

@@ -100,7 +100,11 @@ class ConstraintGuidance:
         self.slots = slots
         self.base = slots * (slots + 1) // 2
         """Number of tokens of types and relations."""
-        self.area = 2 * self.base if doors else self.base
+
+        self.area = self.base
+        if doors:
+            self.area = 2 * self.base
+
         """Index of the first area token."""
         self._modelled = {"doors": doors, "areas": areas}
         self.allowed = self._allowed_ids()
@@ -217,7 +221,10 @@ class ConstraintGuidance:
         counted |= rule.types
         numbers = [0]
         for count in self.rules:
-            counts = [count] if isinstance(count, Count) else []
+            counts = []
+            if isinstance(count, Count):
+                counts = [count]
+
             if isinstance(count, Buildable):
                 counts = list(count.counts())
             numbers += [c.low for c in counts if c.types <= rule.types]
@@ -413,7 +420,10 @@ class ConstraintGuidance:
             at: Index of the token in each row.
         """
         # MPS has no float64.
-        dtype = torch.float32 if at.device.type == "mps" else torch.float64
+        dtype = torch.float64
+        if at.device.type == "mps":
+            dtype = torch.float32
+
         allowed = self.allowed.to(at.device)
         # The model has as many ids as its largest field, at least those of rooms.
         padding = (0, log_clean.shape[-1] - NODE_SIZE)
@@ -459,7 +469,10 @@ def _is_drawn(rule: Area | Dwelling, placement: Placement | None) -> bool:
     types = placement.diagram.types
     areas = room_areas(types, placement.boxes) * METRES**2
     # Without an upper bound the rule has one that is only a proposal.
-    high = np.inf if rule.high >= AREAS[-1] else rule.high
+    high = rule.high
+    if rule.high >= AREAS[-1]:
+        high = np.inf
+
     for room, kind in enumerate(types):
         applies = kind in rule.types if rule.room is None else room == rule.room
         if applies and not rule.low <= areas[room] <= high:

@@ -227,7 +227,10 @@ def count_groups(rules: Sequence[Count], slots: int) -> list[CountProbability]:
 
 def _width(rule: Count, slots: int) -> int:
     """Return the number of distinct states: up to `high`, or up to `low` without upper bound."""
-    largest = rule.low if rule.high >= slots else rule.high
+    largest = rule.high
+    if rule.high >= slots:
+        largest = rule.low
+
     return largest + 1
 
 

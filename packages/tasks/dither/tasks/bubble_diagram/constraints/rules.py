@@ -89,7 +89,9 @@ class Adjacency(_Rule):
     @property
     def reversed(self) -> frozenset[int]:
         """Ids of the relations of the second room to the first."""
-        return self.relations if self.doors else reversed_ids(self.relations)
+        if self.doors:
+            return self.relations
+        return reversed_ids(self.relations)
 
 
 @dataclass(frozen=True)

@@ -173,7 +173,11 @@ class Constraints(Options):
         """
         rooms = len(diagram.types)
         kept = sorted(set(range(rooms) if keep is None else keep))
-        drawn = rooms - len(kept) if redraw is None else redraw
+
+        drawn = redraw
+        if drawn is None:
+            drawn = rooms - len(kept)
+
         total = len(kept) + drawn
         missing = [room for room in kept if not 0 <= room < rooms]
         problems = [
@@ -510,7 +514,11 @@ class _Reader:
                 )
             case [first, second] if type(first) is not int and type(second) is not int:
                 one = self.types(path, first)
-                other = FRONT if second == OUTSIDE else self.types(path, second)
+
+                other = FRONT
+                if second != OUTSIDE:
+                    other = self.types(path, second)
+
                 if one and other:
                     rule = Adjacency(
                         path, one, other, frozenset({DOOR}), required, doors=True
@@ -559,7 +567,10 @@ class _Reader:
 
     def bounds(self, path: Path, value: Any) -> tuple[int, int]:
         """Parse 2, [2, 3], "at least 2" or "at most 3"; unbounded is the number of slots."""
-        text = _BOUND.fullmatch(value) if isinstance(value, str) else None
+        text = None
+        if isinstance(value, str):
+            text = _BOUND.fullmatch(value)
+
         if text is not None:
             number = int(text[2])
             if text[1] == "most":
@@ -567,7 +578,10 @@ class _Reader:
             # More than there are slots is a contradiction, which is reported with its participants.
             return number, max(number, self.slots)
 
-        pair = [value, value] if type(value) is int else value
+        pair = value
+        if type(value) is int:
+            pair = [value, value]
+
         if not isinstance(pair, list) or len(pair) != 2 or not _are_numbers(pair):
             allowed = 'a number, [smallest, largest], "at least 1" or "at most 2"'
             self.reject_type(allowed, value, path, separator=";")
@@ -594,7 +608,10 @@ class _Reader:
         what: str,
     ) -> frozenset[int]:
         """Return the ids of one or more names; reject unknown ones."""
-        words = names if isinstance(names, list) else [names]
+        words = [names]
+        if isinstance(names, list):
+            words = names
+
         wrong = [word for word in words if not isinstance(word, str)]
         unknown = [
             word for word in words if isinstance(word, str) and word not in known

@@ -162,7 +162,9 @@ def _store(
 
 
 def _counted(files: Sequence[Path]) -> str:
-    return "1 file" if len(files) == 1 else f"{len(files):,} files"
+    if len(files) == 1:
+        return "1 file"
+    return f"{len(files):,} files"
 
 
 def _describe(source: Path, files: Sequence[Path]) -> Any:
@@ -397,7 +399,10 @@ def divide(
         raise Refused(message, code="no-samples")
 
     # One plan is left for training, and one for each other split.
-    tested = max(1, round(test * distinct)) if test else 0
+    tested = 0
+    if test:
+        tested = max(1, round(test * distinct))
+
     validated = min(max(1, round(valid * distinct)), distinct - tested - 1)
     tested = min(tested, distinct - validated - 1)
     rank = np.array([number[key] for key in groups], np.int64)

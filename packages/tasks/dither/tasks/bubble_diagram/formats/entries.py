@@ -83,7 +83,9 @@ class Entry:
 
     @property
     def place(self) -> str:
-        return f"{self.file}, {self.plan}" if self.plan else str(self.file)
+        if self.plan:
+            return f"{self.file}, {self.plan}"
+        return str(self.file)
 
 
 def entry_of(
@@ -117,7 +119,11 @@ def path_not_found(path: Path, what: str) -> Refused:
     hint = None
     if folder.is_dir():
         hint = did_you_mean(path.name, (other.name for other in folder.glob("*")))
-    where = "" if path.is_absolute() else f" (from {Path.cwd()})"
+
+    where = ""
+    if not path.is_absolute():
+        where = f" (from {Path.cwd()})"
+
     return Refused(f"{what} not found: {path}{where}", help=hint, code="file-not-found")
 
 

@@ -63,7 +63,11 @@ def read_graph2plan(file: Path, options: ReadOptions) -> Iterator[Entry]:
         return
     for number, plan in enumerate(plans):
         names = np.asarray(plan.get("name", ""), object).ravel()
-        name = str(names[0]) if len(names) == 1 else ""
+
+        name = ""
+        if len(names) == 1:
+            name = str(names[0])
+
         place = f'plan {number} "{name}"' if name else f"plan {number}"
         yield entry_of(file, place, _read, plan, name, options.most)
 
@@ -108,7 +112,10 @@ def _load_structs(file: Path) -> list[dict[str, Any]] | str:
 
 def _plain(value: Any) -> Any:
     array = np.asarray(value)
-    return array.tolist() if array.dtype.kind in "biufU" else str(value)
+
+    if array.dtype.kind in "biufU":
+        return array.tolist()
+    return str(value)
 
 
 def _read(

@@ -90,8 +90,11 @@ def read_housegan(file: Path, options: ReadOptions) -> Diagram:
         # Doors say which rooms are related, boxes how.
         if options.adjacency == "door":
             walls = np.array(diagram.boxes)
-            pairs = [(i, j) for i, j in doors if j is not None]
-            edges = tuple((i, j, int(labels_of(walls[i], walls[j]))) for i, j in pairs)
+            labelled = []
+            for i, j in doors:
+                if j is not None:
+                    labelled.append((i, j, int(labels_of(walls[i], walls[j]))))
+            edges = tuple(labelled)
     named = name_bedrooms(types, areas_of(boxes).tolist(), options.bedrooms)
     return replace(diagram, types=named, edges=edges, doors=doors)
 
@@ -134,7 +137,8 @@ def _joined_rooms(
     joined: list[tuple[int, int | None]] = []
     for u, v in graph.edges:
         if u in number and v in number:
-            joined.append((min(number[u], number[v]), max(number[u], number[v])))
+            i, j = sorted((number[u], number[v]))
+            joined.append((i, j))
     for door in graph.nodes - number.keys():
         sides = sorted(number[node] for node in graph[door] if node in number)
         if plan.room_type[door] == FRONT_DOOR:

@@ -92,9 +92,17 @@ def plan_line(diagram: Diagram) -> str:
         and Diagram.from_boxes(diagram.types, boxes).edges == diagram.edges
     ):
         plan["boxes"] = boxes
-    plan["edges"] = [[i, j, RELATIONS[relation]] for i, j, relation in diagram.edges]
+
+    edges = []
+    for i, j, relation in diagram.edges:
+        edges.append([i, j, RELATIONS[relation]])
+    plan["edges"] = edges
+
     if diagram.doors is not None:
-        plan["doors"] = [[i, OUTSIDE if j is None else j] for i, j in diagram.doors]
+        doors = []
+        for room, other in diagram.doors:
+            doors.append([room, OUTSIDE if other is None else other])
+        plan["doors"] = doors
     if diagram.areas is not None:
         plan["areas"] = [area_text(bounds) for bounds in diagram.areas]
     return json.dumps(plan, ensure_ascii=False)
@@ -323,7 +331,10 @@ def _bounding_boxes(
 def _rooms_of(plan: _Line, options: LineOptions) -> Diagram:
     most = options.most
     types = [ROOM_IDS[kind] for kind in plan.types]
-    edges = [(i, j, RELATIONS.index(relation)) for i, j, relation in plan.edges or ()]
+    edges = []
+    for i, j, relation in plan.edges or ():
+        edges.append((i, j, RELATIONS.index(relation)))
+
     boxes: Any = plan.boxes
     if plan.polygons is not None:
         if boxes is not None:
@@ -357,7 +368,8 @@ def _extra_faults(plan: _Line) -> Iterator[Fault]:
     """Yield faults of doors and areas."""
     rooms = len(plan.types)
     for i, j in plan.doors or ():
-        if not is_door((i, None if isinstance(j, str) else j), rooms):
+        other = None if isinstance(j, str) else j
+        if not is_door((i, other), rooms):
             expected = f'[i, j], i < j < {rooms}, or [i, "{OUTSIDE}"]'
             yield Fault("doors", f"door {[i, j]}: expected {expected}")
     if plan.areas is not None and len(plan.areas) != rooms:

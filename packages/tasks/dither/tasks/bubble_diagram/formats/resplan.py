@@ -118,7 +118,9 @@ def _read_resplan(
         rooms = [[part] for part in polygons_of(plan, key)]
         if key == "living":
             # One living room, also in parts.
-            rooms = [parts] if (parts := polygons_of(plan, key)) else []
+            rooms = []
+            if parts := polygons_of(plan, key):
+                rooms = [parts]
         shapes += rooms
         types += [ROOM_IDS[kind]] * len(rooms)
     boxes = []
@@ -145,7 +147,11 @@ def _outline(plan: dict[str, Any]) -> tuple[list[Point], list[Point]]:
     largest = max(parts, key=lambda part: part.area)
     # Without points on straight walls, and without the first corner again at the end.
     corners = largest.exterior.simplify(0).coords[:-1]
-    door = ends_of_door(*doors[0].bounds) if doors else []
+
+    door = []
+    if doors:
+        door = ends_of_door(*doors[0].bounds)
+
     return [(x, y) for x, y, *_ in corners], door
 
 
@@ -163,7 +169,9 @@ def _doors_of(plan: dict[str, Any], shapes: Sequence[Sequence[Any]]) -> Doors | 
     reach = _WALLS * width
 
     def next_to(door: Any, sides: int) -> list[int]:
-        distances = [min(door.distance(part) for part in room) for room in shapes]
+        distances = []
+        for room in shapes:
+            distances.append(min(door.distance(part) for part in room))
         nearest = np.argsort(distances, kind="stable")[:sides].tolist()
         return sorted(room for room in nearest if distances[room] <= reach)
 
@@ -239,7 +247,9 @@ def _msd_doors(links: Any, nodes: list[Any]) -> Doors | None:
 
 def _items(value: Any) -> list[tuple[Any, Any]]:
     """Return the items of a dict, none of anything else."""
-    return list(value.items()) if isinstance(value, dict) else []
+    if isinstance(value, dict):
+        return list(value.items())
+    return []
 
 
 def _diagram(
@@ -296,7 +306,10 @@ def polygons_of(
     import shapely
 
     # The well-known binary is an argument in shapely 2, and the state in shapely 1.
-    candidates = (shape.state, *shape.args) if isinstance(shape, Stub) else ()
+    candidates: tuple[Any, ...] = ()
+    if isinstance(shape, Stub):
+        candidates = (shape.state, *shape.args)
+
     content = next(
         (part for part in candidates if isinstance(part, bytes | bytearray)), None
     )

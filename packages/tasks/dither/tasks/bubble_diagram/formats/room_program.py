@@ -17,6 +17,7 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from json.decoder import JSONDecodeError, scanstring  # type: ignore[attr-defined]
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ def program_of(diagram: Diagram) -> RoomProgram:
     """Return a diagram, in which all relations are known, as a room program."""
     rooms = len(diagram.types)
     related = {(i, j) for i, j, _ in diagram.edges}
-    everything = [(i, j) for i in range(rooms) for j in range(i + 1, rooms)]
+    everything = combinations(range(rooms), 2)
     areas = None
     if diagram.areas is not None:
         areas = dict(enumerate(diagram.areas))
@@ -308,7 +309,10 @@ class _Reader:
     def room(self, path: _Path, name: object) -> int | None:
         """Return the number of a room; None, and a problem, if there is none of this name."""
         # Rooms of a list are named by their numbers.
-        number = self.rooms.get(str(name)) if isinstance(name, str | int) else None
+        number = None
+        if isinstance(name, str | int):
+            number = self.rooms.get(str(name))
+
         if number is None:
             self.report(
                 path,

@@ -65,7 +65,8 @@ def pack_boundary(
     row[2 : 2 + len(points)] = np.rint(points)
     if len(door) == 2:
         row[:2] = np.rint(door)
-    return tuple((x, y) for x, y in clockwise(row[None])[0].tolist())
+    (boundary,) = clockwise(row[None]).tolist()
+    return tuple((x, y) for x, y in boundary)
 
 
 def ends_of_door(
@@ -237,7 +238,10 @@ def read_boundary(path: Path, text: str | None = None) -> Boundary:
         raise Refused(message, help=help_text, code="unreadable-file") from None
 
     # shapely requires three corners; fewer are reported by their number.
-    problem = shape_problem(outline, ends_of_front) if len(outline) > 2 else None
+    problem = None
+    if len(outline) > 2:
+        problem = shape_problem(outline, ends_of_front)
+
     turn = _alignment(points)
     points = points @ turn
     door = door @ turn
@@ -273,9 +277,10 @@ def _alignment(points: Float[ndarray, "P 2"]) -> Float[ndarray, "2 2"]:
         return np.eye(2)
     # Angles from -45 to 45 degrees, as a quarter turn changes nothing.
     angles = np.arctan2(sides[:, 1], sides[:, 0])
-    angles = (angles + np.pi / 4) % (np.pi / 2) - np.pi / 4
+    quarter = np.pi / 2
+    angles = (angles + np.pi / 4) % quarter - np.pi / 4
     apart = np.abs(angles[:, None] - angles)
-    parallel = np.minimum(apart, np.pi / 2 - apart) < _PARALLEL
+    parallel = np.minimum(apart, quarter - apart) < _PARALLEL
     aligned = np.where(parallel, lengths, 0.0).sum(1)
     best = int(aligned.argmax())
     angle = angles[best]

@@ -24,13 +24,15 @@ def label_compactness(label: PixelLabels) -> tuple[float, int]:
     """Return `compactness` from the room at each pixel, -1 outside."""
     from scipy import ndimage
 
-    rows, columns = np.nonzero(label >= 0)
-    floor = label[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1] >= 0
-    walled = np.pad(floor, 2 * OUTER_WALL)
+    inside = label >= 0
+    (bounds,) = ndimage.find_objects(inside.astype(int))
+    floor = inside[bounds]
+    margin = 2 * OUTER_WALL
+    walled = np.pad(floor, margin)
     # Closing (growing, then shrinking) fills the walls between rooms.
-    size = 2 * OUTER_WALL + 1
+    size = margin + 1
     body = ndimage.minimum_filter(ndimage.maximum_filter(walled, size), size)
-    inner = body[2 * OUTER_WALL : -2 * OUTER_WALL, 2 * OUTER_WALL : -2 * OUTER_WALL]
+    inner = body[margin:-margin, margin:-margin]
 
     parts, count = ndimage.label(body)
     corners = 0

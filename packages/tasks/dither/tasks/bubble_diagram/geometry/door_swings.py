@@ -31,7 +31,10 @@ class Swing:
 
     def crosses(self, squares: Iterable[Square]) -> bool:
         x0, y0, x1, y1 = self.square
-        return any(x0 < c and a < x1 and y0 < d and b < y1 for a, b, c, d in squares)
+        return any(
+            x0 < right and left < x1 and y0 < bottom and top < y1
+            for left, top, right, bottom in squares
+        )
 
 
 def door_swings(types: Sequence[int], plan: FloorPlan) -> list[Swing | None]:
@@ -53,7 +56,9 @@ def door_swings(types: Sequence[int], plan: FloorPlan) -> list[Swing | None]:
 
 def is_sliding(types: Sequence[int], door: Door) -> bool:
     """Whether a door is a glazed one between a room and a balcony."""
-    return door.j is not None and BALCONY in (types[door.i], types[door.j])
+    if door.j is None:
+        return False
+    return BALCONY in (types[door.i], types[door.j])
 
 
 def _free_swing(
@@ -88,7 +93,10 @@ def outward_side(opening: Door | Window, label: PixelLabels) -> int:
     else:
         row -= 2
     within = 0 <= row < len(label) and 0 <= column < len(label)
-    return 1 if within and label[row, column] >= 0 else -1
+
+    if within and label[row, column] >= 0:
+        return 1
+    return -1
 
 
 def _swing(

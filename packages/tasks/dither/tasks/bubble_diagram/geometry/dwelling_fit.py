@@ -250,7 +250,8 @@ def _changes(fit: _Fit, layout: _Layout) -> Iterator[_Change]:
     for i, j, _ in diagram.edges:
         change = _door_change(fit, layout.boxes, i, j, is_shared=(i, j) in shared)
         best[i, j] = change
-        weights[i, j] = _cost(fit, change) + door_cost(types[i], types[j])
+        preference = door_cost(types[i], types[j])
+        weights[i, j] = _cost(fit, change) + preference
     joined: Iterable[tuple[int, int | None]] = access_tree(types, weights)
     if diagram.doors is not None:
         joined = diagram.doors
@@ -310,13 +311,17 @@ def _door_changes(boxes: Boxes, i: int, j: int) -> Iterator[_Change]:
     for side in range(4):
         axis = side % 2
         along = 1 - axis
-        first, second = (i, j) if side < 2 else (j, i)
+        first, second = j, i
+        if side < 2:
+            first, second = i, j
         end = 4 * first + axis + 2
         start = 4 * second + axis
         # A gap of exactly a wall
         wishes: list[_Wish] = [(end, start, _GAP), (start, end, -_GAP)]
         for room, other in ((i, j), (j, i)):
-            wishes.append((4 * room + along, 4 * other + along + 2, _SHARED))
+            room_start = 4 * room + along
+            other_end = 4 * other + along + 2
+            wishes.append((room_start, other_end, _SHARED))
         yield _change((_DOOR_CHANGE, i, j, side), boxes, wishes)
 
 
@@ -382,7 +387,11 @@ def _openings(
     wishes: list[_Wish] = []
     for other in hiding.tolist():
         behind = 4 * other + side
-        ends = (wall, behind) if side < 2 else (behind, wall)
+
+        ends = (behind, wall)
+        if side < 2:
+            ends = (wall, behind)
+
         wishes.append((*ends, depth))
     yield _change((*key, -1), boxes, wishes)
 
@@ -514,7 +523,11 @@ def _gaps(diagram: Diagram, boxes: Boxes, *, outer: bool) -> Iterator[_Wish]:
     """Yield gaps to close: between walls that face each other, and to the bounding rectangle."""
     rooms = len(boxes)
     related = {(i, j) for i, j, _ in diagram.edges}
-    living = diagram.types.index(LIVING) if LIVING in diagram.types else -1
+
+    living = -1
+    if LIVING in diagram.types:
+        living = diagram.types.index(LIVING)
+
     for room in range(rooms):
         for side in range(4):
             wall = 4 * room + side
@@ -544,8 +557,10 @@ def _ahead(
     along = 1 - axis
     # Distances along the axis, ahead of the side.
     sign = -1 if side < 2 else 1
-    near = sign * (boxes[:, (side + 2) % 4] - boxes[room, side])
-    far = sign * (boxes[:, side] - boxes[room, side])
+    wall = boxes[room, side]
+    opposite = (side + 2) % 4
+    near = sign * (boxes[:, opposite] - wall)
+    far = sign * (boxes[:, side] - wall)
     start = boxes[room, along]
     free = np.ones(boxes[room, along + 2] - start, bool)
     ahead: list[tuple[int, bool]] = []

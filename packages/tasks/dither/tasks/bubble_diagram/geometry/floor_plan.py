@@ -145,7 +145,8 @@ def floor_plan(
     label = regions_of(types, boxes)
     outlines = []
     for room, (x0, y0, x1, y1) in enumerate(boxes.tolist()):
-        outlines.append(trace_outline(label[y0:y1, x0:x1] == room, x0, y0))
+        region = label[y0:y1, x0:x1] == room
+        outlines.append(trace_outline(region, x0, y0))
 
     # Without the empty pixels at the right and below, which takes half the time.
     extent = min(int(boxes.max()) + 1, len(label))
@@ -195,7 +196,10 @@ def floor_plan(
 
 def _beside_door(wall: Window, door: Window) -> Iterator[Window]:
     """Yield the parts of a wall on both sides of a door in it."""
-    place = door.y - wall.y if wall.upright else door.x - wall.x
+    place = door.x - wall.x
+    if wall.upright:
+        place = door.y - wall.y
+
     for sign in (-1, 1):
         # From the jamb of the door to the end of the wall.
         length = wall.length / 2 - sign * place - DOOR_WIDTH / 2 - _JAMB
@@ -239,7 +243,9 @@ def _front_wall(
         place = _door_at(wall, front)
         far = hypot(place.x - front[0], place.y - front[1])
         # Any wall that is long enough comes before those that are too short.
-        return far if wall.length >= DOOR_WIDTH else far + GRID
+        if wall.length >= DOOR_WIDTH:
+            return far
+        return far + GRID
 
     return min(walls, key=distance)
 
@@ -301,7 +307,9 @@ def regions_of(types: Sequence[int], boxes: Boxes) -> PixelLabels:
         region = label[y0:y1, x0:x1] == room
         if _is_thin(region) and not region.all():
             # Hidden: a quarter of its box.
-            label[y0 : (y0 + y1 + 1) // 2, x0 : (x0 + x1 + 1) // 2] = room
+            middle_y = (y0 + y1 + 1) // 2
+            middle_x = (x0 + x1 + 1) // 2
+            label[y0:middle_y, x0:middle_x] = room
 
     for room in order:
         x0, y0, x1, y1 = boxes[room]
@@ -309,9 +317,11 @@ def regions_of(types: Sequence[int], boxes: Boxes) -> PixelLabels:
         region = within == room
         if not region.any():
             # Hidden by a hidden room, as where an outline leaves several rooms one place.
-            row, column = divmod(room, max(region.shape[1] // 2, 1))
-            row = min(2 * row, max(region.shape[0] - 2, 0))
-            within[row : row + 2, 2 * column : 2 * column + 2] = room
+            height, width = region.shape
+            row, column = divmod(room, max(width // 2, 1))
+            top = min(2 * row, max(height - 2, 0))
+            left = 2 * column
+            within[top : top + 2, left : left + 2] = room
         elif not region.all():
             within[region] = -1
             within[_simple_region(region)] = room
@@ -356,7 +366,11 @@ def _simple_region(region: Mask) -> Mask:
         # Each hole is connected to the outside by a slit of one pixel.
         row, column = np.argwhere(holes)[0]
         left = np.flatnonzero(~region[row, :column])
-        start = left[-1] + 1 if len(left) else 0
+
+        start = 0
+        if len(left):
+            start = left[-1] + 1
+
         region[row, start:column] = False
 
 
@@ -364,7 +378,9 @@ def _thick(region: Mask) -> Mask:
     """Return a region without parts of one pixel, whose two walls coincide, unless it is one."""
     from scipy import ndimage
 
-    return region if _is_thin(region) else ndimage.binary_opening(region, _THINNEST)
+    if _is_thin(region):
+        return region
+    return ndimage.binary_opening(region, _THINNEST)
 
 
 def _is_thin(region: Mask) -> bool:
@@ -394,7 +410,8 @@ def trace_outline(
     padded = np.pad(region, 1)
     steps: dict[Corner, list[Corner]] = {}
     for (dy, dx), (x0, y0), (x1, y1) in _TURNS:
-        beyond = np.roll(padded, (-dy, -dx), (0, 1))[1:-1, 1:-1]
+        shifted = np.roll(padded, (-dy, -dx), (0, 1))
+        beyond = shifted[1:-1, 1:-1]
         for y, x in np.argwhere(region & ~beyond).tolist():
             start = (x + x0, y + y0)
             steps.setdefault(start, []).append((x + x1, y + y1))
@@ -407,7 +424,11 @@ def trace_outline(
         # Where two parts touch at a corner, stay on the same one.
         right = (x - heading[1], y + heading[0])
         options = steps[x, y]
-        following = right if right in options else options[0]
+
+        following = right
+        if right not in options:
+            following = options[0]
+
         options.remove(following)
         step = (following[0] - x, following[1] - y)
         if step != heading:
@@ -437,7 +458,8 @@ def _runs(
     breaks = (np.diff(keys, axis=0) != [0, 0, 0, 0, 1]).any(1)
     for part in np.split(keys, np.flatnonzero(breaks) + 1):
         i, j, column, across, row = part[0].tolist()
-        yield i, j, column + (across + 1) / 2, row, row + len(part), across
+        middle = column + (across + 1) / 2
+        yield i, j, middle, row, row + len(part), across
 
 
 def doors_between(
@@ -558,7 +580,8 @@ def thin_walls(label: PixelLabels) -> Iterator[tuple[Point, Point]]:
         touching = (image >= 0) & (beyond >= 0) & (image != beyond)
         gap = np.ones_like(image)
         for _, _, across, low, high, _ in _runs(image, beyond, gap, touching):
-            start, end = (across, float(low)), (across, float(high))
+            start = (across, float(low))
+            end = (across, float(high))
             if upright:
                 yield start, end
             else:

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from ..arrays import Boundary, Boxes, Mask
+from ..relations import areas_of
 from .boundary import OUTER_WALL, mask_of
 from .wall_constraints import SMALLEST
 
@@ -66,8 +67,9 @@ def _rectangles(content: bytes) -> Boxes:
         if len(found) <= _MOST:
             break
     # The largest ones, if a jagged outline has more of them in the coarsest steps.
-    found.sort(key=lambda box: (box[0] - box[2]) * (box[3] - box[1]))
-    boxes: Boxes = np.array(found[:_MOST], np.int64).reshape(-1, 4)
+    boxes: Boxes = np.array(found, np.int64).reshape(-1, 4)
+    order = np.argsort(-areas_of(boxes), kind="stable")
+    boxes = boxes[order[:_MOST]]
     boxes.flags.writeable = False
     return boxes
 
@@ -85,14 +87,16 @@ def _maximal(floor: Mask, xs: list[int], ys: list[int]) -> Iterator[list[int]]:
     if not xs or not ys:
         return
     # The last interval of `reduceat` ends with the array.
-    rows = np.logical_and.reduceat(floor[: ys[-1], : xs[-1]], ys[:-1], axis=0)
+    within = floor[: ys[-1], : xs[-1]]
+    rows = np.logical_and.reduceat(within, ys[:-1], axis=0)
     cells = np.logical_and.reduceat(rows, xs[:-1], axis=1)
     # A row outside at both ends, so that every rectangle has a neighbour above and below.
     cells = np.pad(cells, ((1, 1), (0, 0)))
     for top in range(len(ys) - 1):
         for bottom in range(top + 1, len(ys)):
             # Rows top .. bottom - 1 of the cells are `top + 1 : bottom + 1` of the padded ones.
-            inside: Bool[np.ndarray, " K"] = np.all(cells[top + 1 : bottom + 1], axis=0)
+            band = cells[top + 1 : bottom + 1]
+            inside: Bool[np.ndarray, " K"] = np.all(band, axis=0)
             if not inside.any():
                 break
             if ys[bottom] - ys[top] < SMALLEST:

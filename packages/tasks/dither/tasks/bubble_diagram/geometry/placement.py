@@ -155,7 +155,8 @@ class Placement:
         related = [pair for pair, relation in shown.items() if relation != NO_EDGE]
         outline = [] if boundary is None else corners_of(boundary)
         # The outline may begin before the first room.
-        left, top = np.array([*boxes[:, :2], *outline]).min(0).tolist()
+        corner_points = np.array([*boxes[:, :2], *outline])
+        left, top = corner_points.min(0).tolist()
         front_door = None
         if boundary is not None and boundary[0, 0] >= 0:
             x, y = boundary[:2].mean(0).tolist()
@@ -176,8 +177,10 @@ class Placement:
         door = []
         if self.front_door is not None:
             # Only the middle of the door is known: both ends are there.
-            door = [(self.front_door[0] + x, self.front_door[1] + y)] * 2
-        return pack_boundary([(left + x, top + y) for left, top in self.outline], door)
+            door_x, door_y = self.front_door
+            door = [(door_x + x, door_y + y)] * 2
+        outline = [(left + x, top + y) for left, top in self.outline]
+        return pack_boundary(outline, door)
 
     @property
     def exact(self) -> bool:
@@ -193,7 +196,10 @@ class Placement:
         """Return each edge in words."""
         names = room_names(self.diagram)
         words = [relation.replace("-", " ") for relation in RELATIONS]
-        return [f"{names[i]} {words[r]} {names[j]}" for i, j, r in self.diagram.edges]
+        edges = []
+        for i, j, relation in self.diagram.edges:
+            edges.append(f"{names[i]} {words[relation]} {names[j]}")
+        return edges
 
     def extra_names(self) -> list[str]:
         """Return the pairs of rooms that are related in the boxes only, in words."""
@@ -216,7 +222,10 @@ def place_diagram(
             diagram may be placed with violated relations.
     """
     if diagram.boxes is not None:
-        boundary = None if diagram.boundary is None else np.array(diagram.boundary)
+        boundary = None
+        if diagram.boundary is not None:
+            boundary = np.array(diagram.boundary)
+
         return Placement.of(diagram, np.array(diagram.boxes, np.int64), boundary)
 
     target = diagram.relations
@@ -331,7 +340,9 @@ def place_rooms(diagram: Diagram) -> Boxes:
 def whole_boxes(walls: Walls) -> Boxes:
     """Round walls to pixels; every side is at least one pixel."""
     boxes: Boxes = np.rint(walls).astype(np.int64)
-    boxes[:, 2:] = np.maximum(boxes[:, 2:], boxes[:, :2] + 1)
+    low = boxes[:, :2]
+    high = boxes[:, 2:]
+    np.maximum(high, low + 1, out=high)
     return boxes
 
 
@@ -471,7 +482,11 @@ def keep_areas(
             demand_own_areas(program, diagram, boxes)
         if pulls_of is not None:
             program.pull(pulls_of(boxes))
-        hard = None if inside is None else active_bounds(inside, boxes)
+
+        hard = None
+        if inside is not None:
+            hard = active_bounds(inside, boxes)
+
         walls = program.solve(hard)
         if walls is None:
             break
@@ -640,7 +655,10 @@ def _relate(
         return
 
     # The centre of u is before the first wall of v, behind the second, or between the two.
-    direction = 0 if relation == INSIDE else _DIRECTION[relation][axis]
+    direction = 0
+    if relation != INSIDE:
+        direction = _DIRECTION[relation][axis]
+
     before = (1, v)
     after = (-1, v + 2)
     between = ((-1, v), (1, v + 2))
@@ -664,7 +682,10 @@ def _separate(
     axis = side % 2
     first, second = (u, v) if side < 2 else (v, u)
     # A gap of `NEAR` still counts as near.
-    gap = _GAP if near else NEAR + 1 + _ROUNDING_PIXELS
+    gap = NEAR + 1 + _ROUNDING_PIXELS
+    if near:
+        gap = _GAP
+
     penalty = _SHOULD if near else _MUST
     program.add_order(4 * first + axis + 2, 4 * second + axis, gap, penalty)
 

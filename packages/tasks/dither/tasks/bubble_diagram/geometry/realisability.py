@@ -191,7 +191,11 @@ class _Search:
             boxes = self.proposal(node)
             if boxes is None:
                 continue
-            solution = boxes if self.proved(boxes) else self.dive(node, boxes)
+
+            solution: Boxes | None = boxes
+            if not self.proved(boxes):
+                solution = self.dive(node, boxes)
+
             if solution is not None:
                 return solution
             stack += self.branch(node, boxes)

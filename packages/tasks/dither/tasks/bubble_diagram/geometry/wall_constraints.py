@@ -115,7 +115,9 @@ class WallConstraints:
             for side, (axis, u, v) in enumerate(_ways(i, j)):
                 choices[number, side] = _before(axis, u, v, -2 * _WALL)
                 if near:
-                    fixed.append((axis, 3 * u + START, 3 * v + END, 2 * NEAR))
+                    start = 3 * u + START
+                    end = 3 * v + END
+                    fixed.append((axis, start, end, 2 * NEAR))
         shown = replace(
             self,
             fixed=np.array(fixed, np.int64).reshape(-1, 4),
@@ -135,8 +137,9 @@ class WallConstraints:
         for part, is_available in parts:
             missing = most - part.shape[1]
             fewer = bounds - part.shape[2]
-            padded.append(np.pad(part, ((0, 0), (0, missing), (0, fewer), (0, 0))))
-            available.append(np.pad(is_available, ((0, 0), (0, missing))))
+            widths = [(0, 0), (0, missing), (0, fewer), (0, 0)]
+            padded.append(np.pad(part, widths))
+            available.append(np.pad(is_available, widths[:2]))
         return replace(
             self, choices=np.concatenate(padded), available=np.concatenate(available)
         )
@@ -144,8 +147,10 @@ class WallConstraints:
     def separates(self, boxes: Boxes) -> bool:
         """Whether pairs of any relation do not overlap, and those that must be near are."""
         for i, j, near in self.unlabelled:
-            gaps = np.maximum(boxes[j, :2] - boxes[i, 2:], boxes[i, :2] - boxes[j, 2:])
-            if gaps.max() < 0 or (near and gaps.max() > NEAR):
+            after = boxes[j, :2] - boxes[i, 2:]
+            before = boxes[i, :2] - boxes[j, 2:]
+            gap = max(after.max(), before.max())
+            if gap < 0 or (near and gap > NEAR):
                 return False
         return True
 
@@ -186,7 +191,8 @@ class WallConstraints:
         """Return the fixed bounds on a canvas, closed; None if they contradict each other."""
         most = initial_bounds(self.rooms, canvas).copy()
         # Several constraints may bound one pair of marks: the tightest counts.
-        np.minimum.at(most, tuple(self.fixed[:, :3].T), self.fixed[:, 3])
+        axis, first, second, bound = self.fixed.T
+        np.minimum.at(most, (axis, first, second), bound)
         for wall, place in self.pinned.items():
             room, side = divmod(wall, 4)
             end = START if side < 2 else END
@@ -293,7 +299,9 @@ def _constraints_of(
     gap = 2 * NEAR
     if relation == NO_EDGE:
         # A choice of the side on which the rooms are more than `NEAR` apart.
-        return [], [[[_before(axis, u, v, -gap - 2)] for axis, u, v in _ways(i, j)]]
+        apart = [[_before(axis, u, v, -gap - 2)] for axis, u, v in _ways(i, j)]
+        return [], [apart]
+
     beyond: list[Bound] = []
     for axis in (0, 1):
         beyond.append((axis, 3 * i + START, 3 * j + START, -2))
@@ -308,8 +316,12 @@ def _constraints_of(
     hull = list(_cell_bounds(i, j, *_hull(relation)))
     if relation == INSIDE:
         return hull, [within]
-    fixed = [(axis, 3 * u + START, 3 * v + END, gap) for axis, u, v in _ways(i, j)]
+
+    fixed: list[Bound] = []
+    for axis, u, v in _ways(i, j):
+        fixed.append((axis, 3 * u + START, 3 * v + END, gap))
     fixed += hull
+
     choices: list[Choice] = []
     pieces = [
         list(_cell_bounds(i, j, rows, columns)) for rows, columns in _pieces(relation)
@@ -369,7 +381,9 @@ def _cell_bounds(
 def _hull(relation: int) -> _Cells:
     """First and last row, and first and last column, of the cells of a relation."""
     rows, columns = np.nonzero(np.equal(RULE, relation))
-    return (int(rows.min()), int(rows.max())), (int(columns.min()), int(columns.max()))
+    height = (int(rows.min()), int(rows.max()))
+    width = (int(columns.min()), int(columns.max()))
+    return height, width
 
 
 @lru_cache(maxsize=16)
@@ -378,7 +392,9 @@ def _pieces(relation: int) -> list[_Cells]:
     ranges = list(combinations_with_replacement(range(5), 2))
     good = []
     for rows, columns in product(ranges, ranges):
-        cells = RULE[rows[0] : rows[1] + 1, columns[0] : columns[1] + 1]
+        top, bottom = rows
+        left, right = columns
+        cells = RULE[top : bottom + 1, left : right + 1]
         if (cells == relation).all():
             good.append((rows, columns))
 

@@ -116,7 +116,10 @@ class WallProgram:
         result = linprog(
             objective, matrix.tocsr(), most, bounds=bounds, method="highs-ds"
         )
-        return None if result.x is None else result.x[:walls].reshape(-1, 4)
+
+        if result.x is None:
+            return None
+        return result.x[:walls].reshape(-1, 4)
 
 
 def active_bounds(

@@ -32,17 +32,18 @@ def divide_walls(walls: Any, gaps: Sequence[Any]) -> Iterator[Rectangle]:
     corners = shapely.get_coordinates([walls, *parts]).round(3)
     xs = np.unique(corners[:, 0])
     ys = np.unique(corners[:, 1])
-    middles = np.meshgrid((xs[1:] + xs[:-1]) / 2, (ys[1:] + ys[:-1]) / 2)
-    free = shapely.contains_xy(walls, *middles)
+    middle_xs = (xs[1:] + xs[:-1]) / 2
+    middle_ys = (ys[1:] + ys[:-1]) / 2
+    free = shapely.contains_xy(walls, *np.meshgrid(middle_xs, middle_ys))
 
     openings = []
     for part in parts:
         # Rounding leaves splinters.
         if part.area > 0.01:
             x0, y0, x1, y1 = np.round(part.bounds, 3)
-            columns = np.searchsorted(xs, (x0, x1)).tolist()
-            rows = np.searchsorted(ys, (y0, y1)).tolist()
-            openings.append((columns[0], rows[0], columns[1], rows[1]))
+            left, right = np.searchsorted(xs, (x0, x1)).tolist()
+            top, bottom = np.searchsorted(ys, (y0, y1)).tolist()
+            openings.append((left, top, right, bottom))
     cells = [(x, y, x + 1, y + 1) for y, x in np.argwhere(free).tolist()]
     for seed in (*openings, *cells):
         if _is_free(free, seed):
@@ -55,6 +56,7 @@ def _largest(
     free: _Cells, seed: _CellBox, openings: Sequence[_CellBox], axes: Sequence[Any]
 ) -> _CellBox:
     """Return the largest box around a seed that has no part of an opening, but all or none of it."""
+    xs, ys = axes
     others = free.copy()
     for x0, y0, x1, y1 in openings:
         if (x0, y0, x1, y1) != seed:
@@ -64,7 +66,9 @@ def _largest(
         box = _grown(cells, seed, order)
         if not any(_cuts(box, opening) for opening in openings):
             x0, y0, x1, y1 = box
-            sizes[box] = float(np.ptp(axes[0][[x0, x1]]) * np.ptp(axes[1][[y0, y1]]))
+            width = xs[x1] - xs[x0]
+            height = ys[y1] - ys[y0]
+            sizes[box] = float(width * height)
     # Where openings overlap, none has a wall for itself.
     plain = _grown(others, seed, (0, 1))
     return max(sizes, key=lambda box: sizes[box], default=plain)

@@ -171,19 +171,24 @@ class Scene:
         x = pixels(width, float(margin[0]))
         y = pixels(height, float(margin[1]))
         # The margins are outside of the canvas.
-        columns = np.flatnonzero((x >= 0) & (x < len(regions)))
-        rows = np.flatnonzero((y >= 0) & (y < len(regions)))
+        size = len(regions)
+        columns = np.flatnonzero((x >= 0) & (x < size))
+        rows = np.flatnonzero((y >= 0) & (y < size))
         sampled = regions[np.ix_(y[rows], x[columns])]
         self._visible[np.ix_(rows, columns)] = sampled
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         """Return the point of the page at a point in box pixels."""
-        return self._origin[0] + x * self.scale, self._origin[1] + y * self.scale
+        left, top = self._origin
+        return left + x * self.scale, top + y * self.scale
 
     def outline(self, corners: Iterable[tuple[float, float]]) -> str:
         """Return the path through corners in box pixels."""
-        points = [self.at(*corner) for corner in corners]
-        return "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in points) + "Z"
+        points = []
+        for corner in corners:
+            x, y = self.at(*corner)
+            points.append(f"{x:.1f},{y:.1f}")
+        return f"M{'L'.join(points)}Z"
 
     def label_rooms(
         self, texts: Sequence[tuple[str, ...]] | None = None
@@ -214,18 +219,23 @@ class Scene:
         sizes: Sequence[float],
     ) -> Label | None:
         """Return the largest label that fits on the visible part of its room."""
-        rows, columns = np.nonzero(self._visible == room)
+        cells = self._visible == room
+        rows, columns = np.nonzero(cells)
         if not len(rows):
             return None
         top = int(rows.min())
         left = int(columns.min())
-        visible = self._visible[top : rows.max() + 1, left : columns.max() + 1] == room
+        bottom = int(rows.max())
+        right = int(columns.max())
+        visible = cells[top : bottom + 1, left : right + 1]
         # The centroid of the visible cells, whose centres are half a cell from their start.
         middle = (rows.mean() - top + 0.5, columns.mean() - left + 0.5)
 
         def rank(option: tuple[float, bool]) -> float:
             size, upright = option
-            return -size / _UPRIGHT if upright else -size
+            if upright:
+                return -size / _UPRIGHT
+            return -size
 
         for size, upright in sorted(product(sizes, (False, True)), key=rank):
             label = Label(0, 0, size, lines, upright)
@@ -244,7 +254,8 @@ class Scene:
             # The line ends in the visible part of the room.
             centres = (cells[:, ::-1] + 0.5) * _CELL
             points = centres + np.array([self.x, self.y])
-            distances = np.square(points - np.array([x, y])).sum(1)
+            offsets = points - np.array([x, y])
+            distances = np.square(offsets).sum(1)
             x, y = points[distances.argmin()].tolist()
 
         middle = ((y - self.y) / _CELL, (x - self.x) / _CELL)
@@ -271,7 +282,9 @@ class Scene:
             return None
         y = rows + height / 2
         x = columns + width / 2
-        best = np.argmin((y - middle[0]) ** 2 + (x - middle[1]) ** 2)
+        middle_y, middle_x = middle
+        distances = (y - middle_y) ** 2 + (x - middle_x) ** 2
+        best = np.argmin(distances)
         row = int(rows[best]) + start[0]
         column = int(columns[best]) + start[1]
         self._taken[row : row + height, column : column + width] = True
@@ -353,7 +366,9 @@ def draw_gallery(
 
     width = gap + columns * (size + gap)
     height = gap + ceil(len(placements) / columns) * (cell + caption + gap)
-    kinds = {kind for placement in placements for kind in placement.diagram.types}
+    kinds: set[int] = set()
+    for placement in placements:
+        kinds.update(placement.diagram.types)
     legend, height = _legend(sorted(kinds), width, height)
     return svg.Page(width, height, (*shapes, *legend))
 
@@ -430,7 +445,10 @@ def label_shapes(label: Label, *, background: bool = True) -> list[str]:
 
     for row, line in enumerate(label.lines):
         # The first line is the name, others are smaller.
-        size = 0.92 * label.size if row else label.size
+        size = label.size
+        if row:
+            size = 0.92 * label.size
+
         colour = LINK if row else INK
         offset = (row - (len(label.lines) - 1) / 2) * _LINE * label.size
         x = label.x
@@ -568,7 +586,10 @@ def _clear_of_doors(plan: FloorPlan, swings: Sequence[Swing | None]) -> PixelLab
         if swing is None:
             continue
         x0, y0, x1, y1 = (round(end) for end in swing.square)
-        clear[max(y0 - 1, 0) : y1 + 1, max(x0 - 1, 0) : x1 + 1] = -1
+        # A pixel more on every side.
+        rows = slice(max(y0 - 1, 0), y1 + 1)
+        columns = slice(max(x0 - 1, 0), x1 + 1)
+        clear[rows, columns] = -1
     return np.where(np.isin(plan.label, np.unique(clear)), clear, plan.label)
 
 

@@ -273,12 +273,13 @@ class _Cell:
         # L = R (R + 1) / 2 tokens
         slots = (isqrt(8 * len(tokens) + 1) - 1) // 2
         types = tokens[: len(self.types)].tolist()
-        places = [slots + pair_index(i, j, slots) for i, j in pairs(len(types))]
-        edges = tokens[places].tolist()
+        places = [pair_index(i, j, slots) for i, j in pairs(len(types))]
+        edges = tokens[slots:][places].tolist()
         shapes: list[str] = []
         for room in scene.order:
-            if types[room] < NODE_MASK:
-                shapes.append(draw_room(scene, room, COLOURS[types[room]]))
+            kind = types[room]
+            if kind < NODE_MASK:
+                shapes.append(draw_room(scene, room, COLOURS[kind]))
             else:
                 shapes.append(draw_room(scene, room, _GREY, PALE))
         # Links above rooms, and names above links.
@@ -308,7 +309,11 @@ class _Cell:
         label = self.scene.labels[room]
         if kind == self.types[room]:
             return label
-        text = SHORT[kind] if kind < NODE_MASK else "?"
+
+        text = "?"
+        if kind < NODE_MASK:
+            text = SHORT[kind]
+
         # Names of types differ in length, and the label has space for the finished one.
         width = svg.text_width(label.lines[0], label.size)
         shrink = min(1.0, width / svg.text_width(text, label.size))
@@ -379,8 +384,12 @@ def draw_html_gallery(samples: Sequence[DecodedSample], title: str = "Samples") 
     for level in range(len(LEVELS)):
         count = sum(sample.level >= level for sample in samples)
         counts.append(f"{count} reach {names[level]}")
+
     legend = ""
-    for kind in sorted({kind for diagram in diagrams for kind in diagram.types}):
+    kinds: set[int] = set()
+    for diagram in diagrams:
+        kinds.update(diagram.types)
+    for kind in sorted(kinds):
         legend += (
             f'<span><i style="background:{COLOURS[kind]}"></i>{ROOMS[kind]}</span>'
         )

@@ -390,7 +390,10 @@ class RegionSamples:
 
     def _covering(self, cell: int) -> Iterator[Integer[ndarray, " n"]]:
         """Yield the training regions of a cell type in windows that do not overlap."""
-        subset = None if self.subset is None else [self.subset[cell]]
+        subset = None
+        if self.subset is not None:
+            subset = [self.subset[cell]]
+
         options = WindowOptions(self.options.regions, self.options.regions)
         windows = cut_windows(
             matrix=self.matrix,

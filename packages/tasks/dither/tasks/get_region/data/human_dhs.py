@@ -185,7 +185,11 @@ def archetype_names(names: Sequence[str], r: _Matrix, labels: _Labels) -> list[s
     for archetype in range(int(labels.max()) + 1):
         members = np.flatnonzero(labels == archetype)
         medoid = names[members[np.argmax(r[np.ix_(members, members)].sum(1))]]
-        others = f"+{len(members) - 1}" if len(members) > 1 else ""
+
+        others = ""
+        if len(members) > 1:
+            others = f"+{len(members) - 1}"
+
         medoids.append(medoid + others)
 
     # Names must differ, as motifs are found by name.

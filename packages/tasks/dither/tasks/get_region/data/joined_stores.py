@@ -37,14 +37,17 @@ def join_stores(
         if matrix.motifs != first.motifs:
             raise Refused(_other_motifs(path, matrix, paths[0], first))
     names: list[str] = []
+    notes: list[str] = []
+    unknown: set[str] = set()
     for matrix in matrices:
         names += matrix.cells
+        notes += matrix.notes
+        unknown.update(matrix.unknown)
     cells = tuple(dict.fromkeys(names))
     chromosomes, number = np.unique(
         np.concatenate([matrix.chromosome for matrix in matrices]), return_inverse=True
     )
 
-    unknown = {name for matrix in matrices for name in matrix.unknown}
     arrays: dict[str, Any] = {}
     for kind in ("open", "atpm", "expression", "tss"):
         arrays[kind] = _stack(kind, matrices, cells, unknown)
@@ -63,7 +66,7 @@ def join_stores(
         test=(),
         # A set of strings has another order in each process.
         unknown=tuple(sorted(unknown)),
-        notes=tuple(note for matrix in matrices for note in matrix.notes),
+        notes=tuple(notes),
         # No window crosses from one store to the next.
         store=np.repeat(np.arange(len(matrices)), sizes),
         measured=np.repeat(measured, sizes, axis=0),

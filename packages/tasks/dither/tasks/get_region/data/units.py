@@ -94,7 +94,10 @@ class ColumnUnits:
         # Motif by motif: np.interp takes one table at a time.
         levels = np.linspace(0, 1, len(self.quantiles))
         for column, knots in enumerate(self.quantiles.T):
-            points = (levels, knots) if inverse else (knots, levels)
+            points = (knots, levels)
+            if inverse:
+                points = (levels, knots)
+
             motifs[..., column] = np.interp(motifs[..., column], *points)
         return result
 

@@ -102,7 +102,11 @@ def cut_windows(
     `stride` regions.
     """
     inside = matrix.rows(split)
-    masks = [inside] if subset is None else [inside & used for used in subset]
+
+    masks = [inside]
+    if subset is not None:
+        masks = [inside & used for used in subset]
+
     runs = [_shortest(np.flatnonzero(mask)) for mask in masks]
     windows = [_cut_rows(matrix, rows, options, covering=covering) for rows in runs]
     offsets = np.cumsum([0, *map(len, runs)]).tolist()

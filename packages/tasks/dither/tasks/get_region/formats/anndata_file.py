@@ -70,7 +70,11 @@ def read_anndata(path: Path, group_by: str | None) -> RawArrays:
         where = f"{'X' if array == 'features' else 'obs'}, row {row} (from 0)"
         if not column:
             return where
-        shown = columns.get(column, column) if array in PLACES else column
+
+        shown = column
+        if array in PLACES:
+            shown = columns.get(column, column)
+
         return f'{where}, column "{shown}"'
 
     arrays, problems = numeric_columns(

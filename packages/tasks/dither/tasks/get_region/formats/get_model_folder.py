@@ -178,10 +178,10 @@ def _joined(cell_types: list[_CellType]) -> Arrays:
     """Return one table with the regions of all cell types, in genome order."""
     import pandas
 
-    keys = [
-        pandas.MultiIndex.from_arrays([cell.arrays[name] for name in PLACES])
-        for cell in cell_types
-    ]
+    keys = []
+    for cell in cell_types:
+        places = [cell.arrays[name] for name in PLACES]
+        keys.append(pandas.MultiIndex.from_arrays(places))
     # The union of the regions of all cell types.
     regions = keys[0].append(keys[1:]).drop_duplicates()
     if not all(key.equals(keys[0]) for key in keys):
@@ -198,7 +198,8 @@ def _joined(cell_types: list[_CellType]) -> Arrays:
     for (name, stem, arrays), key in zip(cell_types, keys, strict=True):
         # Each cell type has its own order of regions; here they get the rows of the union.
         rows = regions.get_indexer(key)
-        differs = known[rows] & ~np.isclose(features[rows], arrays["features"]).all(1)
+        same = np.isclose(features[rows], arrays["features"]).all(1)
+        differs = known[rows] & ~same
         if differs.any():
             region = "{}:{}-{}".format(*regions[rows[differs][0]])
             message = f"{stem}.csv: the motifs of {region} differ from those of another cell type"
@@ -208,8 +209,9 @@ def _joined(cell_types: list[_CellType]) -> Arrays:
         for kind in ("atpm", *SUFFIXES):
             if kind in arrays:
                 # 0 in regions that the cell type does not have.
-                of_cell = np.zeros((size, *arrays[kind].shape[2:]), arrays[kind].dtype)
-                of_cell[rows] = arrays[kind][:, 0]
+                measured = arrays[kind][:, 0]
+                of_cell = np.zeros((size, *measured.shape[1:]), measured.dtype)
+                of_cell[rows] = measured
                 values.setdefault(kind, {})[name] = of_cell
     stacked = stack_cells(values, [cell.name for cell in cell_types], size)
     return {

@@ -88,7 +88,9 @@ def _survey(
     path: Path, cells: Sequence[str], *, empty_chunks: bool
 ) -> tuple[dict[str, ZarrArray], list[Problem], list[str]]:
     """Return the readable arrays of a store, the problems of the others, and notes."""
-    names = [f"{group}/{cell}" for group in GROUPS for cell in cells]
+    names = []
+    for group in GROUPS:
+        names += [f"{group}/{cell}" for cell in cells]
     existing = [name for name in (*names, *REQUIRED) if (path / name).is_dir()]
     problems = [*_absent(path, existing, cells)]
     arrays: dict[str, ZarrArray] = {}

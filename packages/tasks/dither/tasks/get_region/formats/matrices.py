@@ -245,7 +245,11 @@ def read_bed(path: Path) -> Bed:
                 lines.append(line)
     if wrong:
         raise Refused(line_problems(wrong, len(wrong), "invalid-sample"))
-    values = np.array([row[3] for row in rows]) if has_value else None
+
+    values = None
+    if has_value:
+        values = np.array([row[3] for row in rows])
+
     return Bed(place_arrays(rows), lines, values)
 
 

@@ -129,7 +129,10 @@ def _with_own_names(tables: Sequence[_Table]) -> tuple[list[Motif], list[str]]:
     motifs: dict[str, Motif] = {}
     mistakes = []
     for line, key, motif in tables:
-        name = motif.name if counts[motif.name] == 1 else key
+        name = key
+        if counts[motif.name] == 1:
+            name = motif.name
+
         if name in motifs:
             mistakes.append(f"line {line}: motif {name} again")
         motifs[name] = replace(motif, name=name)
@@ -147,8 +150,9 @@ def _background(lines: Sequence[str]) -> Sequence[float]:
         words = " ".join(takewhile(str.strip, lines[number + 1 :])).split()
         shares = dict(zip(words[::2], map(_number, words[1::2]), strict=False))
         total = sum(shares.values())
-        is_complete = sorted(shares) == list(BASES) and len(words) == 2 * len(BASES)
-        if not is_complete or min(shares.values()) <= 0 or abs(total - 1) > ROUNDING:
+        has_bases = sorted(shares) == list(BASES) and len(words) == 2 * len(BASES)
+        is_one = abs(total - 1) <= ROUNDING
+        if not has_bases or not is_one or min(shares.values()) <= 0:
             raise ValueError(
                 f'line {number + 2}: a background is "A p C p G p T p" with a sum of 1, '
                 f'not "{" ".join(words)[:60]}"'
@@ -166,7 +170,9 @@ def _meme_counts(lines: Sequence[str]) -> Counts:
     if len(heads) != 1:
         raise ValueError(f'has {len(heads)} tables "{TABLE_HEAD}", expected 1')
     (head,) = heads
-    stated = {key: _number(text) for key, text in STATED.findall(lines[head])}
+    stated = {}
+    for key, text in STATED.findall(lines[head]):
+        stated[key] = _number(text)
 
     rows = []
     for line in lines[head + 1 :]:

@@ -181,7 +181,10 @@ def check_arrays(
     arrays = dict(raw.arrays)
     name_of = raw.display_name
     # An array may be missing because of a problem that the reader reports.
-    problems = [] if raw.problems else [*_missing(arrays, name_of)]
+    problems = []
+    if not raw.problems:
+        problems = [*_missing(arrays, name_of)]
+
     for name, kinds in sorted(KINDS.items()):
         if name in arrays and arrays[name].dtype.kind not in kinds:
             dtype = arrays.pop(name).dtype
@@ -416,15 +419,19 @@ def check_order(
         )
 
     def order_text(row: int) -> str:
-        names = [f"{chromosome[place]}:{start[place]:.0f}" for place in (row, row - 1)]
+        names = []
+        for place in (row, row - 1):
+            names.append(f"{chromosome[place]}:{start[place]:.0f}")
         order = " after ".join(names)
         return f"regions are not sorted: {order}; sort by chromosome and start"
 
     # Each region is compared with the one before; the first has none.
     same = np.r_[False, chromosome[1:] == chromosome[:-1]]
-    unsorted = same & np.r_[False, start[1:] < start[:-1]]
-    equal = (start[1:] == start[:-1]) & (end[1:] == end[:-1])
-    copies = same & np.r_[False, equal]
+    earlier = start[1:] < start[:-1]
+    unsorted = same & np.r_[False, earlier]
+    same_start = start[1:] == start[:-1]
+    same_end = end[1:] == end[:-1]
+    copies = same & np.r_[False, same_start & same_end]
     yield from problems(end <= start, empty_text, "invalid-sample")
     yield from problems(unsorted, order_text, "unsorted")
     yield from problems(
@@ -485,7 +492,9 @@ def _chromosomes(
 
 def other_style(name: str) -> str:
     """Return the name of a chromosome with "chr" added, or without it."""
-    return name.removeprefix("chr") if name.startswith("chr") else f"chr{name}"
+    if name.startswith("chr"):
+        return name.removeprefix("chr")
+    return f"chr{name}"
 
 
 def parse_names(names: _Column, where: Callable[[int], str]) -> dict[str, Any]:
@@ -550,7 +559,10 @@ def texts_of(values: _Column, where: Callable[[int], str]) -> _Column:
 
     def mistake(row: int) -> str:
         # An empty cell is None or nan by the version of pandas.
-        value = "nan" if texts[row] is None else str(values[row])[:40]
+        value = "nan"
+        if texts[row] is not None:
+            value = str(values[row])[:40]
+
         return f"{where(row)}: {value} is not text"
 
     problems = invalid_rows(wrong, mistake)

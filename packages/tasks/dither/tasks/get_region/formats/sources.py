@@ -100,7 +100,9 @@ def find_source(paths: Sequence[Path]) -> Source:
 def _format_of(path: Path) -> Literal["store", "folder", "matrix"] | None:
     """Return the format of a path, None if it is unknown; raise Refused for part of a store."""
     if not path.is_dir():
-        return "matrix" if path.name.lower().endswith(MATRICES) else None
+        if path.name.lower().endswith(MATRICES):
+            return "matrix"
+        return None
     # A group inside a store is a group, too, and easily given by mistake.
     if not (path / "data").is_dir():
         for parent in path.absolute().parents:

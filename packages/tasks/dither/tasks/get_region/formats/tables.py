@@ -75,7 +75,10 @@ class _Gzip(gzip.GzipFile):
         data = super().read1(size)
         end = data.rfind(b"\n")
         # Bytes of the last line so far.
-        self._line = self._line + len(data) if end < 0 else len(data) - end - 1
+        if end < 0:
+            self._line += len(data)
+        else:
+            self._line = len(data) - end - 1
         if self.tell() > self._limit or self._line > self._line_limit:
             raise OSError(
                 f"more than {self._limit:,} bytes, or {self._line_limit:,} in a line"
@@ -137,13 +140,23 @@ def read_table(path: Path) -> RawArrays:
         raise Refused(f"{path}: more than {LIMIT:,} bytes of numbers", code="too-large")
 
     def locate_row(row: int) -> str:
-        return f"line {row + comments + 2}" if is_text else f"row {row} (from 0)"
+        if is_text:
+            return f"line {row + comments + 2}"
+        return f"row {row} (from 0)"
 
-    columns = [(names[i], originals[i], frame.iloc[:, i].to_numpy()) for i in numbers]
+    columns = []
+    for number in numbers:
+        values = frame.iloc[:, number].to_numpy()
+        columns.append((names[number], originals[number], values))
+
     arrays, problems = numeric_columns(columns, path, locate_row)
     if key is not None:
         name = "chromosome" if names[key] == "chromosome" else "names"
-        where = "" if is_text else f', column "{originals[key]}"'
+
+        where = ""
+        if not is_text:
+            where = f', column "{originals[key]}"'
+
         with collect_problems(problems):
             texts = texts_of(
                 frame.iloc[:, key].to_numpy(),
@@ -251,7 +264,11 @@ def numeric_columns(
     import pandas
 
     check_names([name for name, _, _ in columns], path)
-    rows = len(columns[0][2]) if columns else 0
+
+    rows = 0
+    if columns:
+        rows = len(columns[0][2])
+
     table = np.zeros((rows, len(columns)))
     problems = list[Problem]()
     wrong = list[str]()

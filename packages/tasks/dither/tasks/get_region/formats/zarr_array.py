@@ -177,7 +177,10 @@ class ZarrArray:
             return "not a regular file" if path.exists() else ""
         size = path.stat().st_size
         # A file of shards may be as large as the array.
-        limit = MAX_CHUNK if self.files == self.chunks else MAX_ARRAY
+        limit = MAX_ARRAY
+        if self.files == self.chunks:
+            limit = MAX_CHUNK
+
         if not size:
             return "the file is empty"
         if size > limit:
@@ -247,7 +250,10 @@ def _codec_names(codec: Any, key: str) -> Iterator[Any]:
 
 def _text(error: Exception) -> str:
     name = type(error).__name__
-    return f"{name}: {str(error)[:200]}" if str(error) else name
+
+    if str(error):
+        return f"{name}: {str(error)[:200]}"
+    return name
 
 
 def is_group(folder: Path) -> bool:
@@ -267,7 +273,9 @@ def encoding_type(folder: Path) -> Any:
 
 def _header(path: Path) -> dict[str, Any]:
     try:
-        header = json.loads(read_bytes(path)) if path.is_file() else {}
+        header = {}
+        if path.is_file():
+            header = json.loads(read_bytes(path))
     except OSError as error:
         raise unreadable(path, error) from None
     except (ValueError, RecursionError) as error:

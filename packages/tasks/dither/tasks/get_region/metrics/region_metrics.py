@@ -242,7 +242,11 @@ def _compare(
             continue
         value = rival.value(metric)
         result[f"{metric}/{name}"] = value
-        half = None if model is None else model.half(metric, rival)
+
+        half = None
+        if model is not None:
+            half = model.half(metric, rival)
+
         if model is not None and half is not None:
             result[f"{metric}/{name}-lead"] = model.value(metric) - value
             result[f"{metric}/{name}-lead_ci95"] = half
@@ -432,7 +436,8 @@ def _correlations(
 ) -> dict[str, _PerDraw]:
     """Return means over columns of r, Spearman's correlation and R2, and those of all pairs."""
     result = _columns(sums, [is_flat(guess) for _, guess in pairs])
-    result["spearman"] = np.array([np.mean([spearman(*pair) for pair in pairs])])
+    ranks = [spearman(*pair) for pair in pairs]
+    result["spearman"] = np.array([np.mean(ranks)])
     if overall:
         # All pairs as those of one column.
         guesses = np.concatenate([guess for _, guess in pairs])
@@ -451,11 +456,16 @@ def _columns(sums: _Sums, flat: Sequence[bool]) -> dict[str, _PerDraw]:
         of_y = yy - y * y / n
         both = xy - x * y / n
         # Sums of equal numbers differ by rounding.
-        varied = of_x > np.square(FLAT) * xx
-        constant = (of_y <= np.square(FLAT) * yy) | flat
+        rounding = np.square(FLAT)
+        varied = of_x > rounding * xx
+        constant = (of_y <= rounding * yy) | flat
+
         scale = np.sqrt(of_x * np.where(constant, 1.0, of_y))
         r = np.where(constant, 0.0, both / scale)
+        r2 = 1 - error / of_x
+
         means = {}
-        for key, values in (("pearson", r), ("r2", 1 - error / of_x)):
-            means[key] = np.where(varied, values, 0).sum(1) / varied.sum(1)
+        for key, values in (("pearson", r), ("r2", r2)):
+            value_sum = np.where(varied, values, 0).sum(1)
+            means[key] = value_sum / varied.sum(1)
         return means

@@ -166,7 +166,11 @@ def render_chat(file: Path, prompt: str) -> str:
         value = json.loads(prompt)
     except (ValueError, RecursionError):
         value = None
-    first = value[0] if isinstance(value, list) and value else None
+
+    first = None
+    if isinstance(value, list) and value:
+        first = value[0]
+
     # Other JSON is text of the user.
     if not isinstance(first, dict) or "role" not in first:
         return template.prompt(prompt)

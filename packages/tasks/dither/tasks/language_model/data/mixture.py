@@ -193,7 +193,10 @@ class MixedWindows(Windows):
         numbers = np.asarray(rows, np.int64)
         if ((numbers < 0) | (numbers >= self._count)).any():
             raise IndexError(f"windows are numbered 0..{self._count - 1}")
-        return self._turns[numbers] if self._interleaved else numbers
+
+        if self._interleaved:
+            return self._turns[numbers]
+        return numbers
 
     @cached_property
     def _turns(self) -> Int64[ndarray, " W"]:

@@ -79,7 +79,10 @@ def read_examples(
     Raises:
         Refused: Names all wrong lines.
     """
-    chat = None if template is None else ChatTemplate(Path(template))
+    chat = None
+    if template is not None:
+        chat = ChatTemplate(Path(template))
+
     examples: list[Example] = []
     problems: list[Problem] = []
     published = splits_of_sources([path for path, _ in files])
@@ -157,7 +160,10 @@ def _prompt_and_response(
 
 def _string(record: Mapping[str, Any], key: str | None) -> str | None:
     """Return the text under a key; None if there is none, as a table has a null there."""
-    value = None if key is None else record.get(key)
+    value = None
+    if key is not None:
+        value = record.get(key)
+
     if value is None:
         return None
     if not isinstance(value, str):

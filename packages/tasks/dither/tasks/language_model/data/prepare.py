@@ -254,8 +254,14 @@ class SplitText(TextSource):
         self.survey = survey
         check_survey(survey, rejected)
         # Shares are held out for the splits that no source has.
-        self.valid = 0.0 if 1 in survey.published else spec.valid
-        self.test = 0.0 if 2 in survey.published else spec.test
+        self.valid = spec.valid
+        if 1 in survey.published:
+            self.valid = 0.0
+
+        self.test = spec.test
+        if 2 in survey.published:
+            self.test = 0.0
+
         self.codes = _split_codes(survey, valid=self.valid, test=self.test)
 
     def digest(self) -> str:

@@ -146,7 +146,10 @@ def _files_of_folder(folder: Path, *, folders: bool) -> list[Path]:
 
 
 def _not_found(path: Path, pattern: str) -> Problem:
-    start = "" if path.is_absolute() else f" (from {Path.cwd()})"
+    start = ""
+    if not path.is_absolute():
+        start = f" (from {Path.cwd()})"
+
     if glob.has_magic(pattern):
         return Problem(f"no file matches {path}{start}", code="file-not-found")
     fix = None

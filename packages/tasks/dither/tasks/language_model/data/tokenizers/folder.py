@@ -33,7 +33,10 @@ def _tokens_of(config: Mapping[str, Any]) -> dict[str, str]:
     tokens = {}
     for key, value in config.items():
         # A token with flags is an object.
-        mark = value.get("content") if isinstance(value, dict) else value
+        mark = value
+        if isinstance(value, dict):
+            mark = value.get("content")
+
         if key.endswith("_token") and isinstance(mark, str | None):
             tokens[key] = mark or ""
     return tokens

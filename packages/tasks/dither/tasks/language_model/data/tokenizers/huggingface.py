@@ -161,7 +161,10 @@ def _unknown_id(model: dict[str, Any], engine: Engine) -> int | None:
     if model.get("unk_id") is not None:
         return int(model["unk_id"])
     mark = model.get("unk_token")
-    return None if mark is None else engine.token_to_id(mark)
+
+    if mark is None:
+        return None
+    return engine.token_to_id(mark)
 
 
 def gpt2() -> Learned:
