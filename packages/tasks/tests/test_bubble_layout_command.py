@@ -1,6 +1,7 @@
 """Bubble diagrams drawn by hand: files, their mistakes, and plans without a model."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -162,7 +163,21 @@ def test_layout_command(tmp_path, monkeypatch, capsys):
     assert len((folder / "plans.jsonl").read_text().splitlines()) == 2
     assert json.loads((folder / "0.geojson").read_text())["features"]
     assert "dwelling" in capsys.readouterr().out
-    assert main(["layout", studio, "--export", "dfx"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("form", "code"), [("dfx", "unknown-format"), ("ifc", "missing-dependency")]
+)
+def test_formats_are_checked_before_the_search(
+    form, code, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    # As if it were not installed.
+    monkeypatch.setitem(sys.modules, "ifcopenshell", None)
+    monkeypatch.setattr("dither.tasks.bubble_diagram.layout.layout", pytest.fail)
+    studio = str(Path(__file__).parent / "diagrams" / "studio.toml")
+    assert main(["layout", studio, "--export", form]) == 2
+    assert f"[{code}]" in capsys.readouterr().err
 
 
 def test_starts_are_ranked_by_the_relations_that_they_miss():

@@ -27,7 +27,7 @@ from ..command_options import (
     run_options,
     split_words,
 )
-from ..missing_library import require_extra
+from ..missing_library import MODULES, missing_libraries, require_extra
 from .vocabulary import Export
 
 if TYPE_CHECKING:
@@ -168,6 +168,7 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         from .layout import layout as lay_out
         from .layout import write_plans
 
+        # The search takes long.
         formats = _check_formats(export or ())
         plans = lay_out(diagram, count, seed, seconds)
         # After the search: a diagram without plans leaves no folder.
@@ -192,14 +193,17 @@ def _check_edit(plans: int, outline: Path | None, *, changes_rooms: bool) -> Non
 
 
 def _check_formats(names: Sequence[str]) -> list[Export]:
-    """Return export formats, or raise `Refused` with those that do not exist."""
+    """Return export formats, or raise `Refused` if one does not exist or lacks its library."""
     known = get_args(Export)
     problems = []
     for name in names:
         if name not in known:
             hint = did_you_mean(name, known) or f"formats: {', '.join(known)}"
             message = f'unknown export format "{name}"'
-            problems.append(Problem(message, help=hint, code="unknown-value"))
+            problems.append(Problem(message, help=hint, code="unknown-format"))
+        elif name in MODULES:
+            # The extra of a format has its name.
+            problems += missing_libraries(name, name.upper())
     if problems:
         raise Refused(problems)
     return cast(list[Export], list(names))
