@@ -74,7 +74,8 @@ class Accuracy:
             # Unlike bincount, a scatter into a table of known size does not wait for the device.
             counts = values.new_zeros(2, _BINS)
             counts.scatter_add_(1, index, values)
-            self._counts[name] = self._counts.get(name, 0) + counts
+            previous = self._counts.get(name, 0)
+            self._counts[name] = previous + counts
 
     def unweighted(self, clean: Clean, measured: Measured) -> bool:
         """Whether each token has the weight 1; off the CPU, as of the first batch."""

@@ -134,6 +134,7 @@ class ExactDenoiser(nn.Module):
         if first:
             past = self.outcomes[None, :, :first] == before[:, None]
             weight = weight * past.all(-1)
+        # A token of the block keeps its id, or is drawn from the prior.
         outcomes = self.outcomes[:, first:]
         changed = (1 - alpha) * prior_prob
         for place in range(x.shape[1]):

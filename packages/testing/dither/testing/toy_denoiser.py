@@ -171,7 +171,8 @@ class ToyDenoiser:
         means = a * (torch.arange(IDS) - 1).double()
         inner = (means[1:] + means[:-1]) / 2
         ends = torch.cat([-ENDLESS, inner, ENDLESS])
-        below = torch.special.ndtr((ends - means[:, None]) / deviation)
+        standard = (ends - means[:, None]) / deviation
+        below = torch.special.ndtr(standard)
         cells: Tensor = clean @ below.diff(dim=1)
         return cells
 

@@ -112,6 +112,7 @@ def exact_outputs(
             total = odds.gather(-1, x[..., None])
         else:
             weights = others
+            # The plug-in prediction leaves out the evidence of the position itself.
             if target == "posterior":
                 weights = others * likelihood
             odds = torch.einsum("bol,olv->blv", weights, same)

@@ -45,6 +45,7 @@ class SequenceTable(NamedTuple):
 
     def divided(self, held: float, seed: int) -> Sequence[str]:
         """Return the split of each sequence: that of the file, else at random."""
+        # A file gives the split of every sequence or of none.
         if self.splits[0]:
             return self.splits
         import numpy as np
@@ -64,6 +65,7 @@ class SequenceTable(NamedTuple):
         conditions = []
         if self.numbers:
             splits = self.divided(held, seed)
+            # Ranges scale the conditions, so they must not depend on held-out sequences.
             rows = [row for row, split in enumerate(splits) if split == "train"]
             for name, values in self.numbers.items():
                 conditions.append(self._condition(name, values, rows))
@@ -72,13 +74,15 @@ class SequenceTable(NamedTuple):
     def _condition(
         self, name: str, values: Sequence[float], rows: Sequence[int]
     ) -> Condition:
-        different = {values[row] for row in rows}
+        in_training = [values[row] for row in rows]
+        different = set(in_training)
+        # A constant has no range to scale by.
         if len(different) < 2:
             listed = "".join(f": {value:g}" for value in different)
             line = self.lines[rows[0]] if rows else 1
             message = f"{self.path}, line {line}: {name} is constant in the training split{listed}"
             raise Refused(message, code="invalid-sample")
-        return Condition(name, number=NumberRange.of([values[row] for row in rows]))
+        return Condition(name, number=NumberRange.of(in_training))
 
 
 def read_sequence_file(path: Path, numbers: tuple[str, ...] = ()) -> SequenceTable:
@@ -141,6 +145,7 @@ def _fasta(
     path: Path, lines: Sequence[str], numbers: Sequence[str]
 ) -> Iterator[_Record]:
     """Yield records `>NAME LABEL`; words after the label are numbers or a description."""
+    # The first header decides on the columns, as the head of a table does.
     pairs = [word.partition("=") for word in lines[0].split()]
     _require_columns(path, [name for name, sign, _ in pairs if sign], numbers)
     starts = [number for number, line in enumerate(lines) if line.startswith(">")]
@@ -183,6 +188,7 @@ def _table(
     path: Path, lines: Sequence[str], numbers: Sequence[str]
 ) -> Iterator[_Record]:
     """Yield the rows of a table with the columns sequence, label or cell, and split."""
+    # Files named .csv may be separated by tabs, so the header decides.
     delimiter = "\t" if lines and "\t" in lines[0] else ","
     rows = csv.DictReader(lines, delimiter=delimiter, restval="")
     names = rows.fieldnames or ()

@@ -65,6 +65,7 @@ class DnaSequence(TaskSpec):
         yield from below("data", self.data.check_gives("sequences"))
         problems = list(below("data", self.data.check()))
         yield from problems
+        # The length is that of the source, which must be valid.
         if not problems and self.data.gives == "sequences":
             length = self.space().length
             if self.kmer > length:
@@ -77,12 +78,7 @@ class DnaSequence(TaskSpec):
                 read_motifs(Path(self.motifs).expanduser())
             except Refused as refused:
                 for problem in refused.problems:
-                    yield Misfit(
-                        problem.message,
-                        ("motifs",),
-                        help=problem.help,
-                        code=problem.code,
-                    )
+                    yield problem.as_misfit(("motifs",))
 
     def space(self) -> TokenSpace:
         facts: SequenceFacts = self.data.facts()
@@ -162,15 +158,14 @@ class SequenceFile(DataSpec):
     def check(self) -> Iterator[Misfit]:
         """Yield the mistakes of the file."""
         if problems := list(missing_libraries("regions", self.name)):
-            yield from (Misfit(p.message, help=p.help, code=p.code) for p in problems)
+            # Without the libraries the file cannot be read.
+            yield from (problem.as_misfit() for problem in problems)
             return
         try:
             self.facts()
         except Refused as refused:
             for problem in refused.problems:
-                yield Misfit(
-                    problem.message, ("path",), help=problem.help, code=problem.code
-                )
+                yield problem.as_misfit(("path",))
 
     def facts(self) -> SequenceFacts:
         from .sequence_files import read_sequence_file

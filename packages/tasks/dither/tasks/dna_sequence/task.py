@@ -102,9 +102,11 @@ class DnaSequences(Task):
         rows = np.zeros(n, np.int64)
         if self.sequences.numbers:
             rng = np.random.default_rng(seed)
+            # Numbers depend on the cell type: other pairs may never occur in data.
             for label in np.unique(cell):
                 of_cell = np.flatnonzero(self.sequences.labels["valid"] == label)
-                rows[cell == label] = rng.choice(of_cell, (cell == label).sum())
+                templates = cell == label
+                rows[templates] = rng.choice(of_cell, templates.sum())
         return Clean.of(
             torch.zeros(n, self.space.length, dtype=torch.int64),
             cell=torch.from_numpy(cell),
@@ -220,6 +222,7 @@ def _with_other_strand(sequences: Sequences) -> Sequences:
     both = np.concatenate([bases, reverse_complement(bases)])
     numbers = {}
     for name, of_split in sequences.numbers.items():
+        # Both strands of a sequence have its number.
         numbers[name] = {**of_split, "train": np.tile(of_split["train"], 2)}
     return replace(
         sequences,

@@ -135,14 +135,16 @@ class ImageTask(Task):
         if not len(samples):
             return
         pixels = self.pixels(samples)
-        yield Picture("samples", png=_png(self._grid(pixels, like)))
+        grid = self._grid(pixels, like)
+        yield Picture("samples", png=_png(grid))
 
         train = self.images.images["train"][:MAX_IMAGES]
         compared = self.scaled(train).reshape(len(train), -1)
         first = samples[: 2 * SHOWN].float().cpu().flatten(1).numpy()
         closest = self._shown(train[nearest(first, compared)])
-        pairs = np.concatenate([pixels[: len(closest)], closest])
-        yield Picture("nearest", png=_png(_tiles(pairs, len(closest))))
+        count = len(closest)
+        pairs = np.concatenate([pixels[:count], closest])
+        yield Picture("nearest", png=_png(_tiles(pairs, count)))
 
     def trajectory_plots(
         self, path: Float[Tensor, "T N L C"], like: Clean

@@ -162,12 +162,16 @@ def _load(file: BinaryIO, path: Path, size: int, unread: Container[str] = ()) ->
 
 def _header(archive: zipfile.ZipFile, name: str) -> _Array:
     """Return zeros of the declared dtype and shape, which take no memory."""
-    with archive.open(f"{name}.npy") as file:
+    member = f"{name}.npy"
+    with archive.open(member) as file:
         if np.lib.format.read_magic(file) == (1, 0):
             shape, _, dtype = np.lib.format.read_array_header_1_0(file)
         else:
             shape, _, dtype = np.lib.format.read_array_header_2_0(file)
-    if math.prod(shape) * dtype.itemsize > archive.getinfo(f"{name}.npy").file_size:
+
+    # A header of a few bytes may declare any size.
+    size = math.prod(shape) * dtype.itemsize
+    if size > archive.getinfo(member).file_size:
         raise ValueError(f'"{name}" declares more than it holds')
     return np.broadcast_to(np.zeros((), dtype), shape)
 

@@ -645,9 +645,13 @@ def grid_distances_matter(s: Situation) -> None:
     """Only differences of columns and of rows matter, and both do."""
     block, x, c = _block(s)
     numbers = torch.arange(x.shape[1])
-    places = torch.stack([numbers % 3, numbers // 3], -1).expand(len(x), -1, -1)
+    # A grid of three columns.
+    columns = numbers % 3
+    rows = numbers // 3
+    places = torch.stack([columns, rows], -1).expand(len(x), -1, -1)
     y = block(x, c, positions=places)
-    shifted = block(x, c, positions=places + torch.tensor([5, 17]))
+    shifts = torch.tensor([5, 17])
+    shifted = block(x, c, positions=places + shifts)
     assert_close(shifted, y, "shifted columns and rows")
     for axis, name in enumerate(("column", "row")):
         other = places.clone()
@@ -667,7 +671,9 @@ def positions_do_not_repeat(s: Situation) -> None:
         order[row, [0, distance]] = torch.tensor([distance, 0])
     rows = torch.cat([long, long[0][order]])
     y = block(rows, c[:1].repeat(len(rows), 1))
-    changes = (y[1:] - y[0][order]).abs().amax((1, 2)) / y[0].abs().mean()
+    difference = (y[1:] - y[0][order]).abs()
+    scale = y[0].abs().mean()
+    changes = difference.amax((1, 2)) / scale
     # Another order of a sum changes the last digits.
     same = [
         distance

@@ -24,6 +24,7 @@ def label_compactness(label: PixelLabels) -> tuple[float, int]:
     """Return `compactness` from the room at each pixel, -1 outside."""
     from scipy import ndimage
 
+    # Empty margins would count as a part of the bounding rectangle.
     inside = label >= 0
     (bounds,) = ndimage.find_objects(inside.astype(int))
     floor = inside[bounds]

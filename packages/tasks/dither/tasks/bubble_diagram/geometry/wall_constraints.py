@@ -233,11 +233,12 @@ def constraint_table(rooms: int) -> Table:
             if disjoint:
                 column += DISJOINT
             bounds, alternatives_of = _constraints_of(i, j, relation, disjoint=disjoint)
-            fixed[pair, column, : len(bounds)] = np.array(bounds).reshape(-1, 4)
+            place = (pair, column)
+            fixed[place][: len(bounds)] = np.array(bounds).reshape(-1, 4)
             for number, choice in enumerate(alternatives_of):
-                available[pair, column, number, : len(choice)] = True
+                available[place][number, : len(choice)] = True
                 for index, alternative in enumerate(choice):
-                    cell = choices[pair, column, number, index]
+                    cell = choices[place][number, index]
                     cell[: len(alternative)] = alternative
     return Table(fixed, choices, available)
 

@@ -32,6 +32,7 @@ def divide_walls(walls: Any, gaps: Sequence[Any]) -> Iterator[Rectangle]:
     corners = shapely.get_coordinates([walls, *parts]).round(3)
     xs = np.unique(corners[:, 0])
     ys = np.unique(corners[:, 1])
+    # A cell is in the walls as a whole or not at all, so its middle decides.
     middle_xs = (xs[1:] + xs[:-1]) / 2
     middle_ys = (ys[1:] + ys[:-1]) / 2
     free = shapely.contains_xy(walls, *np.meshgrid(middle_xs, middle_ys))

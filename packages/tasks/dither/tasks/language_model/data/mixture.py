@@ -140,9 +140,11 @@ class MixedWindows(Windows):
         ids = []
         for number, source in zip(numbers, sources, strict=True):
             part = self.parts[source]
-            starts, sizes = part.spans(np.array([number - self._firsts[source]]))
+            window = number - self._firsts[source]
+            starts, sizes = part.spans(np.array([window]))
             start = int(starts[0])
-            ids.append(part.stream.ids[start : start + int(sizes[0])])
+            stop = start + int(sizes[0])
+            ids.append(part.stream.ids[start:stop])
         return ids
 
     def spans(self, rows: Int64[ndarray, " B"]) -> Spans:
