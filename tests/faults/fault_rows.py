@@ -683,7 +683,7 @@ def places(whole: Whole, folder: Path, names: Iterable[str] = NAMES) -> Row:
     (closed / "log").mkdir(parents=True)
     closed.chmod(0o555)
     row.add(
-        whole.again(closed, "bound_by_permissions").wrong(2, "[unreadable-file]"),
+        whole.again(closed, "bound_by_permissions").wrong(2, "[unwritable-file]"),
         "new run in a read-only folder",
     )
     run = Path(shutil.copytree(whole.path, folder / "sealed"))

@@ -10,8 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from dither.engine.cli.__main__ import run_rank
+from dither.engine.distributed.ranks import join_ranks
 from dither.testing.fake_slurm import write_fake_slurm
 
 yaml = pytest.importorskip("yaml")
@@ -183,6 +185,19 @@ def test_a_rank_leaves_its_exit_code_and_a_stopped_one_is_not_started_again(
     with pytest.raises(ZeroDivisionError):
         run_rank(lambda: 1 // 0)
     assert not left.exists()
+
+
+def test_ranks_without_a_gpu_or_an_address_have_a_code(monkeypatch, refused):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    with refused("lost-rank"), join_ranks("cpu"):
+        pass
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with refused("out-of-range"), join_ranks():
+        pass
 
 
 def test_nothing_is_submitted_or_overwritten_unasked(

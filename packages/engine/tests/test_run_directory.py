@@ -19,7 +19,7 @@ from dither.engine.training.device import git_state
 def test_a_directory_that_cannot_be_created(tmp_path, refused):
     (tmp_path / "file").write_text("x")
     for path in ("file", "file/deeper", "long" * 100, "\udcff"):
-        with refused("unreadable-file"):
+        with refused("unwritable-file"):
             RunDirectory.create(tmp_path / path)
 
 

@@ -120,6 +120,8 @@ def test_other_tables_and_comments_stay(path, by_hand):
 
 def test_paths_that_cannot_be_written(tmp_path, refused):
     (tmp_path / "file").write_text("")
-    for path in (tmp_path, tmp_path / "file" / "registry.toml"):
-        with refused("unreadable-file"):
-            sync_components(path, plugins(BLOCK))
+    with refused("unwritable-file"):
+        sync_components(tmp_path / "file" / "registry.toml", plugins(BLOCK))
+    # Its policy is read first.
+    with refused("unreadable-file"):
+        sync_components(tmp_path, plugins(BLOCK))

@@ -119,7 +119,7 @@ def test_a_cache_that_cannot_be_written_is_reported(
 ):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("DITHER_DATA", str(tmp_path / "file"))
-    with refused("unreadable-file") as info:
+    with refused("unwritable-file") as info:
         storage.fetch_wheel("some", "1.0", SHA256)
     assert "DITHER_DATA" in info.value.problems[0].help
 

@@ -174,8 +174,7 @@ class Denoiser(nn.Module):
         # Tokens of the positions, after extra ones such as a class token: B T D
         start = 0 if cache is None else cache.length
         h, extra = self.embedding(state, cond, start)
-        if self.previous is not None and state.previous is not None:
-            h = h + functional.pad(self.previous(state.previous), (0, 0, extra, 0))
+        h = self._add_previous(h, state, extra)
         # adaLN reads silu(c) in every block, so that it is applied once: B C or B L C
         c = functional.silu(self.condition(level, cond))
         requested = None
@@ -210,6 +209,14 @@ class Denoiser(nn.Module):
     def new_cache(self) -> KVCache:
         """Return an empty cache, exact for whole blocks under block-causal attention."""
         return KVCache()
+
+    def _add_previous(
+        self, h: Float[Tensor, "B T D"], state: State, extra: int
+    ) -> Float[Tensor, "B T D"]:
+        """Add the previous prediction under self-conditioning; extra tokens have none."""
+        if self.previous is None or state.previous is None:
+            return h
+        return h + functional.pad(self.previous(state.previous), (0, 0, extra, 0))
 
     def _tokens(
         self,

@@ -139,6 +139,15 @@ def test_only_a_signal_of_the_cluster_puts_a_job_back(
     assert bool(reached) == requeued
 
 
+def test_jobs_that_cannot_be_submitted_have_a_code(tmp_path, refused):
+    (tmp_path / "file").write_text("in the way")
+    with refused("unwritable-file"):
+        executors.SubmititCluster("local", {}, 1).submit([], tmp_path / "file" / "jobs")
+    unknown = executors.SubmititCluster("local", {"local_unknown": 1}, 1)
+    with refused("invalid-value"):
+        unknown.submit([], tmp_path)
+
+
 @pytest.mark.parametrize(
     ("code", "reason"), [(-9, "ended by SIGKILL"), (-100, "exit code -100")]
 )

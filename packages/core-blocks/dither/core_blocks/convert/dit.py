@@ -45,9 +45,8 @@ LAYERS = {
     "adaLN_modulation.1": "modulation.linear",
 }
 INNER = {
-    f"{theirs}.{kind}": f"{ours}.{kind}"
-    for theirs, ours in LAYERS.items()
-    for kind in ("weight", "bias")
+    **{f"{theirs}.weight": f"{ours}.weight" for theirs, ours in LAYERS.items()},
+    **{f"{theirs}.bias": f"{ours}.bias" for theirs, ours in LAYERS.items()},
 }
 
 

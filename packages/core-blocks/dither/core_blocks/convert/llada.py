@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import torch
@@ -141,7 +142,7 @@ def _refuse_other_computations(config: Mapping[str, Any]) -> None:
 
 
 def _unsupported_values(config: Mapping[str, Any]) -> Iterator[str]:
-    known = {name for names in KEYS.values() for name in names}
+    known = set(chain.from_iterable(KEYS.values()))
     for key, value in config.items():
         if key in known or value is None:
             continue

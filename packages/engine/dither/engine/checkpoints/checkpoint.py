@@ -81,20 +81,16 @@ class Contents:
 
     def size(self) -> int:
         """Return about the bytes on disk; tied weights count once."""
-        weights = [
-            module.state_dict()
-            for module in (self.model, self.average)
-            if module is not None
-        ]
-        tensors = {
-            _place(tensor): tensor
-            for held in (*weights, self.tensors)
-            for tensor in held.values()
-        }
-        return (
-            sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-            + HEADER_BYTES
-        )
+        named = [self.tensors]
+        for module in (self.model, self.average):
+            if module is not None:
+                named.append(module.state_dict())
+        # Tied weights are two names of one place.
+        bytes_of: dict[tuple[Any, ...], int] = {}
+        for tensors in named:
+            for tensor in tensors.values():
+                bytes_of[_place(tensor)] = tensor.nbytes
+        return sum(bytes_of.values()) + HEADER_BYTES
 
     def write(self, folder: Path) -> None:
         """Write everything but MANIFEST.json into a folder."""

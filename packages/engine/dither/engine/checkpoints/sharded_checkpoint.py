@@ -50,11 +50,10 @@ class Shards:
         self._started = False
 
     def size(self) -> int:
-        return sum(
-            tensor.numel() * tensor.element_size()
-            for part in self.parts.values()
-            for tensor in part.values()
-        )
+        size = 0
+        for part in self.parts.values():
+            size += sum(tensor.nbytes for tensor in part.values())
+        return size
 
     def write(self, folder: Path) -> None:
         """Write on the main rank, together with the others; OSError if any rank could not write."""

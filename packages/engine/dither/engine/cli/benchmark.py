@@ -62,9 +62,9 @@ def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
     with timed_phases(trainer) as step:
         parts = [step() for _ in range(steps)]
     median = statistics.median(whole)
-    phases = {
-        phase: statistics.median(part[phase] for part in parts) for phase in PHASES
-    }
+    phases = {}
+    for phase in PHASES:
+        phases[phase] = statistics.median(part[phase] for part in parts)
     rows = trainer.batches.rows(trainer.step)
     flops = step_flops(trainer)
     peak = peak_flops(device, system.precision)

@@ -278,8 +278,9 @@ def misfits_without_task(
                 )
     if not of_spaces:
         return []
-    first, *others = of_spaces
-    common = [misfit for misfit in first if all(misfit in other for other in others)]
+    common, *others = of_spaces
+    for other in others:
+        common = [misfit for misfit in common if misfit in other]
     # What is incompatible with the space of a stand-in says nothing about the task.
     return [misfit for misfit in common if misfit.related != ("task",)]
 

@@ -246,7 +246,8 @@ def join_ranks(
     on_gpu = device != "cpu" and torch.cuda.is_available()
     if on_gpu and local >= torch.cuda.device_count():
         raise Refused(
-            f"rank {rank} has local rank {local}, but this machine has {torch.cuda.device_count()} GPUs"
+            f"rank {rank} has local rank {local}, but this machine has {torch.cuda.device_count()} GPUs",
+            code="out-of-range",
         )
     if not dist.is_available():
         raise Refused(
@@ -273,7 +274,8 @@ def join_ranks(
         )
     except (RuntimeError, ValueError) as error:
         raise Refused(
-            f"rank {rank} of {size} cannot connect to the other ranks: {error}"
+            f"rank {rank} of {size} cannot connect to the other ranks: {error}",
+            code="lost-rank",
         ) from None
     host_group = dist.new_group(backend="gloo", timeout=timeout)
     heartbeats = _Heartbeats(store, rank, size, report)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import chain
 from typing import Any, Literal
 
 import torch
@@ -56,9 +57,8 @@ class Muon(Optimizer):
         if groups:
             parts.append(adamw(groups, lr, betas, eps))
 
-        super().__init__(
-            [dict(group) for part in parts for group in part.param_groups], {}
-        )
+        of_parts = chain.from_iterable(part.param_groups for part in parts)
+        super().__init__([dict(group) for group in of_parts], {})
         self.parts = parts
         self._step_supports_amp_scaling = all(
             hasattr(part, "_step_supports_amp_scaling") for part in parts
@@ -243,7 +243,7 @@ def adamw(
     eps: float,
 ) -> torch.optim.AdamW:
     """Return AdamW, with a fused kernel where torch has one for all parameters."""
-    parameters = [parameter for group in groups for parameter in group["params"]]
+    parameters = chain.from_iterable(group["params"] for group in groups)
     fused = all(
         p.is_floating_point() and p.device.type in {"cpu", "cuda"} for p in parameters
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,8 @@ def _run_rows(rows: Iterable[Row]) -> list[tuple[str, str]]:
 
 def _costs(rows: Sequence[Row], metric: str) -> Table:
     """Return the cost of each arm beside its quality."""
-    names = [name for name in COSTS if any(name in row.costs for row in rows)]
+    measured = set(chain.from_iterable(row.costs for row in rows))
+    names = [name for name in COSTS if name in measured]
     cells = []
     for row in rows:
         texts = [row.name, ""]

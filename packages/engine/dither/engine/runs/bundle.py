@@ -146,7 +146,7 @@ def write_bundle(
             files.append(folder / MANIFEST)
     except (OSError, ValueError) as error:
         message = f"{to} cannot be written: {error}"
-        raise Refused(message, code="unreadable-file") from None
+        raise Refused(message, code="unwritable-file") from None
     return [to / path.relative_to(folder) for path in files]
 
 

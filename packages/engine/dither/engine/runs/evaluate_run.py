@@ -464,7 +464,7 @@ def new_folder(
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         message = f"{folder} cannot be created: {error}"
-        raise Refused(message, code="unreadable-file") from None
+        raise Refused(message, code="unwritable-file") from None
     try:
         yield folder
     finally:

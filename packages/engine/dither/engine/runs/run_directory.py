@@ -113,12 +113,12 @@ class RunDirectory:
             if is_folder(runs):
                 return cls.create(runs, name)
             raise Refused(
-                f"{runs} exists and is not a folder", code="unreadable-file"
+                f"{runs} exists and is not a folder", code="unwritable-file"
             ) from None
         except (OSError, ValueError) as error:
             raise Refused(
                 f"the run directory {path} cannot be created: {error}",
-                code="unreadable-file",
+                code="unwritable-file",
             ) from None
         return cls(path, _lock(path))
 

@@ -102,18 +102,7 @@ class Session:
 
         if system.self_conditioning:
             state = replace(state, previous=self.previous)
-        # With the condition and, under guidance, without
-        branches = self.branches
-        inside = self._guided_times(t)
-        if inside is not None and not inside.any():
-            branches = branches[:1]
-        raws = [self._raw(branch, state, t, at) for branch in branches]
-        raw = raws[0]
-        if len(raws) == 2:
-            if inside is not None and at is not None and self._head is not None:
-                # Of the chosen positions: B *L -> 1 N
-                inside = over(inside, at).expand(at.shape)[at][None]
-            raw = self._guide(raws[0], raws[1], inside)
+        raw = self._guided_raw(state, t, at)
 
         # A head or process that depends on the position has predicted all of them.
         if at is None or self._head is None:
@@ -135,6 +124,25 @@ class Session:
             before = torch.zeros_like(x0) if self.previous is None else self.previous
             x0 = torch.where(over(at.any(1), x0), x0, before)
         self.previous = x0
+
+    def _guided_raw(
+        self,
+        state: State,
+        t: Float[Tensor, "B *L"],
+        at: Bool[Tensor, "B L"] | None,
+    ) -> Any:
+        """Run the model with and, under guidance, without the condition; return its raw output."""
+        branches = self.branches
+        inside = self._guided_times(t)
+        if inside is not None and not inside.any():
+            branches = branches[:1]
+        raws = [self._raw(branch, state, t, at) for branch in branches]
+        if len(raws) == 1:
+            return raws[0]
+        if inside is not None and at is not None and self._head is not None:
+            # Of the chosen positions: B *L -> 1 N
+            inside = over(inside, at).expand(at.shape)[at][None]
+        return self._guide(raws[0], raws[1], inside)
 
     def _raw(
         self,

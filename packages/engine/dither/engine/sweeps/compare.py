@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from shlex import quote
 from tempfile import TemporaryDirectory
@@ -505,7 +506,7 @@ def _options_of(run: Path) -> dict[str, Any]:
 def _arm_names(groups: Sequence[Mapping[str, Any]], paths: Sequence[Path]) -> list[str]:
     """Return names from the options that differ, or those of the run directories."""
     keys: list[tuple[str, ...]] = []
-    for key in dict.fromkeys(key for group in groups for key in group):
+    for key in dict.fromkeys(chain.from_iterable(groups)):
         values = [group.get(key) for group in groups]
         if any(value != values[0] for value in values[1:]):
             keys.append(tuple(key.split(".")))
@@ -539,7 +540,7 @@ def _require_same_task(paths: Sequence[Path]) -> None:
 
 
 def _require_same_samples(arms: Sequence[ArmRuns]) -> None:
-    runs = [run for arm in arms for run in arm.runs.values()]
+    runs = list(chain.from_iterable(arm.runs.values() for arm in arms))
     complete = most_complete(runs)
     for run in runs:
         reason = held_out_difference(complete, run)

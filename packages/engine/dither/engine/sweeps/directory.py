@@ -164,7 +164,7 @@ class SweepDirectory:
             copy_experiment(document, path)
         except (OSError, ValueError) as error:
             message = f"cannot make the sweep directory {path}: {error}"
-            raise Refused(message, code="unreadable-file") from None
+            raise Refused(message, code="unwritable-file") from None
         registry = governing_policy_file(given)
         first: dict[str, Any] = {
             "format": 1,

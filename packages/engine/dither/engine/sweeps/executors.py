@@ -192,8 +192,14 @@ class SubmititCluster:
                 for command in commands:
                     jobs.append(executor.submit(_QueuedCommand(command)))
             return [job.job_id for job in jobs]
-        except (RuntimeError, NameError, TypeError, ValueError, OSError) as error:
-            raise Refused(f"submitit cannot submit to {self.name}: {error}") from None
+        # submitit writes the script and the command of each job into the folder.
+        except OSError as error:
+            message = f"submitit cannot write the jobs of {self.name}: {error}"
+            raise Refused(message, code="unwritable-file") from None
+        # Options that submitit does not know, or that sbatch does not accept.
+        except (RuntimeError, NameError, TypeError, ValueError) as error:
+            message = f"submitit cannot submit to {self.name}: {error}"
+            raise Refused(message, code="invalid-value") from None
 
 
 class _QueuedCommand:

@@ -68,6 +68,7 @@ def choose_device(name: str) -> torch.device:
             Problem(
                 f'torch {torch.__version__} finds no device "{name}"',
                 ("train", "device"),
+                code="invalid-value",
             )
         )
     return device

@@ -140,9 +140,11 @@ def _matching(
     matches: Callable[[str, str], bool],
 ) -> list[str]:
     """Return the names that match any of the patterns, in order."""
-    return [
-        name for name in names if any(matches(name, pattern) for pattern in patterns)
-    ]
+    matching = []
+    for name in names:
+        if any(matches(name, pattern) for pattern in patterns):
+            matching.append(name)
+    return matching
 
 
 def _tied(model: nn.Module, adapted: Sequence[str]) -> Iterator[Problem]:

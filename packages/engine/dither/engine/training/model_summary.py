@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -109,9 +110,9 @@ def memory_needs(experiment: Experiment, model: nn.Module) -> dict[str, int]:
 
 
 def _state_bytes(optimizer: Optimizer) -> int:
-    parameters = [
-        (g, p) for g in optimizer.param_groups for p in g["params"] if p.requires_grad
-    ]
+    parameters = []
+    for group in optimizer.param_groups:
+        parameters += [(group, p) for p in group["params"] if p.requires_grad]
     # Its step on the meta device would import torch._dynamo, which takes 1.5 s.
     if isinstance(optimizer, AdamW):
         return sum(
@@ -123,12 +124,8 @@ def _state_bytes(optimizer: Optimizer) -> int:
         # Any gradient: on the meta device only its shape matters.
         parameter.grad = parameter.detach()
     optimizer.step()
-    return _bytes(
-        value
-        for state in optimizer.state.values()
-        for value in state.values()
-        if isinstance(value, Tensor)
-    )
+    values = chain.from_iterable(state.values() for state in optimizer.state.values())
+    return _bytes(value for value in values if isinstance(value, Tensor))
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
@@ -223,11 +220,9 @@ def summarize_model(experiment: Experiment) -> dict[str, Any]:
     with _attributed({}, "built"):
         model = build_on_meta(experiment).train()
     parts = list(parts_of(model, experiment.model))
-    specs = {
-        id(module): spec
-        for _, inner, spec in parts
-        for module in (inner, *inner.children())
-    }
+    specs = {}
+    for _, inner, spec in parts:
+        specs |= {id(module): spec for module in (inner, *inner.children())}
     outputs: dict[str, tuple[int, ...]] = {}
 
     def record(path: str, out: Any) -> None:

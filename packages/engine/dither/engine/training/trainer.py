@@ -318,9 +318,9 @@ class Trainer:
         if self.loss_scale is not None and scale is not None:
             self.loss_scale.scale.copy_(scale)
             self.loss_scale.steps.fill_(int(plain["scaled_steps"]))
-        parameters = [
-            p for group in self.optimizer.param_groups for p in group["params"]
-        ]
+        parameters = []
+        for group in self.optimizer.param_groups:
+            parameters += group["params"]
         sharded = self.parallel.shard_optimizer_state(rest, parameters)
         restore(self.optimizer, sharded, plain["optimizer"])
 

