@@ -221,6 +221,7 @@ def joined(*options: Words) -> list[str]:
     """Return the values of repeatable options in one list."""
     words: list[str] = []
     for values in options:
+        # typer passes None for an option that is not given.
         words += values or ()
     return words
 

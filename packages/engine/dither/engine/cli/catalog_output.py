@@ -73,6 +73,7 @@ def filter_components(
     kinds = {known_kind(kind)} if kind else {*KINDS}
     owners = set(plugin_names or plugins)
     candidates = [c for c in components if c.kind in kinds and c.plugin in owners]
+    # A kind without components is not a mistake, a pattern without matches is.
     if pattern is None:
         return candidates
     matching = [c for c in candidates if fnmatch.fnmatchcase(c.name, pattern)]
@@ -214,6 +215,7 @@ def _manifests() -> tuple[dict[str, Manifest], list[str]]:
         try:
             manifest = read_manifest(points[0])
         except Refused as refused:
+            # A plugin works without its manifest, which only describes it.
             warnings.append(f"{name}: manifest ignored: {describe_exception(refused)}")
             continue
         if manifest is None:

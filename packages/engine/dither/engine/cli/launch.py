@@ -87,6 +87,7 @@ def launch(
         message = f"--kubernetes requires an absolute path after --runs, not {runs}"
         raise Refused(Problem(message, help=hint, code="usage"))
 
+    # Validated now, not after hours in the queue of a cluster.
     loaded = load(experiment, [overrides, words], removals, plugins)
     command = ["run", str(experiment), *joined(words)]
     repeated = (("--set", overrides), ("--unset", removals), ("-p", plugins))
@@ -121,6 +122,7 @@ def _write_new(out: Path, text: str) -> None:
     from dither.registry.config.errors import Problem, Refused
 
     try:
+        # Exclusive creation, without a gap between a check and the write.
         with out.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:

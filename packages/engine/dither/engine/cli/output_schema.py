@@ -59,7 +59,9 @@ class ProblemRecord(Place):
 class Failure(BaseModel):
     """The error that ended a command, on one line."""
 
+    # As in the lines of `dither run --json`, so that one reader handles both.
     event: Literal["error"]
+    # For readers of `validate`, whose other outcome is `Valid`.
     valid: Literal[False]
     exit_code: int
     problems: list[ProblemRecord]
@@ -177,6 +179,7 @@ class Point(BaseModel):
     """A point of a sweep with its newest metrics; only its name under --dry-run."""
 
     name: str
+    # The defaults are those of a dry run, which knows names alone.
     state: str = ""
     reason: str | None = None
     run: str | None = None
@@ -234,7 +237,9 @@ OUTPUTS: dict[str, Any] = {
     "sample": Samples,
     "evaluate": Metrics,
     "export": Exported,
+    # Trained models are listed by the same command.
     "list": list[ListedComponent] | list[ListedModel],
+    # Tables of an experiment file, such as [train], are described, too.
     "describe": Component | Table,
     "search": list[Entry],
     "install": list[ListedPlugin],
@@ -254,6 +259,7 @@ Any may print a `Failure` instead, or as its last line.
 def output_schema() -> Record:
     """Return the JSON Schema of every command, by name, and of errors."""
     schemas = {
+        # As printed: a field with a default is always present.
         name: TypeAdapter(kind).json_schema(mode="serialization")
         for name, kind in {**OUTPUTS, "error": Failure}.items()
     }

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__: list[str] = []
 
+# The exit code of a damaged run in every command.
 DAMAGED = 3
 LOSS = "valid/loss"
 runs = typer.Typer(
@@ -67,6 +68,7 @@ def list_(
         from ..sweeps.directory import require_metric
 
         require_metric(metric, (run.metrics for run in listed), "--metric")
+    # JSON has no paths.
     if echo_json(as_json, [{**asdict(run), "path": str(run.path)} for run in listed]):
         return
     for line in _table_of_runs(listed, folder, metric):
@@ -155,6 +157,7 @@ def diff(
 
 def _show_differences(section: str, rows: Mapping[str, tuple[Any, Any]]) -> None:
     echo(f"\n{section}")
+    # A single long key would indent the values of all others.
     width = min(32, max(map(len, rows)))
     for key, (old, new) in rows.items():
         echo(f"  {key:{width}}  {_shown(old)} -> {_shown(new)}")
@@ -163,6 +166,7 @@ def _show_differences(section: str, rows: Mapping[str, tuple[Any, Any]]) -> None
 def _shown(value: Any) -> str:
     if value is None:
         return "(none)"
+    # TOML has dates, JSON has not.
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
@@ -191,6 +195,7 @@ def report(
     from ..sweeps.compare import is_comparison, open_comparison, read_comparison
 
     runs = [local_run(path) for path in runs]
+    # The page of a sweep has no verdicts.
     if len(runs) == 1 and is_comparison(runs[0]):
         comparison = read_comparison(open_comparison(runs[0]))
         page = write_page_of(comparison, out or runs[0] / "report.html")
@@ -396,6 +401,7 @@ def export(
     from ..runs.hub import PROGRAM, export_program, export_to_hub_folder
     from ..runs.hub import push as push_folder
 
+    # --push alone uploads the folder of an earlier export.
     if out is None and push is None:
         raise typer.BadParameter(
             "give --out FOLDER; or --push, for a folder of an export"

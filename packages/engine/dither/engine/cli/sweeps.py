@@ -109,10 +109,12 @@ def start(
         select=tuple(joined(plugins)),
         dry_run=dry_run,
         write_page=write_sweep_page,
+        # Both verbs return an exit code; these receive what they open and check.
         opened=sweeps.append,
         checked=names.extend,
     )
     if resume is not None:
+        # The directory of the sweep has fixed its points.
         if values or changes or removals:
             raise Refused(
                 "--sweep, --set and --unset cannot be used with --resume", code="usage"

@@ -48,6 +48,7 @@ def duplicates(specs: Sequence[Spec]) -> Iterator[Misfit]:
     """Yield components that are listed twice: each is known by its name."""
     names = [spec.name for spec in specs]
     for number, name in enumerate(names):
+        # The second of two is the one to remove.
         if name in names[:number]:
             yield Misfit(f'"{name}" is listed twice', (number,), code="duplicate")
 
@@ -174,6 +175,7 @@ def condition_labels(sample: Sample, space: Space) -> Mapping[str, float]:
     conditions = {condition.name: condition for condition in space.conditions}
     labels = {}
     for name, label in sample.cond.items():
+        # `check_conditions` reports the others.
         if name in conditions:
             value = _value(conditions[name], label)
             if value is not None:
@@ -376,6 +378,7 @@ class RunOptions(Options):
 
     def check(self) -> Iterator[Misfit]:
         """Yield a problem if the address contains credentials."""
+        # The run directory records the address, for every reader of the run.
         if self.mirror is not None and (problem := credentials_problem(self.mirror)):
             yield problem.as_misfit(("mirror",))
 

@@ -191,6 +191,7 @@ class Format:
 
 FORMATS = {
     "slurm": Format(SLURM, 0, ".sbatch", ("sbatch",)),
+    # A block scalar of YAML ends at the first line with less indentation.
     "kubernetes": Format(KUBERNETES, 14, ".yaml", ("kubectl", "apply", "-f")),
     "skypilot": Format(SKYPILOT, 2, ".sky.yaml", ("sky", "jobs", "launch", "-y")),
 }
@@ -208,6 +209,7 @@ def write_job(form: str, options: JobOptions) -> str:
         "nodes": str(options.nodes),
         "gpus": str(options.gpus),
         "hours": str(options.hours),
+        # The unit of activeDeadlineSeconds.
         "seconds": str(options.hours * 3600),
         "port": str(PORT),
         "command": join(options.command),
@@ -217,6 +219,7 @@ def write_job(form: str, options: JobOptions) -> str:
         "claim": json.dumps(options.claim),
         "accelerator": json.dumps(f"{options.accelerator}:{options.gpus}"),
     }
+    # The template of SLURM has its own script and ignores this one.
     script = Template(SCRIPT).substitute(values)
     margin = " " * chosen.indent
     lines = [f"{margin}{line}".rstrip() for line in script.splitlines()]

@@ -82,6 +82,7 @@ class Muon(OptimizerSpec):
         """Return the optimizer for a module on its device; ValueError if it has nothing to train."""
         from .muon import Muon
 
+        # TOML has lists only, torch takes a pair.
         betas = self.betas[0], self.betas[1]
         return Muon(module, self.lr, self.momentum, betas, self.eps, self.weight_decay)
 
@@ -103,6 +104,7 @@ class _WithWarmup(LRScheduleSpec):
             # The learning rate of step 0 is not 0, which would waste the step.
             if step < self.warmup:
                 return (step + 1) / self.warmup
+            # The warm-up may be as long as the run, or longer.
             return self._shape(
                 min((step - self.warmup) / max(steps - self.warmup, 1), 1.0)
             )
@@ -154,6 +156,7 @@ class WSD(_WithWarmup):
     """Shape of the decay: linear, or 1 - sqrt, which is faster at first (Haegele et al. 2024)."""
 
     def _shape(self, progress: float) -> float:
+        # Negative before the decay begins.
         decayed = max(0.0, 1 - (1 - progress) / self.decay)
         if self.shape == "sqrt":
             decayed = math.sqrt(decayed)

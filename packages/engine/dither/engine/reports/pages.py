@@ -128,6 +128,7 @@ def write_report(paths: Sequence[str | Path], out: str | Path | None = None) -> 
     Raises:
         Refused: A path is not a run directory.
     """
+    # A run that is given twice is one column.
     folders = list(dict.fromkeys(map(Path, paths)))
     target = Path(out) if out else None
     if len(folders) == 1 and is_file(folders[0] / MARK):

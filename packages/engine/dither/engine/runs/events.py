@@ -74,6 +74,7 @@ class Interrupted:
     run: Path
     step: int
     reason: str
+    # Words, so that no reader has to undo the quotes of a shell.
     resume: list[str]
 
 

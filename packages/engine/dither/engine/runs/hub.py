@@ -88,6 +88,7 @@ def export_to_hub_folder(
         "experiment": tree,
     }
     task = _spec_of("task", tree["task"])
+    # The plugin of the task may not be installed here.
     hub_task = TaskSpec.hub_task
     if task is not None:
         hub_task = cast(type[TaskSpec], task).hub_task
@@ -102,6 +103,7 @@ def export_to_hub_folder(
     )
     text = _card_text(run, to, tree, step, parameters, data_licence)
     added = {
+        # TOML has dates, JSON has not.
         "config.json": json.dumps(config, indent=2, default=str) + "\n",
         "README.md": str(hub.ModelCard(f"---\n{card_data}\n---\n{text}")),
     }
@@ -144,6 +146,7 @@ def _eval_results(run: Path, tree: Mapping[str, Any], hub_task: str) -> list[Any
     results = []
     for kind, metrics in _final_metrics(run).get("metrics", {}).items():
         for name, value in metrics.items():
+            # None is NaN or inf; an interval is part of its metric.
             if value is None or is_companion_metric(name, metrics):
                 continue
             results.append(
@@ -170,6 +173,7 @@ def _card_text(
     data_licence: str,
 ) -> str:
     data = tree["task"].get("data") if isinstance(tree["task"], Mapping) else None
+    # A task without components of data describes its data itself.
     spec = _spec_of("data", data) or _spec_of("task", tree["task"])
     summary = "" if spec is None else (spec.__doc__ or "").strip().partition("\n")[0]
     missing = ", ".join(f"`{option}`" for option, _ in read_export_manifest(to)[0])
@@ -243,13 +247,16 @@ def export_program(system: Diffusion, file: Path, size: int = 4) -> Path:
         message = "a program of torch.export has no input for the previous prediction"
         path = ("model", "self_conditioning")
         raise Refused(Problem(message, path, code="misfit"))
+    # Arguments of a program are tensors and containers of them, not records.
     module = _Tensors(system.model).eval()
     arguments = _inputs(system, size, 0.5)
+    # AUTO, as a model that requires one batch size is then exported for it.
     names = {name: {0: torch.export.Dim.AUTO} for name in arguments[-1]}
     shapes = (*({0: torch.export.Dim.AUTO} for _ in arguments[:-1]), names)
     program = torch.export.export(
         module, arguments, dynamic_shapes=shapes, strict=False
     )
+    # Other levels, noise and batch sizes: a constant of the trace would show.
     for seed, count in enumerate((size, size, size + 1), 1):
         inputs = _inputs(system, count, 0.2 * seed, seed)
         try:
@@ -303,6 +310,7 @@ def push(folder: Path, name: str, private: bool = False) -> str:
         )
     try:
         api = hub.HfApi(library_name="dither")
+        # A second upload is another commit of the same repository.
         url = api.create_repo(name, private=private, exist_ok=True)
         # create_repo leaves an existing public repository as it is.
         if private and not api.model_info(name).private:

@@ -56,12 +56,14 @@ def introduce(experiment: Experiment, trainer: Trainer, path: Path) -> Iterator[
     yield f"{many}{device}, {torch.get_num_threads()} threads; {path}"
     train = experiment.train
     size = step_size(system, train)
+    # A number that the user has set needs no explanation.
     if choose_threads(train.threads, size, device) == 1 and train.threads is None:
         yield (
             "one CPU thread: more gain little for a model and batch of this size; "
             "train.threads or OMP_NUM_THREADS sets their number"
         )
 
+    # Compilation that the user has not set looks like a run that hangs.
     if trainer.compiled and experiment.train.compile is None:
         yield (
             "compiling the model: the first step may take a minute; train.compile = false avoids it"
@@ -79,6 +81,7 @@ def _precision_advice(experiment: Experiment, trainer: Trainer) -> Iterator[str]
         yield f'precision {trainer.system.precision} (train.precision = "auto")'
         return
     best = choose_precision("auto", trainer.system.model, trainer.device.type)
+    # tf32 changes nothing on a CPU.
     if trainer.device.type == "cpu" and option not in (best, "tf32"):
         yield (
             f'train.precision = "{best}" is usually faster than "{option}" '
@@ -125,6 +128,7 @@ def summarise(
         "steps": experiment.train.steps,
         "headline": list(experiment.task.headline),
         "legend": experiment.task.legend,
+        # Recorded, so that pages and comparisons need neither the task nor its plugin.
         **reading_aids(experiment.task),
         "metrics": metrics,
         "baselines": without_likelihoods(system, merge_metrics(baselines)),

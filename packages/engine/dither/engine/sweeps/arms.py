@@ -117,6 +117,7 @@ def arm_layers(over: Iterable[str], arms: Iterable[str]) -> Iterator[Layer]:
     given_before: dict[str, str] = {}
 
     def require_new(key: str, text: str) -> None:
+        # The later layer would silently replace the earlier one.
         if key in given_before:
             message = f"{key} is given twice: {given_before[key]}; {text}"
             raise Refused(message[:500], code="duplicate")
@@ -127,9 +128,11 @@ def arm_layers(over: Iterable[str], arms: Iterable[str]) -> Iterator[Layer]:
         for path, (_, values) in iter_keys(Layer.override(text).tree, ()):
             require_new(f"--over {dotted(path)}", text)
             tree = {dotted(path): _axis(given, values)}
+            # Messages show the name of a layer, and the text may be long.
             yield Layer(f"--over {text}"[:100], {"compare": {"over": tree}})
     for text in arms:
         name, colon, words = text.partition(":")
+        # A colon inside of a value, as in `data=a:b`, ends no name.
         if not colon or not name.strip() or "=" in name:
             message = f'--arm: expected "name: key=value ...", got "{text[:100]}"'
             raise Refused(message, code="usage")
@@ -173,6 +176,7 @@ def compare_of(document: Document) -> Compare:
     table = document.at(("compare",))
     compare = Compare()
     if table is not None:
+        # The rest of the file is checked with each arm, which may replace parts of it.
         alone = Document({"compare": table}, list(document.files), document.given)
         compare = validate(_CompareTable, alone).compare
     if not (compare.over or compare.arms):
@@ -242,6 +246,7 @@ def read_arms(
             rejected.append(Rejected(arm.name, tuple(dict.fromkeys(reasons))))
             named = {str(problem): problem for problem in refused.problems}
             problems |= named
+            # The axis "*" tries every component, also those that cannot fit.
             if not arm.tried:
                 mistakes |= _mistakes(named)
     # What is wrong in all arms is wrong in the file.
@@ -290,6 +295,7 @@ def _require_different(arms: Sequence[tuple[Arm, Loaded]]) -> None:
         if same != arm.name:
             message = f'arms "{same}" and "{arm.name}" are the same experiment'
             raise Refused(message, code="duplicate")
+        # Arms that differ in sampling only can differ in metrics of samples.
         if loaded.experiment.sample.count > 0:
             continue
         key = training_key(loaded) + loaded.experiment.evaluate.model_dump_json()
@@ -317,6 +323,7 @@ def _products(document: Document, catalog: Catalog, compare: Compare) -> Iterato
     for path, (place, given) in paths.items():
         _require_key(path, place, document)
         axes.append(list(_axis_values(path, place, given, document, catalog)))
+    # Counted before they are enumerated.
     count = math.prod(map(len, axes))
     if count > MAX_ARMS:
         message = f"{count:,} arms; at most {MAX_ARMS:,} are allowed"

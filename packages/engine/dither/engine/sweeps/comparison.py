@@ -224,6 +224,7 @@ def paired_seeds(
     # Pairing the only common seed of several would discard the other runs.
     if len(common) > 1 or len(common) == min(len(seeds), len(others)):
         return common
+    # The longer list keeps runs without a partner.
     return list(zip(seeds, others, strict=False))
 
 
@@ -317,6 +318,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
     costs = _shown_costs(comparison.rows)
     page = _table_of(comparison.rows, [*HEAD, *costs])
     # In a narrow terminal two readable tables replace one with wrapped columns.
+    # A measure is never wider than its console.
     wide = console.options.update(width=10_000)
     if console.measure(page, options=wide).maximum > console.width:
         console.print(_table_of(comparison.rows, HEAD))

@@ -84,6 +84,7 @@ def _relative_seconds(loaded: Loaded, first: Loaded) -> float:
     """
     from ..training.step_cost import timed
 
+    # Noise of the timing must not change the steps of the first arm.
     if loaded is first:
         return 1.0
     trainers = [_trainer(loaded), _trainer(first)]

@@ -220,7 +220,7 @@ def summarize_model(experiment: Experiment) -> dict[str, Any]:
     with _attributed({}, "built"):
         model = build_on_meta(experiment).train()
     parts = list(parts_of(model, experiment.model))
-    specs = {}
+    specs: dict[int, Spec | None] = {}
     for _, inner, spec in parts:
         specs |= {id(module): spec for module in (inner, *inner.children())}
     outputs: dict[str, tuple[int, ...]] = {}
