@@ -131,11 +131,8 @@ def _stored() -> dict[str, Any]:
 
 
 def _table(stored: dict[str, Any]) -> Iterator[str]:
-    """Yield the commands, then the arms of all comparisons."""
+    """Yield the arms of all comparisons."""
     measured = {name: COMPARISONS[name] for name in COMPARISONS if name in stored}
-    for comparison in measured.values():
-        yield f"    dither compare {comparison.command}"
-    yield ""
     yield "| arm | mean ± sd of seeds | difference [95 %] | verdict |"
     yield "|---|---|---|---|"
     for name, comparison in measured.items():
