@@ -500,14 +500,6 @@ class Mixture(DataSpec):
     weights: list[Annotated[float, Option(gt=0, le=1e6)]] = Option(min_length=2)
     """Share of training windows of each source, in any unit, such as [3, 1]."""
 
-    @model_validator(mode="after")
-    def _one_weight_each(self) -> Self:
-        if len(self.of) != len(self.weights):
-            raise ValueError(f"{len(self.of)} sources but {len(self.weights)} weights")
-        if sum(self.whole_weights()) > MAX_CYCLE:
-            raise ValueError("weights have too many digits; round them")
-        return self
-
     def whole_weights(self) -> list[int]:
         """Return the weights as the smallest whole numbers of the same shares."""
         fractions = [Fraction(str(weight)) for weight in self.weights]
@@ -526,7 +518,12 @@ class Mixture(DataSpec):
         ]
 
     def check(self) -> Iterator[Misfit]:
-        """Yield sources that cannot be mixed, and what is wrong in them."""
+        """Yield sources that cannot be mixed, what is wrong in them, and weights without meaning."""
+        if len(self.of) != len(self.weights):
+            message = f"{len(self.of)} sources but {len(self.weights)} weights"
+            yield Misfit(message, ("weights",))
+        elif sum(self.whole_weights()) > MAX_CYCLE:
+            yield Misfit("weights have too many digits; round them", ("weights",))
         for number, spec in enumerate(self.of):
             path = ("of", number)
             yield from below("of", below(number, spec.check_gives("text", "token-ids")))
