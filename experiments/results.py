@@ -267,7 +267,9 @@ def processor() -> str:
 
 def _table(rows: list[dict[str, Any]], links: str) -> Iterator[str]:
     """Yield the lines of the table over all quick runs."""
-    yield "| | model: mean (smallest to largest) | baselines | runs |"
+    # Most runs are of one processor, which the heading then states once.
+    cpus = ", ".join(_unique(row["cpu"] for row in rows))
+    yield f"| | model: mean (smallest to largest) | baselines | runs ({cpus}) |"
     yield "|---|---|---|---|"
     for file, metrics in QUICK.items():
         measured = [row for row in rows if row["file"] == file]
@@ -283,7 +285,8 @@ def _with_head(text: str, file: str, rows: list[dict[str, Any]]) -> str:
     """Return an experiment file with its results as a comment, before the first key."""
     head = ["# Results: not measured since this file was changed."]
     if rows:
-        head = [f"# Results, mean (smallest to largest) of {_runs(rows)}:"]
+        cpus = ", ".join(_unique(row["cpu"] for row in rows))
+        head = [f"# Results, mean (smallest to largest) of {_runs(rows)}; {cpus}:"]
         for metric in QUICK[file]:
             result = f"{metric.label} {_spread(metric, rows)}"
             head.append(f"# {result}; {_baselines(metric, rows)}.")
@@ -309,11 +312,10 @@ def _baselines(metric: Metric, rows: list[dict[str, Any]]) -> str:
 
 
 def _runs(rows: list[dict[str, Any]]) -> str:
-    """Return how many runs a result is of, in words."""
+    """Return how many runs a result is of, and of which arithmetic, in words."""
     seeds = _unique(row["seed"] for row in rows)
     kinds = _unique(row["arithmetic"] for row in rows)
-    cpus = _unique(row["cpu"] for row in rows)
-    return f"{len(seeds)} seeds; {', '.join(kinds)}; {', '.join(cpus)}"
+    return f"{len(seeds)} seeds; {', '.join(kinds)}"
 
 
 def _unique(values: Iterable[Any]) -> list[Any]:
