@@ -1,4 +1,7 @@
-"""Read and validate experiment files, and find the origin of every value. No torch."""
+"""Load experiments, and find the origin of every value. No torch.
+
+`dither.registry.config` reads the TOML (`document`) and makes options of its keys (`validation`).
+"""
 
 from __future__ import annotations
 

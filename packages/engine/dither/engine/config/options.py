@@ -1,4 +1,7 @@
-"""The [train], [run], [evaluate], [sample] and [sweep] tables of an experiment file. No torch."""
+"""The [train], [run], [evaluate], [sample] and [sweep] tables of an experiment file. No torch.
+
+Keys become options in `dither.registry.config.validation`.
+"""
 
 from __future__ import annotations
 

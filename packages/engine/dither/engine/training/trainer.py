@@ -127,13 +127,13 @@ class Trainer:
         # that the divisor is the weight of all ranks over their number.
         local_weight = weight / self.ranks.size
         gradients = self.parallel.gradients(self.parameters)
-        norm = self.parallel.gradient_norm(gradients).to(weight)
+        norm_of_sum = self.parallel.gradient_norm(gradients).to(weight)
         overflow = torch.zeros((), dtype=torch.bool, device=self.device)
         if self.loss_scale is not None:
-            norm = norm / self.loss_scale.scale
-            overflow = self.loss_scale.overflowed(loss_sum, norm)
-        divisor = divisor_of(local_weight, self.train.clip, norm)
-        norm = norm / local_weight
+            norm_of_sum = norm_of_sum / self.loss_scale.scale
+            overflow = self.loss_scale.overflowed(loss_sum, norm_of_sum)
+        divisor = divisor_of(local_weight, self.train.clip, norm_of_sum)
+        norm = norm_of_sum / local_weight
         if self.loss_scale is not None:
             divisor = divisor * self.loss_scale.scale
             self.loss_scale.update(overflow)

@@ -1,4 +1,4 @@
-"""Level 6: whether a floor plan is a dwelling, as an architect would check it.
+"""Level 6 (0 to 5: `bubble_diagram.validity`): whether a floor plan is a dwelling, as an architect would check it.
 
 One connected body, doors in walls that rooms share, every room reachable, usual sizes and
 proportions, and windows. Smallest areas, widths and windows of habitable rooms are those of the
