@@ -186,6 +186,31 @@ def test_weights_that_give_no_shares_are_misfits(weights):
     assert [misfit.path for misfit in mixture.check()] == [("weights",)]
 
 
+def test_problems_of_all_sources_come_in_one_pass():
+    of = [{"use": "prompt-response", "paths": ["a"]}, {"use": "procedural-plans"}]
+    mixture = default_catalog().parse(
+        "data", {"use": "mixture", "of": of, "weights": [1, 20_000]}
+    )
+    misfits = {misfit.path[:2]: misfit.message for misfit in mixture.check()}
+    assert misfits.keys() == {("weights",), ("of", 0), ("of", 1)}
+    assert "1 in 10,000" in misfits["weights",]
+
+
+def test_lengths_of_templates_are_those_of_their_source(tmp_path):
+    for name, digits in (("a", 2), ("b", 6)):
+        for number in range(90):
+            path = tmp_path / name / f"{number}.txt"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(f"{number:0{digits}}")
+    task = task_of(tmp_path, weights=(1, 3), documents="separate")
+    like = task.like(400, seed=0)
+    source = like.cond["source"]
+    length = like.valid.sum(1)
+    assert length[source == 0].unique().tolist() == [2]
+    assert length[source == 1].unique().tolist() == [6]
+    assert abs(source.double().mean() - 0.75) < 5 * (0.75 * 0.25 / 400) ** 0.5
+
+
 def test_equal_shares_have_equal_whole_weights(texts):
     of = [files(texts, "a"), files(texts, "b"), files(texts, "c")]
     for weights in ([3, 2, 1], [0.3, 0.2, 0.1], [30, 20, 10], [1.5, 1, 0.5]):

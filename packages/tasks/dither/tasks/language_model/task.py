@@ -304,13 +304,14 @@ class LanguageModelling(TextTemplates, Task):
                 message = f'{name}: the split "{split}" is empty'
                 raise Refused(message, code="no-samples")
 
-        # Only windows of a stream must be full.
-        if self._documents != "stream":
-            return
         train = self.corpus.splits["train"]
         parts = train.parts if isinstance(train, MixedStream) else (train,)
         for source, part in zip(self._sources or (name,), parts, strict=True):
-            if len(part.ids) < self.length:
+            if not len(part.ids):
+                message = f'{source}: the split "train" is empty'
+                raise Refused(message, code="no-samples")
+            # Only windows of a stream must be full.
+            if self._documents == "stream" and len(part.ids) < self.length:
                 size = f"{len(part.ids)} ids, less than one window of {self.length}"
                 message = f"{source}: the training text has {size}"
                 fix = "lower length, or give more text"
@@ -371,11 +372,18 @@ class LanguageModelling(TextTemplates, Task):
         """
         clean = super().like(n, seed)
         generator = np.random.default_rng(seed)
-        rows = generator.integers(self.size("train"), size=n)
+        mixture = self.mixture()
+        if mixture is None:
+            rows = generator.integers(self.size("train"), size=n)
+        else:
+            # As in training: a source by its weight, then one of its windows.
+            sizes, weights = np.array(mixture).T
+            drawn = generator.choice(len(sizes), size=n, p=weights / weights.sum())
+            firsts = np.cumsum(sizes) - sizes
+            rows = firsts[drawn] + generator.integers(sizes[drawn])
         if self._sources:
-            shares = np.array(self._weights) / sum(self._weights)
-            drawn = generator.choice(len(shares), size=n, p=shares)
-            clean = replace(clean, cond={"source": torch.from_numpy(drawn)})
+            source = torch.from_numpy(self._source("train", rows))
+            clean = replace(clean, cond={"source": source})
         if self._has_labels:
             label = self.batch("train", rows.tolist()).cond["label"]
             clean = replace(clean, cond={**clean.cond, "label": label})

@@ -522,29 +522,45 @@ class Mixture(DataSpec):
         if len(self.of) != len(self.weights):
             message = f"{len(self.of)} sources but {len(self.weights)} weights"
             yield Misfit(message, ("weights",))
+        elif min(self.weights) * MAX_CYCLE < sum(self.weights):
+            message = f"the smallest share is less than 1 in {MAX_CYCLE:,}"
+            yield Misfit(message, ("weights",))
         elif sum(self.whole_weights()) > MAX_CYCLE:
             yield Misfit("weights have too many digits; round them", ("weights",))
-        for number, spec in enumerate(self.of):
-            path = ("of", number)
-            yield from below("of", below(number, spec.check_gives("text", "token-ids")))
-            if isinstance(spec, PromptResponse | Mixture):
-                message = f'"{spec.name}" cannot be a source of a mixture'
-                yield Misfit(message, path, help="use sources of text or token ids")
-                continue
-            misfits = [*below("of", below(number, spec.check()))]
-            yield from misfits
-            if misfits:
-                return
+        misfits = [
+            misfit
+            for number in range(len(self.of))
+            for misfit in self._misfits_of(number)
+        ]
+        yield from misfits
+        # Sources that are refused by themselves are not compared with each other.
+        if misfits:
+            return
         stores = self.stores()
         if stores and len(stores) < len(self.of):
             message = "a mixture is of text, or of token ids, not of both"
             yield Misfit(message, ("of",), help="prepare all sources as token ids")
             return
-        prints = [store.record().tokenizer.fingerprint for store in stores]
-        for number, fingerprint in enumerate(prints):
-            if fingerprint != prints[0]:
+        tokenizers = [store.record().tokenizer for store in stores]
+        for number, tokenizer in enumerate(tokenizers):
+            first = tokenizers[0]
+            path = ("of", number)
+            if tokenizer.fingerprint != first.fingerprint:
                 message = f"sources 0 and {number} have ids of different tokenizers"
-                yield Misfit(message, ("of", number))
+                yield Misfit(message, path)
+            # The space has one end-of-text id: texts of the other source would never end.
+            elif (tokenizer.end, tokenizer.separator) != (first.end, first.separator):
+                message = f"texts of sources 0 and {number} end with different ids"
+                yield Misfit(message, path, help="prepare both with the same tokenizer")
+
+    def _misfits_of(self, number: int) -> Iterator[Misfit]:
+        """Yield what is wrong in a source by itself."""
+        spec = self.of[number]
+        misfits = [*spec.check_gives("text", "token-ids"), *spec.check()]
+        if isinstance(spec, PromptResponse | Mixture):
+            message = f'"{spec.name}" cannot be a source of a mixture'
+            misfits = [Misfit(message, help="use sources of text or token ids")]
+        yield from below("of", below(number, misfits))
 
     def build(self) -> MixedText:
         """Return all sources."""
