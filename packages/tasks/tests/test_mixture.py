@@ -14,7 +14,7 @@ from dither.engine.training.evaluation import evaluate
 from dither.engine.training.trainer import Trainer
 from dither.registry import default_catalog
 from dither.tasks.language_model.data.mixture import JoinedIds
-from dither.tasks.language_model.data.specs import ConvertedText, Mixture
+from dither.tasks.language_model.data.specs import ConvertedText, Mixture, ShardFolder
 
 QUICK = Path(__file__).parents[3] / "experiments" / "language_model" / "attention.toml"
 
@@ -221,7 +221,7 @@ def test_equal_shares_have_equal_whole_weights(texts):
         assert mixture.whole_weights() == [3, 2, 1]
 
 
-def test_sources_that_do_not_mix_are_refused(texts):
+def test_sources_that_do_not_mix_are_refused(texts, monkeypatch):
     stores = []
     for letter, tokenizer in (("a", "bytes"), ("b", "bytes"), ("c", "chars")):
         to = str(texts / f"{letter}-ids")
@@ -249,6 +249,21 @@ def test_sources_that_do_not_mix_are_refused(texts):
     task = spec(a, b).build()
     assert task.batch("train", [0]).cond["source"].tolist() == [0]
     assert isinstance(task.corpus.splits["train"].parts[0].ids.base, np.memmap)
+
+    # The same tokenizer, of which one store knows the end of a text and the other does not.
+    record = ShardFolder.record
+
+    def with_another_end(self):
+        info = record(self)
+        if str(self.path) != b["path"]:
+            return info
+        tokenizer = info.tokenizer.model_copy(update={"end": 7})
+        return info.model_copy(update={"tokenizer": tokenizer})
+
+    monkeypatch.setattr(ShardFolder, "record", with_another_end)
+    (misfit,) = spec(a, b).check()
+    assert misfit.path == (*of, 1)
+    assert "end with different ids" in misfit.message
 
 
 def test_exports_name_the_list_of_sources(texts, tmp_path):

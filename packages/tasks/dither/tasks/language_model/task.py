@@ -351,7 +351,9 @@ class LanguageModelling(TextTemplates, Task):
         known = self._windows[split].mask(examples.known, rows)
         return replace(clean, known=torch.from_numpy(known), cond=cond)
 
-    def _source(self, split: Split, rows: Sequence[int]) -> Int64[ndarray, " B"]:
+    def _source(
+        self, split: Split, rows: Sequence[int] | Int64[ndarray, " B"]
+    ) -> Int64[ndarray, " B"]:
         """Return the sources of windows; -1 for those of other text than that of the mixture."""
         windows = self._windows[split]
         if isinstance(windows, MixedWindows):
