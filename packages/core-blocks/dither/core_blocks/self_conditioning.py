@@ -43,7 +43,7 @@ class PreviousPrediction(nn.Module):
         vectors = []
         for table, part in zip(self.tables, parts, strict=True):
             weight = cast(nn.Embedding, table).weight
-            # Predictions have the size of the largest vocabulary, and stay in float32.
+            # Predictions have the size of the largest vocabulary, and are in float32 under autocast, too.
             vectors.append(part[..., : len(weight)].to(weight.dtype) @ weight)
         return torch.cat(vectors, 1)
 

@@ -401,8 +401,8 @@ class DenoiserModel(ModelSpec):
         block = self._shared_traits
         cond = self._cond if self.final == "adaln" else None
         full = self.block_size is None
-        # Masked positions that no layer distinguishes are one key with a weight; predictions of
-        # them differ where values are drawn.
+        # Masked positions that no layer distinguishes are one key with a weight. With
+        # self-conditioning they differ in their previous predictions.
         identical = (
             "identical-masked" in self.embedding.traits() and not self.self_conditioning
         )

@@ -31,7 +31,8 @@ class AdamW8bit(Optimizer):
     sharded (`misfit`): a block would not be the same on another number of ranks.
     """
 
-    # The GradScaler of torch then sets the two tensors below and does not wait for the device.
+    # As for the fused optimizers of torch: the trainer sets the two tensors below, and does not wait
+    # for the device.
     _step_supports_amp_scaling = True
     grad_scale: Tensor | None = None
     found_inf: Tensor | None = None

@@ -275,7 +275,7 @@ def _require_finite(
             lost.append(name)
     if lost:
         names = [name for name in stored if not all_finite([stored[name]])]
-        # A value that overflows in the model's precision only is finite in the file.
+        # All are finite in the file if a value overflows only in the precision of the model.
         names = names or sorted(lost)
         message = f"{path}: {len(names)} weights contain NaN or inf: {_listed(names)}"
         raise Refused(Problem(message, FROM, code="non-finite"))

@@ -372,7 +372,6 @@ class MLflowTracker:
         """Log metrics as `kind/name`, without characters that MLflow refuses, NaN and inf."""
         from mlflow.entities import Metric
 
-        # Milliseconds since 1970.
         now = int(time.time() * 1000)
         values = []
         for name, value in metrics.items():

@@ -150,7 +150,7 @@ class MixtureOrder:
         turn = (begin + place) % len(self.source)
         source = self.source[turn]
         weight = int(self.weights[source])
-        # The samples of the source in this cycle before this one.
+        # A cycle that begins inside the pattern counts the samples of a source from there.
         before = int((self.source[:begin] == source).sum())
         k = cycle * weight + (int(self.k[turn]) - before) % weight
         (row,) = self.orders[source].rows(k, 1)

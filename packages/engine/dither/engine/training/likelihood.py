@@ -199,7 +199,6 @@ def log_likelihood_of(
         raise Refused(f"expected at least 1 sample of noise, got {samples}")
     # Pairs in the same stratum; a single draw says nothing about the spread.
     pairs = 1 if samples == 1 else 2
-    # Rounded up.
     strata = -(-samples // pairs)
     count = len(clean.valid)
     table = torch.zeros(count, strata, pairs, dtype=torch.float64)
@@ -218,7 +217,6 @@ def log_likelihood_of(
             draws = _draw(system, batch, times[part].to(system.device), bins)
             nats[part] = draws.flatten(1).sum(1)
             if of_values is not None:
-                # The sample that each draw belongs to.
                 rows = torch.arange(part.start, part.stop) // (strata * pairs)
                 of_values.index_add_(0, rows, -draws / (strata * pairs))
         if system.bound:

@@ -32,12 +32,12 @@ def graph_edit_distance(types: Sequence[int], first: _Near, second: _Near) -> in
     ours = first.tolist()
     theirs = second.tolist()
     edges = int(second.sum()) // 2
-    # Edges of the first graph with a room from each number on.
+    # For each room: edges of the first graph that end there or at a later room.
     open_edges = []
     for room in range(rooms + 1):
         closed = first[:room, :room].sum()
         open_edges.append(int(first.sum() - closed) // 2)
-    # All rooms stay what they are.
+    # An upper bound: every room is its own image.
     best = int((first != second).sum()) // 2
     steps = 0
 
@@ -45,7 +45,7 @@ def graph_edit_distance(types: Sequence[int], first: _Near, second: _Near) -> in
         """Assign the next room, given the cost of those before and the edges between their images."""
         nonlocal best, steps
         room = len(images)
-        # The edges that are left differ at least in number.
+        # Of the edges that are left, at least as many change as their numbers differ by.
         bound = cost + abs(open_edges[room] - (edges - joined))
         if bound >= best or steps > _STEPS:
             return

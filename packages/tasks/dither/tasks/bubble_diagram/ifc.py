@@ -50,7 +50,7 @@ def draw_ifc(
     walls = []
     for box in divide_walls(solid_walls(types, plan), gaps):
         ends, thickness = _middle_line(box)
-        wall = model.add_bar("IfcWall", ends, thickness * METRES, 0.0, STOREY)
+        wall = model.add_box("IfcWall", ends, thickness * METRES, 0.0, STOREY)
         walls.append((wall, box))
 
     swings = dict(zip(plan.doors, door_swings(types, plan), strict=True))
@@ -61,10 +61,10 @@ def draw_ifc(
             low = 0.0
             leaf = model.add_door(opening, ends, swings[opening])
         else:
-            leaf = model.add_leaf("IfcWindow", "window", ends, low)
+            leaf = model.add_panel("IfcWindow", "window", ends, low)
         for wall, box in walls:
             if _overlap(box, gap.bounds):
-                void = model.add_bar(
+                void = model.add_box(
                     "IfcOpeningElement", ends, depth * METRES, low, _HEAD
                 )
                 model.cut(wall, void, leaf)
@@ -114,33 +114,33 @@ class _Model:
         quantities = self._run(
             "pset.add_qto", product=space, name="Qto_SpaceBaseQuantities"
         )
-        properties = {"NetFloorArea": area, "Height": STOREY}
+        properties = {"GrossFloorArea": area, "Height": STOREY}
         self._run("pset.edit_qto", qto=quantities, properties=properties)
 
     def add_door(self, door: Door, ends: _Ends, swing: Swing | None) -> Any:
         """Add a door as its leaf swings, or a sliding door along a line."""
         operation = "SLIDING_TO_LEFT"
         if swing is not None:
-            # A door opens to the left of the line from its start to its end.
+            # IFC4: SINGLE_SWING_LEFT opens to the left of the line from hinge to lock.
             ends = (swing.hinge, swing.closed)
             operation = "SINGLE_SWING_LEFT"
             if not _is_left(swing.opened, ends):
                 ends = (swing.closed, swing.hinge)
                 operation = "SINGLE_SWING_RIGHT"
         name = "front door" if door.j is None else "door"
-        leaf = self.add_leaf("IfcDoor", name, ends, 0.0)
+        leaf = self.add_panel("IfcDoor", name, ends, 0.0)
         leaf.OperationType = operation
         return leaf
 
-    def add_leaf(self, kind: str, name: str, ends: _Ends, low: float) -> Any:
+    def add_panel(self, kind: str, name: str, ends: _Ends, low: float) -> Any:
         """Add a door or a window along a line in pixels, from a height to its head."""
-        leaf = self.add_bar(kind, ends, _LEAF, low, _HEAD)
+        leaf = self.add_box(kind, ends, _LEAF, low, _HEAD)
         leaf.Name = name
         leaf.OverallWidth = dist(*ends) * METRES
         leaf.OverallHeight = _HEAD - low
         return leaf
 
-    def add_bar(
+    def add_box(
         self, kind: str, ends: _Ends, thickness: float, low: float, high: float
     ) -> Any:
         """Add an element along a line in pixels, between two heights in metres."""

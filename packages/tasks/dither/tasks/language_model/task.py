@@ -369,8 +369,8 @@ class LanguageModelling(TextTemplates, Task):
     def like(self, n: int, seed: int) -> Clean:
         """Return `n` empty windows that begin with the prompt.
 
-        `seed` draws training windows, whose labels and sources they have, and if documents are
-        separate also their lengths.
+        `seed` draws training windows, those of a mixture by its weights. Templates have their labels
+        and sources, and if documents are separate also their lengths.
         """
         clean = super().like(n, seed)
         generator = np.random.default_rng(seed)

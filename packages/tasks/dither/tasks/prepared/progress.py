@@ -33,7 +33,6 @@ class Progress:
         return self
 
     def __exit__(self, *error: object) -> None:
-        # Return to the start of the line and clear it, for the report that follows.
         if self._wrote:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()

@@ -118,7 +118,7 @@ def sample_pictures(
     decoded = read_samples(samples, rooms)
     diagrams = [diagram for diagram, _ in decoded if diagram]
     if diagrams:
-        # A list, since samples are drawn several times.
+        # A list, since each sample is in several pictures.
         page = list(decode_samples(samples[:PAGE_SAMPLES], rooms, boundaries, narrow))
         yield from sample_drawings(page, len(samples))
         text = "".join(plan_line(diagram) + "\n" for diagram in diagrams)
