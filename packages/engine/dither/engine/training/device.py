@@ -116,10 +116,10 @@ def largest_layer(model: nn.Module) -> int:
     return max((layer.in_features * layer.out_features for layer in layers), default=0)
 
 
-SMALL_STEP = 10**9
-"""Positions of a micro-batch times weights below which a second thread gains less than 10 % on a CPU:
-.26 to .68 10^9 in the quick runs of floor plans, regions and DNA; 2.4 10^9 in that of language, where
-it gains more."""
+SMALL_STEP = 3 * 10**9
+"""Positions of a micro-batch times weights below which a second thread, which waits passively, gains
+less than 10 % on a CPU: .26 to .68 10^9 in the quick runs of floor plans, regions and DNA, 2.0 10^9 in
+that of language, where a step of 213 ms takes 253 ms with two."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
