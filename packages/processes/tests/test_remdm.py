@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dither.processes.samplers.remdm import ReMDM, max_remask_prob, unmask_prob
+from dither.processes.samplers.remdm import ReMDM, max_remask_prob, unmasking_prob
 from dither.processes.tokens.process import TokenProcess
 from dither.registry.contracts.records import Clean
 
@@ -19,7 +19,7 @@ def test_the_posterior_keeps_the_marginal_in_closed_form() -> None:
         most = max_remask_prob(shown, later)
         assert 0 <= most <= 1
         for sigma in (0.0, 0.3 * most, most):
-            chance = unmask_prob(shown, later, sigma)
+            chance = unmasking_prob(shown, later, sigma)
             assert shown * (1 - sigma) + (1 - shown) * chance == pytest.approx(
                 later, abs=1e-12
             )
@@ -27,7 +27,7 @@ def test_the_posterior_keeps_the_marginal_in_closed_form() -> None:
         if most < 1:
             above = min(1.0, most + 0.05)
             assert (
-                shown * (1 - above) + (1 - shown) * unmask_prob(shown, later, above)
+                shown * (1 - above) + (1 - shown) * unmasking_prob(shown, later, above)
                 < later - 1e-9
             )
 

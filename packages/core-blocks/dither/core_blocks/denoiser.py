@@ -166,7 +166,8 @@ class Denoiser(nn.Module):
     ) -> Float[Tensor, "B L D"]:
         """Return the input of the head, with one row per patch if there are patches.
 
-        Takes the arguments of `forward`.
+        Takes the arguments of `forward`. With `skip_unrequested`, rows that are not in
+        `state.requested` are arbitrary.
         """
         level = as_levels(level, valid)
         if self.patches is not None:
@@ -174,6 +175,8 @@ class Denoiser(nn.Module):
         # Tokens of the positions, after extra ones such as a class token: B T D
         start = 0 if cache is None else cache.length
         h, extra = self.embedding(state, cond, start)
+        if DOCUMENT in cond and (extra or cache is not None):
+            raise ValueError("packed documents exclude a cache and extra tokens")
         h = self._add_previous(h, state, extra)
         # adaLN reads silu(c) in every block, so that it is applied once: B C or B L C
         c = functional.silu(self.condition(level, cond))
@@ -181,10 +184,16 @@ class Denoiser(nn.Module):
         # Rows can be chosen where reading the mask is free.
         if self.skip_unrequested and _reads_are_free(valid):
             requested = state.requested
-        tokens = self._tokens(h, c, extra, valid, cond, start, requested)
-        tokens = replace(tokens, unpadded=state.unpadded)
-        if DOCUMENT in cond and (extra or cache is not None):
-            raise ValueError("packed documents exclude a cache and extra tokens")
+        tokens = self._tokens(
+            h=h,
+            c=c,
+            extra=extra,
+            valid=valid,
+            cond=cond,
+            start=start,
+            requested=requested,
+            unpadded=state.unpadded,
+        )
 
         # Block diffusion trains with the clean sample as context, sampling has it in a cache.
         if context is not None:
@@ -197,6 +206,7 @@ class Denoiser(nn.Module):
         # Extra tokens have no output: B T D -> B L D
         out: Tensor = self.final(h[:, extra:], c)
         if self.reads_previous:
+            # Output i predicts token i + 1.
             out = torch.cat([out[:, :1], out[:, :-1]], 1)
         return out
 
@@ -227,6 +237,8 @@ class Denoiser(nn.Module):
         cond: Mapping[str, Tensor],
         start: int,
         requested: Bool[Tensor, "B L"] | None,
+        *,
+        unpadded: bool,
     ) -> _Tokens:
         """Extend everything that is given per position to the extra tokens."""
         # An extra token is conditioned on the level of the first position.
@@ -260,7 +272,7 @@ class Denoiser(nn.Module):
             positions=positions,
             documents=documents,
             requested=requested,
-            unpadded=False,
+            unpadded=unpadded,
         )
 
     def _without_cache(self, tokens: _Tokens, state: State) -> Float[Tensor, "B T D"]:

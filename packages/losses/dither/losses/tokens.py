@@ -31,14 +31,15 @@ def cross_entropy(pred: TokenPrediction, noised: Noised) -> Measured:
 def masked_ce(pred: TokenPrediction, noised: Noised) -> Measured:
     """Masked cross-entropy, whose mean is the NELBO of an absorbing process (MDLM, Sahoo et al. 2024, eq. 10).
 
-        values   w (-log p(x_0 | x_t)) on masked positions, 0 on the others
+        values   r (-log p(x_0 | x_t)) on masked positions, 0 on the others
         weights  1 on real positions that are not known, masked or not, else 0
 
-    w is the rate at which a masked token is revealed,
+    r is the rate at which a masked token is revealed,
 
-        w = -alpha' / (1 - alpha) = sigma' / (exp(sigma) - 1),
+        r = -alpha' / (1 - alpha) = sigma' / (exp(sigma) - 1),
 
-    which are equal because alpha = exp(-sigma). Under a log-linear schedule it is 1 / t.
+    which are equal because alpha = exp(-sigma). Under a log-linear schedule it is 1 / t. This is the
+    definition; `chunked.ChunkedMaskedCE` computes the same from logits without p of all tokens.
     """
     return _weighted(cross_entropy(pred, noised).values, noised)
 
@@ -69,6 +70,7 @@ def flow_kl(pred: TokenPrediction, noised: Noised) -> Measured:
 def _weighted(values: Float[Tensor, "B L"], noised: Noised) -> Measured:
     """Return values times the rate at which tokens are revealed, with weight 1 where nothing is fixed."""
     values = values * reveal_rate(noised).to(values.dtype)
+    # Fixed positions are padding and known values.
     free = ~noised.fixed
     return Measured(values, free.to(values.dtype))
 
@@ -119,6 +121,7 @@ def score_entropy(pred: TokenPrediction, noised: Noised) -> Measured:
     rate = over(noised.noise.rate, x).to(prior_prob.dtype)
     weight = (rate * prior_prob).to(log_score.dtype)
     values = torch.where(active, weight * divergence, 0.0)
+    # Fixed positions are padding and known values.
     free = ~noised.fixed
     return Measured(values, free.to(values.dtype))
 

@@ -105,19 +105,20 @@ class Trainer:
 
         A step whose loss or gradient norm is NaN or inf changes no weights; `check` reports it.
         """
+        # The 0 is in place of a rank: every rank makes the same draws for the whole batch.
         seed_generators(self.device, Stream.STEP, self.seed, self.step, 0)
         self._set_learning_rate()
         for parameter in self.parameters:
             parameter.grad = None
 
-        # Noise is drawn for the whole batch, so that losses depend neither on accumulation nor on
-        # ranks.
         clean = self.batches(self.step)
-        # With buckets some batches have padding and others have none, and a compiled model would
-        # be compiled for both.
+        # With buckets some batches have padding and others have none; if the mark differed between
+        # batches, a model would be compiled for both.
         if not self.batches.has_buckets:
             clean = clean.mark_unpadded()
         clean = to_device(clean, self.device)
+        # Noise is drawn for the whole batch, so that losses depend neither on accumulation nor on
+        # ranks (dropout, drawn in the model, does).
         batch = self.system.prepare(clean)
         loss_sum, weight = self._backward(batch)
         weight = weight.clamp_min(TINY)
@@ -125,16 +126,17 @@ class Trainer:
         # Gradients are those of the sum of losses, but the optimizer should see those of the
         # weighted mean. Across ranks they are averaged, which divides by the number of ranks, so
         # that the divisor is the weight of all ranks over their number.
-        local_weight = weight / self.ranks.size
+        weight_per_rank = weight / self.ranks.size
         gradients = self.parallel.gradients(self.parameters)
         norm_of_sum = self.parallel.gradient_norm(gradients).to(weight)
         overflow = torch.zeros((), dtype=torch.bool, device=self.device)
         if self.loss_scale is not None:
             norm_of_sum = norm_of_sum / self.loss_scale.scale
             overflow = self.loss_scale.overflowed(loss_sum, norm_of_sum)
-        divisor = divisor_of(local_weight, self.train.clip, norm_of_sum)
-        norm = norm_of_sum / local_weight
+        divisor = divisor_of(weight_per_rank, self.train.clip, norm_of_sum)
+        norm = norm_of_sum / weight_per_rank
         if self.loss_scale is not None:
+            # With the scale of this step's gradients, which `update` changes for the next step.
             divisor = divisor * self.loss_scale.scale
             self.loss_scale.update(overflow)
 

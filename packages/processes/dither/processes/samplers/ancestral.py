@@ -5,7 +5,7 @@ Every sampler has the same three arguments. The process knows how noise is added
 t)` runs it and returns its prediction. `like` is a `Clean` batch that serves as template: its
 shape, its padding, its conditions, and the known values, which no step changes.
 
-Letters: B batch, L length, M features, N chosen positions.
+Letters: B batch, L length, M features, K times, N chosen positions, V vocabulary.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Ancestral(TokenSteps):
         schedule = process.schedule
         # 1 = t_K > ... > t_0 = t_min, the same for every sample: K B
         times = time_rows(self.steps, self.t_min, like)
-        # If states do not depend on time, one call fills in everything.
+        # If states do not depend on time, one call fills in everything: one time makes no pair.
         if process.fixed_time is not None:
             times = torch.full_like(times[:1], process.fixed_time)
 
@@ -95,7 +95,7 @@ def sample_tokens(
         state = step.complete(rows)
         yield state.x
 
-    # The tokens that noise may have replaced by t_min are drawn from p(x_0 | x_t).
+    # Tokens that may still be noise at t_min are drawn from p(x_0 | x_t).
     where = uncertain(process, state.x, like)
     rows = warp_prediction(model(state, times[-1], at=where), options)
     yield fill(state.x, where, rows)

@@ -3,7 +3,7 @@
 An unmasked token is masked again with the probability that the paper calls sigma_t; a masked token
 is unmasked with the probability of eq. 6, which keeps the expected share of unmasked tokens on the
 schedule alpha. Known tokens are never masked.
-Letters: B batch, L length, K times, N unmasked positions.
+Letters: B batch, L length, K times, N unmasked positions (of all samples, in one row), V vocabulary.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Probability: TypeAlias = "float | Tensor"
 """One for all tokens, or one per token."""
 
-__all__ = ["ETA", "ReMDM", "max_remask_prob", "unmask_prob"]
+__all__ = ["ETA", "ReMDM", "max_remask_prob", "unmasking_prob"]
 
 ETA = {
     "cap": 0.008,
@@ -134,7 +134,7 @@ class ReMDM(TokenSteps):
 
         # Sampling starts with MASK at every token that is not known.
         x, free = fully_masked(process, like, self.name)
-        all_masked = x
+        start = x
         masked = free
         # Probability that each unmasked token had when it was drawn
         confidence = torch.zeros(x.shape, dtype=wide_dtype(x.device), device=x.device)
@@ -142,23 +142,26 @@ class ReMDM(TokenSteps):
         times = even_times(self.steps, self.t_min, x.device)
         alphas, model_times = self._plan(process.schedule, times)
         step_times = times.tolist()
+        # From time t to the less noisy s
         for i, (alpha_t, alpha_s) in enumerate(pairwise(alphas.tolist())):
             if self._by_confidence:
-                remask_prob, to_unmask = self._confidence_probs(
+                remask_prob, unmask_prob = self._confidence_probs(
                     alpha_t, alpha_s, masked, free, confidence
                 )
             else:
+                # A step that is only partly in the loop does not remask.
                 in_loop = self.t_off <= step_times[i + 1] and step_times[i] <= self.t_on
-                remask_prob, to_unmask = self._equal_probs(alpha_t, alpha_s, in_loop)
+                remask_prob, unmask_prob = self._equal_probs(alpha_t, alpha_s, in_loop)
 
             # A position is masked or not, so that one uniform draw serves both decisions.
             u = torch.rand_like(confidence)
             remask = free & ~masked & (u < remask_prob)
-            unmask = masked & (u < to_unmask)
+            unmask = masked & (u < unmask_prob)
 
-            # p(x_0 | x_t) at the N positions that are unmasked: 1 N V
+            # p(x_0 | x_t) at the N positions that are unmasked: 1 N V. The model sees x_t, before
+            # tokens of it are masked again.
             rows = model(State.of(x), model_times[i].expand(len(x)), at=unmask)
-            x = torch.where(remask, all_masked, x)
+            x = torch.where(remask, start, x)
             x = fill(x, unmask, warp_prediction(rows, self))
             masked = (masked | remask) & ~unmask
             if self._by_confidence:
@@ -212,7 +215,7 @@ class ReMDM(TokenSteps):
             remask_prob = self._step_eta() * largest
         if self.strategy == "loop" and not in_loop:
             remask_prob = 0.0
-        return remask_prob, unmask_prob(alpha_t, alpha_s, remask_prob)
+        return remask_prob, unmasking_prob(alpha_t, alpha_s, remask_prob)
 
     def _confidence_probs(
         self,
@@ -232,13 +235,13 @@ class ReMDM(TokenSteps):
         share = share.nan_to_num(0.0)
         remask_prob = self._step_eta() * max_remask_prob(alpha_t, alpha_s) * share
         if self.strategy == "conf":
-            return remask_prob, unmask_prob(alpha_t, alpha_s, 0.0)
+            return remask_prob, unmasking_prob(alpha_t, alpha_s, 0.0)
 
         # As many are unmasked as the schedule lacks after the expected remasking.
         left = torch.where(unmasked, 1 - remask_prob, 0.0).sum(1)
         missing = free.sum(1) * alpha_s - left
-        to_unmask = (missing / masked.sum(1).clamp_min(1)).clamp(0, 1)
-        return remask_prob, to_unmask[:, None]
+        unmask_prob = (missing / masked.sum(1).clamp_min(1)).clamp(0, 1)
+        return remask_prob, unmask_prob[:, None]
 
 
 def max_remask_prob(alpha_t: float, alpha_s: float) -> float:
@@ -252,7 +255,7 @@ def max_remask_prob(alpha_t: float, alpha_s: float) -> float:
     return min(1.0, (1 - alpha_s) / alpha_t)
 
 
-def unmask_prob(alpha_t: float, alpha_s: float, remask_prob: float) -> float:
+def unmasking_prob(alpha_t: float, alpha_s: float, remask_prob: float) -> float:
     """Return the probability to unmask a token, (alpha_s - (1 - remask) alpha_t) / (1 - alpha_t) (eq. 6)."""
     if alpha_t >= 1:
         return 1.0

@@ -35,7 +35,9 @@ O = TypeVar("O", bound=Options)  # noqa: E741
 def validate(model: type[O], document: Document, catalog: Catalog | None = None) -> O:
     """Validate a document as `model`.
 
-    Raises `Refused` with one problem for each mistake, at the place of its value.
+    The table of a component becomes its Spec in `Catalog.parse`, which the slot calls
+    (`registry.spec.base`). Raises `Refused` with one problem for each mistake, at the place of its
+    value.
     """
     try:
         return model.model_validate(document.tree, context={"catalog": catalog})
