@@ -284,7 +284,7 @@ def test_log_likelihood_takes_padding_from_the_task(system, refusal):
         (x0 + 99, {}, "out-of-range"),
         (x0 - 99, {}, "out-of-range"),
         (x0, {"known": known[:, :-1]}, "wrong-shape"),
-        (x0, {"samples": 0}, "invalid-value"),
+        (x0, {"samples": 0}, "out-of-range"),
     ):
         assert refusal(system.log_likelihood, ids, **options).codes == [code]
 

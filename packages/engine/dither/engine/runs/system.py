@@ -11,12 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from jaxtyping import Bool, Float, Shaped
 from safetensors.torch import save_model
 from torch import Tensor
+from torch.nn.functional import pad
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import dump, problems_of
@@ -32,6 +33,7 @@ from ..config.options import condition_labels, warn_conditions
 from ..sampling.session import draw
 from ..training.diffusion import Diffusion
 from ..training.evaluation import evaluate
+from ..training.given_samples import require_ids, samples_of, tensor_of
 from ..training.likelihood import LogLikelihood, Method, log_likelihood
 from ..training.randomness import (
     Stream,
@@ -39,15 +41,18 @@ from ..training.randomness import (
     preserved_generators,
     seed_generators,
 )
+from .arguments import (
+    Labels,
+    labels_by_condition,
+    require_choice,
+    require_integers,
+)
 from .bundle import has_assets, pack, space_as_json, write_assets, write_bundle
 
 __all__ = ["Labels", "System", "SystemModel"]
 
 MAX_BATCH = 256
 """Samples of a batch of an evaluation."""
-
-Labels = Mapping[str, float | str | Sequence[float | str]]
-"""Labels and numbers by condition: one for all samples, or one for each."""
 
 
 class System(Diffusion):
@@ -82,14 +87,19 @@ class System(Diffusion):
             steps: Steps of the sampler.
             sampler: A sampler by name, as a table such as `{"use": "ddim", "eta": 0.5}`, or as a
                 Spec; by default that of the experiment.
-            labels: Conditions, such as `{"cell": "K562", "activity": 2.5}`, or a list with one value per
-                sample.
+            labels: Conditions, such as `{"cell": "K562", "activity": 2.5}`, with a list for one value
+                per sample; without the name, of the only condition of the task.
 
         Raises:
             Refused: The sampler, its options or the labels do not exist or do not fit the model.
         """
+        require_integers(
+            n=(n, 0),
+            seed=(seed, 0),
+            batch_size=(1 if batch_size is None else batch_size, 1),
+        )
         like = self.like(n, seed)
-        like = replace(like, cond=like.cond | self.label_ids(labels or {}, n))
+        like = replace(like, cond=like.cond | self.label_ids(labels, n))
         system = self
         if steps is not None or sampler is not None:
             system = self._with_sampler(sampler, steps)
@@ -110,9 +120,7 @@ class System(Diffusion):
             Refused: The model draws whole samples, or its weights depend on their length; there is
                 no sample of this length.
         """
-        if length < 1:
-            message = f"a sample has at least 1 token, not {length:,}"
-            raise Refused(message, ("task", "length"), code="out-of-range")
+        require_integers(length=(length, 1))
         if length == self.task.space.length:
             return self
         window = self._window or self.task.space.length
@@ -212,20 +220,16 @@ class System(Diffusion):
             return system, [_replacement(self, system, set(before) - set(options))]
         return self, biased
 
-    def label_ids(self, labels: Labels, n: int) -> dict[str, Shaped[Tensor, " N"]]:
+    def label_ids(
+        self, labels: Labels | None, n: int
+    ) -> dict[str, Shaped[Tensor, " N"]]:
         """Return labels of n samples as integers, and numbers; Refused for unknown ones.
 
         Numbers outside the training data are warned of.
         """
         ids = {}
-        for condition, given in labels.items():
-            of_samples = (
-                [given] * n if isinstance(given, int | float | str) else list(given)
-            )
-            if len(of_samples) != n:
-                message = f"{len(of_samples)} labels for {n} samples"
-                path = ("sample", "cond", condition)
-                raise Refused(Problem(message, path, code="wrong-shape"))
+        by_condition = labels_by_condition(labels, self.task.space.conditions, n)
+        for condition, of_samples in by_condition.items():
             # Each label is looked up once, as that validates the experiment.
             numbers = {label: self._label_id(condition, label) for label in of_samples}
             ids[condition] = torch.tensor([numbers[label] for label in of_samples])
@@ -243,24 +247,34 @@ class System(Diffusion):
             raise Refused(problems_of(misfits, document))
         return condition_labels(experiment.sample, self.task.space)[condition]
 
-    def decode(
-        self, samples: Shaped[Tensor, "N L *M"], like: Clean | None = None
-    ) -> Any:
-        """Return samples in the terms of their task: texts, plans as `Diagram`, a table of regions.
+    def decode(self, samples: Any, like: Clean | None = None) -> Any:
+        """Return samples `N L *M` in the terms of their task: texts, plans as `Diagram`, a table of regions.
 
         `like` are the templates they were drawn from: by default those of the latest `sample` if
         `samples` are its result, else those of seed 0.
         """
+        # `is` tells whether they are the samples drawn last, so that this comes before a conversion.
         if like is None and self._drawn is not None and self._drawn[0] is samples:
             like = self._drawn[1]
+        space = self.process.space
+        samples = samples_of(space, samples)
+        require_ids(space, samples)
         if like is None:
             like = self.like(len(samples), 0)
+            # Text may be shorter than a sample.
+            length = samples.shape[1]
+            missing = like.valid.shape[1] - length
+            if missing:
+                samples = pad(samples, (0, missing))
+                like = replace(like, valid=pad(like.valid[:, :length], (0, missing)))
         return self.task.decode(samples, like)
 
     def evaluate(
         self, split: Split = "valid", samples: int = 1024, seed: int = 0
     ) -> dict[str, float]:
         """Return loss and metrics on the first samples of a split, as `dither evaluate` does."""
+        require_choice("split", split, get_args(Split))
+        require_integers(samples=(samples, 1), seed=(seed, 0))
         metrics = evaluate(
             self,
             samples=samples,
@@ -310,7 +324,9 @@ class System(Diffusion):
             bins: Distance of the values of each column, 0 where it is continuous; by default those
                 of the task.
         """
-        ids = ids if isinstance(ids, Clean) else torch.as_tensor(ids)
+        require_integers(samples=(samples, 1), seed=(seed, 0), steps=(steps, 1))
+        require_choice("method", method, get_args(Method))
+        ids = ids if isinstance(ids, Clean) else tensor_of(ids)
         cond = None
         if labels:
             x0 = ids.x0 if isinstance(ids, Clean) else ids

@@ -20,10 +20,11 @@ from torch.nn.functional import pad
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.contracts.records import Clean
-from dither.registry.contracts.spaces import FeatureSpace, TokenSpace
+from dither.registry.contracts.spaces import TokenSpace
 
 from .diffusion import Diffusion
 from .evaluation import student_quantiles
+from .given_samples import samples_of, tensor_of
 from .randomness import Stream, preserved_generators, seed_generators
 
 __all__ = [
@@ -96,7 +97,7 @@ def log_likelihood(
             sample, or a block model has known ids behind a gap, which its blocks do not see.
     """
     if not isinstance(x0, Clean):
-        x0 = _clean_of(system, torch.as_tensor(x0), known)
+        x0 = _clean_of(system, tensor_of(x0), known)
     elif known is not None:
         x0 = replace(x0, known=_mask(known, x0.x0))
     if cond:
@@ -119,23 +120,12 @@ def log_likelihood(
 def _clean_of(system: Diffusion, ids: Tensor, known: Any) -> Clean:
     """Return ids as a batch, with padding as the task defines it; Refused if no sample has them."""
     space = system.process.space
-    if not isinstance(space, TokenSpace):
-        return _clean_features(space, ids, known)
-    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        message = f"ids are integers, got {str(ids.dtype).removeprefix('torch.')}"
-        raise Refused(Problem(message, code="wrong-type"))
     known = _mask(known, ids)
-    if ids.ndim == 1:
-        ids = ids[None]
-        known = known[None]
-    missing = -1
-    if ids.ndim == 2:
-        missing = space.length - ids.shape[1]
-    if missing < 0 or (missing and len(space.fields) > 1):
-        message = f"ids of shape {tuple(ids.shape)}, but a sample has {space.length}"
-        raise Refused(Problem(message, code="misfit"))
-
-    ids = ids.long().cpu()
+    ids = samples_of(space, ids)
+    if not isinstance(space, TokenSpace):
+        return Clean.of(ids, known=known)
+    known = known.view(ids.shape)
+    missing = space.length - ids.shape[1]
     # A system without a task, which has a process and a model only, has no padding.
     valid = torch.ones(ids.shape, dtype=torch.bool)
     if system.task is not None:
@@ -146,17 +136,10 @@ def _clean_of(system: Diffusion, ids: Tensor, known: Any) -> Clean:
     return Clean.of(ids, valid, pad(known.cpu(), (0, missing)))
 
 
-def _clean_features(space: FeatureSpace, x0: Tensor, known: Any) -> Clean:
-    if not x0.is_floating_point() or x0.shape[1:] != (space.length, space.width):
-        message = f"values of shape {tuple(x0.shape)}, but a sample is {space}"
-        raise Refused(Problem(message, code="misfit"))
-    return Clean.of(x0, known=_mask(known, x0))
-
-
 def _mask(known: Any, x0: Tensor) -> Bool[Tensor, "B L"]:
     if known is None:
         return torch.zeros(x0.shape, dtype=torch.bool)
-    mask = torch.as_tensor(known).bool()
+    mask = tensor_of(known).bool()
     if mask.shape != x0.shape:
         message = f"known has shape {tuple(mask.shape)}, the ids {tuple(x0.shape)}"
         raise Refused(Problem(message, code="wrong-shape"))

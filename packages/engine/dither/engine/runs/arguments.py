@@ -1,0 +1,88 @@
+"""Checks of the arguments of `System`, as users of Python get no types from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from operator import index
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from dither.registry.config.errors import Problem, Refused
+from dither.registry.config.nearest_name import did_you_mean
+from dither.registry.contracts.spaces import Condition
+
+__all__ = ["Labels", "labels_by_condition", "require_choice", "require_integers"]
+
+Label = float | str | Sequence[float | str] | Tensor
+"""One label or number for all samples, or one for each."""
+
+Labels = Mapping[str, Label] | Label
+"""Labels and numbers by condition; without a name, of the only condition of the task."""
+
+
+def require_integers(**arguments: tuple[Any, int]) -> None:
+    """Refuse arguments, given as (value, smallest), that are no integers or too small."""
+    problems = []
+    for name, (value, least) in arguments.items():
+        try:
+            # True and False are integers of Python, but no counts.
+            is_integer = not isinstance(value, bool) and index(value) is not None
+        except TypeError:
+            is_integer = False
+        if not is_integer:
+            message = f"{name}: expected an integer, got {value!r}"
+            problems.append(Problem(message, code="wrong-type"))
+        elif value < least:
+            message = f"{name}: expected at least {least}, got {value}"
+            problems.append(Problem(message, code="out-of-range"))
+    if problems:
+        raise Refused(problems)
+
+
+def require_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """Refuse a value that is none of the choices."""
+    choices = list(choices)
+    if value not in choices:
+        known = "known: " + ", ".join(choices)
+        fix = did_you_mean(value, choices, known)
+        raise Refused(f"unknown {name} {value!r}", help=fix, code="unknown-value")
+
+
+def labels_by_condition(
+    labels: Labels | None, conditions: Sequence[Condition], n: int
+) -> dict[str, list[float | str]]:
+    """Return the labels of n samples by condition.
+
+    Raises:
+        Refused: They have no name and the task has not exactly one condition, they are not as many
+            as samples, or they are neither numbers nor texts.
+    """
+    if labels is None:
+        return {}
+    if not isinstance(labels, Mapping):
+        names = [condition.name for condition in conditions]
+        if len(names) != 1:
+            known = ", ".join(names) or "none"
+            message = f"labels without the name of a condition; conditions: {known}"
+            raise Refused(message, help='labels={"NAME": ...}', code="misfit")
+        labels = {names[0]: labels}
+
+    by_condition = {}
+    for condition, given in labels.items():
+        path = ("sample", "cond", condition)
+        value = given
+        if isinstance(given, Tensor | np.ndarray | np.generic):
+            value = given.tolist()
+        of_samples = [value] * n if isinstance(value, int | float | str) else value
+        if not isinstance(of_samples, Sequence) or not all(
+            isinstance(label, int | float | str) for label in of_samples
+        ):
+            message = f"labels are numbers or texts, got {given!r}"
+            raise Refused(message, path, code="wrong-type")
+        if len(of_samples) != n:
+            message = f"{len(of_samples)} labels for {n} samples"
+            raise Refused(message, path, code="wrong-shape")
+        by_condition[condition] = list(of_samples)
+    return by_condition
