@@ -131,13 +131,25 @@ QUICK = {
     ),
 }
 
+LONG = {
+    "bubble_diagram/small": (
+        Metric("valid", "nats_per_graph", "nats per graph", ("unigram", "uniform")),
+        Metric("sample", "level_5", "samples at level 5", ("shuffled",), percent=True),
+        Metric("sample", "level_2", "samples at level 2", (), percent=True),
+        Metric("sample", "unique", "unique samples", (), percent=True),
+    ),
+}
+"""Experiments of half an hour, which run only if `--only` names them; README omits them."""
+
+MEASURED = QUICK | LONG
+
 
 def main() -> None:
     """Run what is missing and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help="only write the tables")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--only", nargs="+", choices=QUICK, default=list(QUICK))
+    parser.add_argument("--only", nargs="+", choices=MEASURED, default=list(QUICK))
     parser.add_argument(
         "--arithmetic", nargs="+", choices=ARITHMETIC, default=list(ARITHMETIC)
     )
@@ -153,17 +165,19 @@ def main() -> None:
 
 def documents() -> dict[Path, str]:
     """Return the text of each file with a table, with what has been measured."""
-    recipes = {file: _recipe(file) for file in QUICK}
+    recipes = {file: _recipe(file) for file in MEASURED}
     rows = [row for row in _rows() if row["recipe"] == recipes[row["file"]]]
     texts = {}
-    for name in ("README.md", "docs/results.md"):
+    for name, links, files in (
+        ("README.md", "", QUICK),
+        ("docs/results.md", "../", MEASURED),
+    ):
         path = ROOT / name
-        links = "" if name == "README.md" else "../"
         before, _, rest = path.read_text(encoding="utf-8").partition(START)
         after = rest.partition(END)[2]
-        table = "\n".join([START, "", *_table(rows, links), "", END])
+        table = "\n".join([START, "", *_table(rows, files, links), "", END])
         texts[path] = before + table + after
-    for file in QUICK:
+    for file in MEASURED:
         path = _path(file)
         measured = [row for row in rows if row["file"] == file]
         texts[path] = _with_head(path.read_text(encoding="utf-8"), file, measured)
@@ -194,7 +208,7 @@ def _measure(file: str, kind: str, seed: int) -> None:
         results = json.loads(summary.read_text(encoding="utf-8"))
         others = {
             metric.key: _drawn(summary.parent, metric)
-            for metric in QUICK[file]
+            for metric in MEASURED[file]
             if metric.sampler is not None
         }
 
@@ -205,7 +219,7 @@ def _measure(file: str, kind: str, seed: int) -> None:
         "values": others,
         "baselines": {},
     }
-    for metric in QUICK[file]:
+    for metric in MEASURED[file]:
         if metric.sampler is None:
             row["values"][metric.key] = results["metrics"][metric.split][metric.name]
         for baseline in metric.baselines:
@@ -265,13 +279,15 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _table(rows: list[dict[str, Any]], links: str) -> Iterator[str]:
-    """Yield the lines of the table over all quick runs."""
+def _table(
+    rows: list[dict[str, Any]], files: dict[str, tuple[Metric, ...]], links: str
+) -> Iterator[str]:
+    """Yield the lines of the table over these files."""
     # Most runs are of one processor, which the heading then states once.
     cpus = ", ".join(_unique(row["cpu"] for row in rows))
     yield f"| | model: mean (smallest to largest) | baselines | runs ({cpus}) |"
     yield "|---|---|---|---|"
-    for file, metrics in QUICK.items():
+    for file, metrics in files.items():
         measured = [row for row in rows if row["file"] == file]
         if not measured:
             continue
@@ -287,9 +303,11 @@ def _with_head(text: str, file: str, rows: list[dict[str, Any]]) -> str:
     if rows:
         cpus = ", ".join(_unique(row["cpu"] for row in rows))
         head = [f"# Results, mean (smallest to largest) of {_runs(rows)}; {cpus}:"]
-        for metric in QUICK[file]:
+        for metric in MEASURED[file]:
             result = f"{metric.label} {_spread(metric, rows)}"
-            head.append(f"# {result}; {_baselines(metric, rows)}.")
+            if metric.baselines:
+                result += f"; {_baselines(metric, rows)}"
+            head.append(f"# {result}.")
     # From the first line of the results to the last line of the comment.
     written = re.compile(r"^# Result.*\n(#.*\n)*", re.MULTILINE)
     comment = "\n".join(head) + "\n"
