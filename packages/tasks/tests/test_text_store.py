@@ -229,6 +229,17 @@ def test_damage_is_found_before_training(
     assert file in str(refused)
 
 
+def test_a_tokenizer_that_missing_data_will_not_have_is_reported_with_them(folder):
+    def codes(name):
+        data = ConvertedText(paths=[str(folder)], tokenizer="bytes")
+        spec = LanguageModel(data=data, tokenizer=name, length=16)
+        return [(misfit.code, misfit.path[0]) for misfit in spec.check()]
+
+    missing = ("not-prepared", "data")
+    assert codes("chars") == [missing, ("misfit", "tokenizer")]
+    assert codes("bytes") == codes("auto") == codes("other/tokenizer.json") == [missing]
+
+
 def test_task_uses_the_tokenizer_of_the_store(folder, tmp_path, refusal):
     convert(folder, tmp_path / "shards", tokenizer="chars", end_of_text=True)
     data = ShardFolder(path=str(tmp_path / "shards"))

@@ -46,6 +46,9 @@ __all__ = ["LanguageModel"]
 AUTO = {"auto": "bytes"}
 """The tokenizer of text for the option "auto"."""
 
+NAMED_TOKENIZERS = {"bytes", "chars", "gpt2"}
+"""Tokenizers that their name alone determines."""
+
 
 class LanguageModel(TaskSpec):
     """Windows of text: documents one after the other, cut into windows of equal length."""
@@ -100,8 +103,9 @@ class LanguageModel(TaskSpec):
         yield from data_misfits
         if self.data.gives != "token-ids" and not self._stores():
             yield from self._text_misfits()
-        # The tokenizer of missing data is unknown.
-        if gives_text and not data_misfits:
+        if data_misfits:
+            yield from self._planned_tokenizer_misfits()
+        elif gives_text:
             yield from self._tokenizer_misfits()
             if isinstance(self.data, PromptResponse):
                 yield from self._pair_misfits(self.data)
@@ -171,6 +175,19 @@ class LanguageModel(TaskSpec):
             for problem in refused.problems:
                 # Without "task", which the caller adds.
                 yield problem.as_misfit(problem.path[1:])
+
+    def _planned_tokenizer_misfits(self) -> Iterator[Misfit]:
+        """Yield a tokenizer other than the one that missing data will be prepared with."""
+        for store in self._stores():
+            if not isinstance(store, ConvertedText):
+                continue
+            # Two paths may be those of the same tokenizer, two names are not.
+            names = {self.tokenizer, store.tokenizer} & NAMED_TOKENIZERS
+            if len(names) == 2:
+                message = f'the text will be prepared with tokenizer "{store.tokenizer}", not "{self.tokenizer}"'
+                fix = f'set tokenizer = "{self.tokenizer}" in the table of the data, and remove it here'
+                yield Misfit(message, ("tokenizer",), help=fix)
+                return
 
     def space(self) -> TokenSpace:
         """One field, `text`; reads data or a file only if its size depends on them."""

@@ -202,5 +202,5 @@ def check_name(name: str, record: TokenizerRecord, *, end_of_text: bool) -> None
 
 def _differs(record: TokenizerRecord, other: str) -> Problem:
     message = f'the ids were made with tokenizer "{record.name}" (hash {record.fingerprint[:12]})'
-    fix = "remove tokenizer, or prepare the text again"
+    fix = "remove tokenizer, or set it in task.data and prepare the text again"
     return Problem(f"{message}, not {other}", path=OPTION, help=fix, code="misfit")
