@@ -13,8 +13,9 @@ import pytest
 import dither
 from dither.engine.cli import experiments, main
 from dither.engine.config.plugins import recorded_checksums
-from dither.engine.files.mirror import Mirror, address_of, copy_run, fetch_run
+from dither.engine.files.mirror import Mirror, copy_run, fetch_run
 from dither.registry.config.errors import Refused
+from dither.registry.files.addresses import address_of
 
 CHECKPOINT = "checkpoints/step-00000001"
 

@@ -34,6 +34,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "judge": ("transformers",),
     "lm-eval": ("lm_eval",),
     "parquet": ("pyarrow",),
+    "remote": ("aiohttp", "fsspec"),
     "resplan": ("shapely",),
     "torchvision": ("torchvision",),
     "umap": ("umap",),

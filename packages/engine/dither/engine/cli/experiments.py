@@ -75,7 +75,8 @@ def run(
     as_json: Json = False,
 ) -> int:
     """Train, evaluate, sample and plot an experiment; without one, list those of dither."""
-    from ..files.mirror import address_of
+    from dither.registry.files.addresses import address_of
+
     from ..runs.run_directory import link_latest
 
     if resume is not None and (address := address_of(resume)):

@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from dither.registry.config.errors import did_you_mean
 from dither.registry.config.validation import PATTERN_MESSAGE
 from dither.registry.contracts.spaces import Condition, Space
+from dither.registry.files.addresses import credentials_problem
 from dither.registry.kinds import (
     LRScheduleSpec,
     MetricSpec,
@@ -25,8 +26,6 @@ from dither.registry.kinds import (
 )
 from dither.registry.spec.base import Options, PathStr, Slot, Spec, named
 from dither.registry.spec.misfit import Misfit, below
-
-from ..files.mirror import credentials_problem
 
 __all__ = [
     "Evaluate",

@@ -17,6 +17,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dither.registry.config.errors import Problem, Refused
+from dither.registry.files.addresses import (
+    address_of,
+    credentials_problem,
+    error_reason,
+)
 from dither.registry.files.cache import cache_folder
 from dither.registry.plugins.install_command import optional_import
 
@@ -24,9 +29,7 @@ from .checksums import MANIFEST, checkpoint_folders
 
 __all__ = [
     "Mirror",
-    "address_of",
     "copy_run",
-    "credentials_problem",
     "fetch_run",
     "local_run",
     "mirror_cache",
@@ -34,30 +37,10 @@ __all__ = [
     "service_problem",
 ]
 
-ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+):/{1,2}(?=[^/])")
-"""Beginning of an address; `Path` makes one slash of two. A scheme has two letters or more."""
 CLOSE_SECONDS = 600.0
 """Time that the last copies may take at the end of a run."""
 LISTINGS = 3
 """How often files are listed if some vanish before they are read: the run removes checkpoints."""
-
-
-def address_of(path: str | Path) -> str | None:
-    """Return the address in a command-line argument, or None for a local path."""
-    text = str(path)
-    match = ADDRESS.match(text)
-    return None if match is None else f"{match[1]}://{text[match.end() :]}"
-
-
-def credentials_problem(address: str) -> Problem | None:
-    """Return a problem if an address contains credentials, which a run would record."""
-    parts = urlsplit(address)
-    if "@" not in parts.netloc and not parts.query:
-        return None
-    hint = "use the variables or the configuration of the service, such as AWS_SECRET_ACCESS_KEY"
-    return Problem(
-        "an address contains no credentials", help=hint, code="invalid-value"
-    )
 
 
 def service_problem(address: str) -> Problem | None:
@@ -69,7 +52,7 @@ def service_problem(address: str) -> Problem | None:
     except Refused as refused:
         return refused.problems[0]
     except (ImportError, ValueError) as error:
-        return Problem(f"{address}: {_reason(error)}", code="missing-dependency")
+        return Problem(f"{address}: {error_reason(error)}", code="missing-dependency")
     return None
 
 
@@ -82,12 +65,6 @@ def _file_system(address: str) -> tuple[Any, str]:
     """Return a file system of fsspec and the path in it."""
     file_system, path = _fsspec(address).core.url_to_fs(address)
     return file_system, path.rstrip("/")
-
-
-def _reason(error: BaseException) -> str:
-    """Return the first line of an error, without the query of an address, which may be signed."""
-    text = str(error).strip() or type(error).__name__
-    return re.sub(r"\?\S+", "?...", text.splitlines()[0])
 
 
 class Mirror:
@@ -152,7 +129,7 @@ class Mirror:
             # The terminal may be closed.
             with suppress(OSError):
                 self._warn(
-                    f"{self.address} was not updated: {_reason(error)} ({again})"
+                    f"{self.address} was not updated: {error_reason(error)} ({again})"
                 )
 
     def _copy(self, file_system: Any, root: str, name: str) -> None:
@@ -277,7 +254,7 @@ def fetch_run(address: str, into: Path | None = None) -> Path:
     except Exception as error:
         if isinstance(error, Refused):
             raise
-        message = f"{address} cannot be read: {_reason(error)}"
+        message = f"{address} cannot be read: {error_reason(error)}"
         raise Refused(message, code="download-failed") from None
     return folder
 

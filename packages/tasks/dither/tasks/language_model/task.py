@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 from math import exp, log
 from pathlib import Path
@@ -27,6 +27,7 @@ from dither.registry.contracts.records import Clean
 from dither.registry.contracts.spaces import Field, TokenSpace
 
 from ..infilling import with_known
+from .data.chat import Piece, encode_piece
 from .data.corpus import Corpus
 from .data.mixture import MixedStream, MixedText, MixedWindows
 from .data.pairs import Example, ExampleIds, Long, encode_examples
@@ -88,7 +89,7 @@ class TextTemplates:
         length: int,
         prompt: str,
         space: TokenSpace,
-        chat: Callable[[str], str] | None = None,
+        chat: Callable[[str], Piece] | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.length = length
@@ -105,7 +106,7 @@ class TextTemplates:
         length: int,
         prompt: str,
         space: TokenSpace,
-        chat: Callable[[str], str] | None = None,
+        chat: Callable[[str], Piece] | None = None,
     ) -> TextTemplates:
         """Return the templates of an export, whose tokenizer `save_assets` wrote."""
         return cls(saved_tokenizer(folder), length, prompt, space, chat)
@@ -136,23 +137,15 @@ class TextTemplates:
 
     def _prompt_ids(self, prompt: str) -> Ids:
         """Return the ids of a prompt, rendered by the chat template."""
-        path = ("task", "prompt")
+        piece = Piece(prompt)
         if prompt and self._chat is not None:
-            prompt = self._chat(prompt)
-            ids = _known_ids(
-                text=prompt,
-                tokenizer=self.tokenizer,
-                what="the prompt",
-                path=path,
-                rendered=True,
-            )
-        else:
-            ids = _known_ids(
-                text=prompt,
-                tokenizer=self.tokenizer,
-                what="the prompt",
-                path=path,
-            )
+            piece = self._chat(prompt)
+        ids = _known_ids(
+            piece,
+            tokenizer=self.tokenizer,
+            what="the prompt",
+            path=("task", "prompt"),
+        )
         self._require_room(ids)
         return ids
 
@@ -170,7 +163,10 @@ class TextTemplates:
         Ids after the text are drawn, too. Refused if the text is longer than a window, or has
         unknown characters.
         """
-        encode = partial(_known_ids, tokenizer=self.tokenizer, what="the text")
+
+        def encode(text: str) -> Ids:
+            return _known_ids(Piece(text), self.tokenizer, what="the text")
+
         return with_known(self.like(n, seed), text, encode)
 
     def tokens(self, text: str) -> list[int]:
@@ -256,7 +252,7 @@ class LanguageModelling(TextTemplates, Task):
         sources: Sequence[str] = (),
         weights: Sequence[int] = (),
         long: Long = "truncate",
-        chat: Callable[[str], str] | None = None,
+        chat: Callable[[str], Piece] | None = None,
     ) -> None:
         self._examples: Mapping[Split, ExampleIds] = {}
         self._long: Mapping[Split, int] = {}
@@ -592,20 +588,16 @@ class LanguageModelling(TextTemplates, Task):
 
 
 def _known_ids(
-    text: str,
-    tokenizer: Tokenizer,
-    what: str,
-    path: tuple[str, ...] = (),
-    *,
-    rendered: bool = False,
+    piece: Piece, tokenizer: Tokenizer, what: str, path: tuple[str, ...] = ()
 ) -> Ids:
     """Return the ids of a text; Refused if one is that of unknown characters."""
+    text = piece.text
     try:
         check_encodable(text)
+        ids = encode_piece(piece, tokenizer)
     except NotText as error:
-        message = f"{what} is not UTF-8: {error.message}"
+        message = f"{what} cannot be encoded: {error.message}"
         raise Refused(message, path=path, code="invalid-value") from None
-    ids = tokenizer.encode_rendered(text) if rendered else tokenizer.encode(text)
     if tokenizer.unknown is not None and tokenizer.unknown in ids:
         letters = "words that the tokenizer lacks"
         # Tokenizers by character have an id for each.

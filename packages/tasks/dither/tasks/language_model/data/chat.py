@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,18 +17,55 @@ from .tokenizers.folder import read_template
 if TYPE_CHECKING:
     from jinja2 import Template
 
-__all__ = ["ChatTemplate", "Piece", "read_messages", "render_chat"]
+    from .tokenizers.base import Ids, Span, Tokenizer
+
+__all__ = ["ChatTemplate", "Piece", "encode_piece", "read_messages", "render_chat"]
 
 ROLES = ("system", "user", "assistant")
+KEYS = ("role", "content")
+"""Keys of a message whose special tokens have a place in the text, or cannot occur."""
 Message = Mapping[str, Any]
+PRIVATE = range(0xF0000, 0xFFFFE)
+"""Characters without meaning, of which two that a text lacks enclose messages."""
 
 
 class Piece(NamedTuple):
-    """A part of an example, known or learned; special tokens of rendered text are ids, not letters."""
+    """A part of an example, known or learned.
+
+    Attributes:
+        text: Its text.
+        learned: Whether the loss is on it.
+        rendered: Whether special tokens that a chat template wrote are ids, not letters.
+        contents: Offsets of messages in rendered text, whose special tokens are letters.
+        unplaced: What was rendered without an offset, and may not contain special tokens.
+    """
 
     text: str
     learned: bool = False
     rendered: bool = False
+    contents: tuple[Span, ...] = ()
+    unplaced: tuple[str, ...] = ()
+
+    def part(self, start: int, stop: int | None = None, **changes: Any) -> Piece:
+        """Return the rendered text between two offsets."""
+        text = self.text[start:stop]
+        contents = []
+        for first, last in self.contents:
+            span = (max(first - start, 0), min(last - start, len(text)))
+            if span[0] < span[1]:
+                contents.append(span)
+        return self._replace(text=text, contents=tuple(contents), **changes)
+
+
+def encode_piece(piece: Piece, tokenizer: Tokenizer) -> Ids:
+    """Return the ids of a piece; NotText if special tokens may be those of a message."""
+    if not piece.rendered:
+        return tokenizer.encode(piece.text)
+    for text in piece.unplaced:
+        if tokenizer.quotes_marks(text):
+            message = "the chat template changes a message that quotes special tokens"
+            raise NotText("template", f"{message}: {text[:80]!r}")
+    return tokenizer.encode_rendered(piece.text, piece.contents)
 
 
 class ChatTemplate:
@@ -48,14 +86,14 @@ class ChatTemplate:
         except Exception as error:
             raise self._refused(error) from None
 
-    def prompt(self, text: str) -> str:
+    def prompt(self, text: str) -> Piece:
         """Render a message of the user, and the beginning of the answer."""
         return self.conversation([{"role": "user", "content": text}])
 
-    def conversation(self, messages: Sequence[Message]) -> str:
+    def conversation(self, messages: Sequence[Message]) -> Piece:
         """Render messages, and the beginning of an answer; Refused if the template cannot."""
         try:
-            return self._render(messages, answer=True)
+            return self._render_piece(messages, answer=True)
         except NotText as error:
             raise self._refused(error) from None
 
@@ -73,13 +111,14 @@ class ChatTemplate:
             if message["role"] != "assistant":
                 continue
             prompt = self._render(messages[:number], answer=True)
-            text = self._render(messages[: number + 1], answer=False)
+            rendered = self._render_piece(messages[: number + 1], answer=False)
+            text = rendered.text
             if not prompt.startswith(done) or not text.startswith(prompt):
                 reason = (
                     f"the chat template changes the text before message {number + 1}"
                 )
                 raise NotText("template", reason)
-            yield Piece(prompt.removeprefix(done), rendered=True)
+            yield rendered.part(len(done), len(prompt))
 
             answer = text.removeprefix(prompt)
             content = message["content"]
@@ -90,8 +129,50 @@ class ChatTemplate:
             if answer.startswith(content):
                 yield Piece(content, learned=True)
                 answer = answer.removeprefix(content)
-            yield Piece(answer, learned=True, rendered=True)
+            yield rendered.part(len(text) - len(answer), learned=True)
             done = text
+
+    def _render_piece(self, messages: Sequence[Message], *, answer: bool) -> Piece:
+        """Render messages, and find them in the text.
+
+        They are rendered again with a private character on each side. If that gives the same text
+        otherwise, the template has not changed them, and they are between these characters.
+        """
+        text = self._render(messages, answer=answer)
+        contents = [message["content"] for message in messages]
+        others = []
+        for message in messages:
+            rest = {key: message[key] for key in message if key not in KEYS}
+            if rest:
+                others.append(json.dumps(rest, ensure_ascii=False, default=str))
+
+        used = {*text, *"".join(contents)}
+        free = (chr(code) for code in PRIVATE if chr(code) not in used)
+        begin = next(free)
+        end = next(free)
+        enclosed = []
+        for message, content in zip(messages, contents, strict=True):
+            core = content.strip()
+            # White space stays outside: templates trim it.
+            inside = f"{begin}{core}{end}" if core else ""
+            around = {**message, "content": content.replace(core, inside, 1)}
+            enclosed.append(around)
+        try:
+            marked = self._render(enclosed, answer=answer)
+        except NotText:
+            marked = ""
+
+        cores = {content.strip() for content in contents}
+        spans: list[Span] = []
+        for match in re.finditer(f"{begin}([^{begin}{end}]*){end}", marked):
+            # Without the private characters before it.
+            start = match.start() - 2 * len(spans)
+            if match[1] in cores:
+                spans.append((start, start + len(match[1])))
+        plain, removed = re.subn(f"[{begin}{end}]", "", marked)
+        if plain == text and removed == 2 * len(spans):
+            return Piece(text, False, True, tuple(spans), tuple(others))
+        return Piece(text, False, True, (), (*contents, *others))
 
     def _render(self, messages: Sequence[Message], *, answer: bool) -> str:
         try:
@@ -159,7 +240,7 @@ def read_messages(messages: Sequence[Any]) -> Sequence[Message]:
     return messages
 
 
-def render_chat(file: Path, prompt: str) -> str:
+def render_chat(file: Path, prompt: str) -> Piece:
     """Render a prompt: a message of the user, or a list of messages in JSON."""
     template = ChatTemplate(file)
     try:

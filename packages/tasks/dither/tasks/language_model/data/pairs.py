@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dither.registry.config.errors import Problem, Refused
 
-from .chat import ChatTemplate, Piece, read_messages
+from .chat import ChatTemplate, Piece, encode_piece, read_messages
 from .corpus import Corpus, Document
 from .file_formats import record_format
 from .published_splits import splits_of_sources
@@ -152,10 +152,10 @@ def _prompt_and_response(
     response = _string(record, keys.response)
     if not response:
         raise NotText("key", f'no text under the key "{keys.response}"')
-    rendered = chat is not None and bool(prompt)
+    before = Piece(prompt)
     if chat is not None and prompt:
-        prompt = chat.prompt(prompt)
-    return [Piece(prompt, rendered=rendered), Piece(response, learned=True)]
+        before = chat.prompt(prompt)
+    return [before, Piece(response, learned=True)]
 
 
 def _string(record: Mapping[str, Any], key: str | None) -> str | None:
@@ -186,7 +186,8 @@ def encode_examples(
         The ids, which of them are known, labels, and the number of examples longer than a window.
 
     Raises:
-        Refused: With `long = "refuse"`, such examples; no example is left.
+        Refused: Examples whose template changes quoted special tokens; with `long = "refuse"`, such
+            that are longer; no example is left.
     """
     import numpy as np
 
@@ -197,14 +198,13 @@ def encode_examples(
     examples = {}
     counts: dict[Split, int] = {}
     too_long: list[Problem] = []
+    invalid: list[Problem] = []
     for split, documents in corpus.splits.items():
         writer = SplitWriter(tokenizer)
         masks = []
         numbers = []
         counts[split] = 0
-        for example in documents:
-            assert isinstance(example, Example)
-            ids, known = _encode(example, tokenizer)
+        for example, ids, known in _encode_all(documents, tokenizer, invalid):
             # The writer adds the end-of-text id.
             size = len(ids) + (tokenizer.end is not None)
             if size > length:
@@ -229,8 +229,10 @@ def encode_examples(
         streams[split] = stream
         examples[split] = ExampleIds(known, np.array(numbers, np.int64))
 
-    if too_long and long == "refuse":
-        raise Refused(too_long)
+    if long == "refuse":
+        invalid += too_long
+    if invalid:
+        raise Refused(invalid)
     for split in ("train", "valid"):
         if not len(streams[split].starts):
             message = (
@@ -240,15 +242,29 @@ def encode_examples(
     return TokenStore(corpus.name, streams, tokenizer), examples, counts
 
 
+def _encode_all(
+    documents: Iterable[Document], tokenizer: Tokenizer, problems: list[Problem]
+) -> Iterator[tuple[Example, Ids, Bool[ndarray, " N"]]]:
+    """Yield examples with their ids; those that have none go to `problems`."""
+    for example in documents:
+        assert isinstance(example, Example)
+        try:
+            ids, known = _encode(example, tokenizer)
+        except NotText as error:
+            message = f"{example.name}: {error.message}"
+            problems.append(Problem(message, ("paths",), code="invalid-value"))
+        else:
+            yield example, ids, known
+
+
 def _encode(example: Example, tokenizer: Tokenizer) -> tuple[Ids, Bool[ndarray, " N"]]:
-    """Return the ids of an example without its end, and which are known."""
+    """Return the ids of an example without its end, and which are known; perhaps NotText."""
     import numpy as np
 
     ids = []
     known = []
     for piece in example.pieces:
-        encode = tokenizer.encode_rendered if piece.rendered else tokenizer.encode
-        ids.append(encode(piece.text))
+        ids.append(encode_piece(piece, tokenizer))
         known.append(np.full(len(ids[-1]), not piece.learned))
     # Where the template ends answers with the end of texts, that of the last one is not doubled.
     if tokenizer.end is not None:

@@ -15,6 +15,7 @@ from dither.registry.files.limits import FREE_BYTES, LINE_BYTES
 
 from ...missing_library import require_extra
 from .file_formats import COMPRESSED
+from .remote_files import RemotePath, open_random
 from .text_files import NotText, open_data, plain_text, read_blocks
 
 __all__ = ["Record", "read_records"]
@@ -194,14 +195,15 @@ def _table_rows(
 
 
 def _batches(path: Path, form: str, column: str | None) -> Iterator[Any]:
-    from pyarrow import ipc, memory_map, parquet  # type: ignore[import-not-found,unused-ignore]
+    from pyarrow import ipc, parquet  # type: ignore[import-not-found,unused-ignore]
 
     if form == "parquet":
-        with parquet.ParquetFile(path) as file:
+        source = open_random(path) if isinstance(path, RemotePath) else path
+        with parquet.ParquetFile(source) as file:
             columns = _text_columns(path, file.schema_arrow, column)
             yield from file.iter_batches(batch_size=ROWS, columns=columns)
         return
-    with memory_map(str(path)) as source:
+    with _open_arrow(path) as source:
         is_file = source.read(len(ARROW_FILE)) == ARROW_FILE
         source.seek(0)
         reader: Any
@@ -214,6 +216,14 @@ def _batches(path: Path, form: str, column: str | None) -> Iterator[Any]:
         columns = _text_columns(path, reader.schema, column)
         for batch in batches:
             yield batch if columns is None else batch.select(columns)
+
+
+def _open_arrow(path: Path) -> Any:
+    from pyarrow import PythonFile, memory_map
+
+    if isinstance(path, RemotePath):
+        return PythonFile(open_random(path), mode="r")
+    return memory_map(str(path))
 
 
 def _text_columns(path: Path, schema: Any, column: str | None) -> list[str] | None:

@@ -16,6 +16,7 @@ from pydantic import model_validator
 
 from dither.registry.config.errors import Refused
 from dither.registry.contracts.spaces import Condition
+from dither.registry.files.addresses import ADDRESS
 from dither.registry.kinds import DataSpec
 from dither.registry.spec.base import PathMark, PathStr, Slot
 from dither.registry.spec.misfit import Misfit, below
@@ -29,6 +30,7 @@ from .tokenizers import BPE_RANGE, TOKENIZERS, invalid_byte_pairs
 if TYPE_CHECKING:
     from dither.registry.contracts.protocols import Split
 
+    from .chat import Piece
     from .corpus import Corpus, Document
     from .mixture import MixedText
     from .pairs import Example
@@ -47,8 +49,8 @@ __all__ = [
 ]
 
 
-HubOrPath = Annotated[str, PathMark("hub:.*")]
-"""A path or glob, or a data set on the Hugging Face Hub."""
+HubOrPath = Annotated[str, PathMark(f"hub:.*|{ADDRESS}")]
+"""A path or glob, a data set on the Hugging Face Hub, or an address of fsspec."""
 
 
 class HoldOut(DataSpec):
@@ -237,7 +239,7 @@ class TextFiles(HoldOut):
     gives: ClassVar[str] = "text"
     paths: list[HubOrPath] = Option(min_length=1)
     """Paths or globs, such as "books/**/*.txt", relative to the working directory, or
-    "hub:OWNER/NAME"; UTF-8."""
+    "hub:OWNER/NAME", or addresses such as https://host/book.txt; UTF-8."""
 
     def check(self) -> Iterator[Misfit]:
         """Yield paths without files."""
@@ -304,13 +306,15 @@ class ConvertedText(HoldOut, PrepareSpec):
     name = "text"
     gives: ClassVar[str] = "token-ids"
     stored: ClassVar[Kind] = SHARDS
-    paths: list[Annotated[str, PathMark("stdlib|shakespeare|hub:.*")]] = Option(
-        min_length=1
+    paths: list[Annotated[str, PathMark(f"stdlib|shakespeare|hub:.*|{ADDRESS}")]] = (
+        Option(min_length=1)
     )
     """Files, folders and globs, relative to the working directory: text (also gzip, bz2, xz, zstd),
     .jsonl (one document a line), .json (lines or an array), .csv, .parquet and .arrow (one a row; a
     folder of save_to_disk of the library datasets); "hub:OWNER/NAME", a data set of the Hugging
-    Face Hub, perhaps with @REVISION or /PATTERN; or "stdlib" and "shakespeare"."""
+    Face Hub, perhaps with @REVISION or /PATTERN; an address of fsspec, such as
+    https://host/text.jsonl.zst or s3://bucket/*.parquet, read in pieces (extra `remote`); or
+    "stdlib" and "shakespeare"."""
     to: PathStr = ""
     """Folder of the token ids; by default a folder in the cache, named after the options."""
     tokenizer: Annotated[str, PathMark(TOKENIZERS)] = Option("gpt2", min_length=1)
@@ -400,8 +404,9 @@ class PromptResponse(HoldOut):
     name = "prompt-response"
     gives: ClassVar[str] = "text"
     paths: list[HubOrPath] = Option(min_length=1)
-    """Paths or globs of files, relative to the working directory, or "hub:OWNER/NAME": .jsonl (one
-    object a line), .json (lines or an array), .csv, .parquet or .arrow, text also compressed."""
+    """Paths or globs of files, relative to the working directory, "hub:OWNER/NAME", or addresses
+    such as s3://bucket/*.jsonl: .jsonl (one object a line), .json (lines or an array), .csv,
+    .parquet or .arrow, text also compressed."""
     prompt: str = "prompt"
     """Key of the prompt; it may be missing in an object."""
     response: str = "response"
@@ -418,9 +423,9 @@ class PromptResponse(HoldOut):
     run reports their number."""
     chat_template: PathStr | None = None
     """Chat template: the folder of a tokenizer, its tokenizer_config.json, or a file with the
-    template itself (Jinja); its special tokens become their ids. Prompts, and task.prompt, become a
-    message of the user and the beginning of the answer; task.prompt may also be a list of messages
-    in JSON. Requires jinja2."""
+    template itself (Jinja); its special tokens become their ids, those in messages stay letters.
+    Prompts, and task.prompt, become a message of the user and the beginning of the answer;
+    task.prompt may also be a list of messages in JSON. Requires jinja2."""
 
     @model_validator(mode="after")
     def _messages_are_rendered(self) -> Self:
@@ -442,12 +447,13 @@ class PromptResponse(HoldOut):
     def examples(self) -> Sequence[Example]:
         """Return all examples, in the order of the files; Refused with all wrong lines."""
         from .pairs import Keys, read_examples
+        from .remote_files import file_stamp
         from .text_files import find_files
 
         stamps: dict[Path, int] = {}
         for pattern in self.paths:
             for path in find_files(pattern):
-                stamps[path] = path.stat().st_mtime_ns
+                stamps[path] = file_stamp(path)
         # Read once, though the space is requested several times; again where a file changes.
         files = tuple(stamps.items())
         keys = Keys(self.prompt, self.response, self.label, self.messages)
@@ -458,7 +464,7 @@ class PromptResponse(HoldOut):
         labels = {example.label for example in self.examples()}
         return tuple(sorted(label for label in labels if label is not None))
 
-    def chat(self) -> Callable[[str], str] | None:
+    def chat(self) -> Callable[[str], Piece] | None:
         """Return a function that renders a prompt by the chat template, if there is one."""
         from .chat import render_chat
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dither.registry.config.errors import Problem, Refused, did_you_mean
+from dither.registry.files.addresses import address_of
 from dither.registry.files.limits import max_expanded, open_file
 
 from ...missing_library import require_extra
@@ -24,6 +25,7 @@ from .corpus import Document
 from .file_formats import COMPRESSED
 from .hub import HUB, hub_files
 from .published_splits import splits_of_sources
+from .remote_files import RemotePath, RemoteReader, remote_files
 
 __all__ = [
     "NotText",
@@ -106,11 +108,13 @@ def find_files(pattern: str, *, folders: bool = False) -> list[Path]:
     """Return the files of a path or glob, sorted; folders that match a glob are skipped.
 
     With `folders`, a path may be a folder: all files in it at any depth, except hidden ones.
-    `hub:OWNER/NAME` is a data set of the Hugging Face Hub.
+    `hub:OWNER/NAME` is a data set of the Hugging Face Hub; an address is one of fsspec.
 
     Raises:
         Refused: There is none.
     """
+    if address_of(pattern):
+        return remote_files(pattern, folders=folders)
     if pattern.startswith(HUB):
         return hub_files(pattern)
     try:
@@ -166,15 +170,21 @@ def open_data(path: Path) -> Iterator[Any]:
         NotText: On opening or reading, the file is unreadable, damaged, or expands too far.
         Refused: zstd requires pyarrow.
     """
-    if not path.is_file():
+    remote = isinstance(path, RemotePath)
+    if not remote and not path.is_file():
         raise NotText("unreadable", f"{path}: not a regular file")
     try:
         with ExitStack() as stack:
-            file = stack.enter_context(open_file(path))
-            size = path.stat().st_size
+            file: Any
+            if isinstance(path, RemotePath):
+                reader = RemoteReader(path)
+                file = stack.enter_context(io.BufferedReader(reader, BLOCK))
+                size = reader.size or 0
+            else:
+                file = stack.enter_context(open_file(path))
+                size = path.stat().st_size
             # By content: a file may have lost the end of its name.
-            first = file.read(16)
-            file.seek(0)
+            first = file.peek(16)
             for suffix, (start, magic) in COMPRESSED.items():
                 if first.startswith(magic, start):
                     raw = stack.enter_context(_decompressed(file, suffix, path))

@@ -6,6 +6,7 @@ Letters: N ids.
 from __future__ import annotations
 
 import hashlib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
@@ -21,12 +22,15 @@ __all__ = [
     "Characters",
     "Ended",
     "Ids",
+    "Span",
     "Tokenizer",
     "storage_type",
 ]
 
 Ids = Integer[ndarray, " N"]
 """Ids of a text; of type int64 where they are encoded."""
+Span = tuple[int, int]
+"""First offset in a text, and the one after the last."""
 
 UNKNOWN = "\ufffd"
 END_MARK = "<|endoftext|>"
@@ -47,6 +51,7 @@ class Tokenizer(ABC):
         end: The end-of-text id, if there is one.
         separator: Ids between two documents without an end-of-text id: an empty line, or nothing.
         unknown: The id of unknown characters or words, if there is one.
+        marks: Special tokens as text, which only chat templates may write.
     """
 
     name: str
@@ -55,14 +60,58 @@ class Tokenizer(ABC):
     end: int | None = None
     separator: tuple[int, ...] = ()
     unknown: int | None = None
+    marks: tuple[str, ...] = ()
 
     @abstractmethod
     def encode(self, text: str) -> Ids:
         """Return the ids of a text, without its end."""
 
-    def encode_rendered(self, text: str) -> Ids:
-        """Return the ids of text of a chat template, whose special tokens are ids, not letters."""
+    def encode_marks(self, text: str) -> Ids:
+        """Return the ids of a text, with special tokens as ids instead of letters."""
         return self.encode(text)
+
+    def quotes_marks(self, text: str) -> bool:
+        """Return whether a text contains special tokens."""
+        if not self.marks:
+            return False
+        # Not by search: a normalizer may make a mark of other letters.
+        return not np.array_equal(self.encode_marks(text), self.encode(text))
+
+    def encode_rendered(self, text: str, contents: Sequence[Span] = ()) -> Ids:
+        """Return the ids of text of a chat template, whose special tokens are ids, not letters.
+
+        Args:
+            text: The rendered text.
+            contents: Offsets of messages in it, whose special tokens are letters.
+        """
+        quoting = [span for span in contents if self.quotes_marks(text[slice(*span)])]
+        written = []
+        if quoting:
+            for match in re.finditer("|".join(map(re.escape, self.marks)), text):
+                if not any(
+                    start < match.end() and match.start() < stop
+                    for start, stop in contents
+                ):
+                    written.append(match.span())
+
+        # Only marks of the template are borders, as they are for the tokenizer: other cuts would
+        # change the ids of a message without marks.
+        ids = []
+        done = 0
+        for start, stop in quoting:
+            before = max((end for _, end in written if end <= start), default=0)
+            after = min(
+                (first for first, _ in written if first >= stop), default=len(text)
+            )
+            # Between the same two marks of the template as the message before.
+            if before < done:
+                continue
+            ids += [
+                self.encode_marks(text[done:before]),
+                self.encode(text[before:after]),
+            ]
+            done = after
+        return np.concatenate([*ids, self.encode_marks(text[done:])])
 
     def encode_each(self, texts: Sequence[str]) -> list[Ids]:
         """Return the ids of each of many texts, in the smallest type that holds every id.
@@ -174,6 +223,7 @@ class Ended(Tokenizer):
         self.unknown = inner.unknown
         self.size = inner.size + 1
         self.end = inner.size
+        self.marks = (END_MARK, *inner.marks)
         self.fingerprint = hashlib.sha256(
             f"ended {inner.fingerprint}".encode()
         ).hexdigest()
@@ -181,9 +231,9 @@ class Ended(Tokenizer):
     def encode(self, text: str) -> Ids:
         return self.inner.encode(text)
 
-    def encode_rendered(self, text: str) -> Ids:
+    def encode_marks(self, text: str) -> Ids:
         # A template writes the end of a text as its mark.
-        parts = [self.inner.encode_rendered(part) for part in text.split(END_MARK)]
+        parts = [self.inner.encode_marks(part) for part in text.split(END_MARK)]
         end = np.array([self.end])
         ids = [parts[0]]
         for part in parts[1:]:

@@ -78,14 +78,17 @@ class Learned(Tokenizer):
         self.unknown = _unknown_id(definition["model"], engine)
         if self.unknown == self.end:
             self.unknown = None
+        added = engine.get_added_tokens_decoder().values()
+        # The longest first, as the library finds them.
+        names = sorted((token.content for token in added if token.special), key=len)
+        self.marks = tuple(reversed(names))
         if self.end is None:
             self.separator = tuple(self.encode(PARAGRAPH).tolist())
 
     def encode(self, text: str) -> Ids:
         return self.encode_each([text])[0].astype(np.int64)
 
-    def encode_rendered(self, text: str) -> Ids:
-        """Return the ids of text of a chat template, whose special tokens are ids, not letters."""
+    def encode_marks(self, text: str) -> Ids:
         self._engine.encode_special_tokens = False
         try:
             return self.encode(text)

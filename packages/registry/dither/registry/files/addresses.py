@@ -1,0 +1,40 @@
+"""Addresses of fsspec in place of paths, such as s3://bucket/runs. Imports no library."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from ..config.errors import Problem
+
+__all__ = ["ADDRESS", "address_of", "credentials_problem", "error_reason"]
+
+ADDRESS = r"[a-z][a-z0-9+.-]+://?[^/].*"
+"""Regular expression of an address. `Path` makes one slash of two; a scheme has two letters or more."""
+
+
+def address_of(path: str | Path) -> str | None:
+    """Return the address in a command-line argument, or None for a local path."""
+    text = str(path)
+    if re.match(ADDRESS, text) is None:
+        return None
+    scheme, _, rest = text.partition(":")
+    return f"{scheme}://{rest.lstrip('/')}"
+
+
+def credentials_problem(address: str) -> Problem | None:
+    """Return a problem if an address contains credentials, which a run would record."""
+    parts = urlsplit(address)
+    if "@" not in parts.netloc and not parts.query:
+        return None
+    hint = "use the variables or the configuration of the service, such as AWS_SECRET_ACCESS_KEY"
+    return Problem(
+        "an address contains no credentials", help=hint, code="invalid-value"
+    )
+
+
+def error_reason(error: BaseException) -> str:
+    """Return the first line of an error, without the query of an address, which may be signed."""
+    text = str(error).strip() or type(error).__name__
+    return re.sub(r"\?\S+", "?...", text.splitlines()[0])

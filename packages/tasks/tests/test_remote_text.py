@@ -1,0 +1,254 @@
+"""Text at addresses: a server on this machine, and memory:// of fsspec."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import threading
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dither.tasks.language_model.data import remote_files
+from dither.tasks.language_model.data.documents import read_documents
+from dither.tasks.language_model.data.file_formats import record_format
+from dither.tasks.language_model.data.pairs import Keys, read_examples
+from dither.tasks.language_model.data.published_splits import splits_of_sources
+from dither.tasks.language_model.data.remote_files import (
+    RemotePath,
+)
+from dither.tasks.language_model.data.remote_files import (
+    remote_files as find,
+)
+from dither.tasks.language_model.data.specs import (
+    ConvertedText,
+    PromptResponse,
+    TextFiles,
+)
+from dither.tasks.language_model.data.text_files import NotText, open_data, read_files
+
+fsspec = pytest.importorskip("fsspec")
+pytest.importorskip("aiohttp")
+
+TEXTS = [f"text {n} of the corpus\nwith a line {n * n}" for n in range(40)]
+
+
+class Handler(SimpleHTTPRequestHandler):
+    """A server without ranges, like that of Python; `breaks` are bytes after which it hangs up."""
+
+    breaks: list[int] = []
+    ranges = False
+    requests: list[str | None] = []
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        content = Path(self.translate_path(self.path))
+        if not content.is_file():
+            super().do_GET()
+            return
+        data = content.read_bytes()
+        asked = self.headers.get("Range")
+        type(self).requests.append(asked)
+        start = 0
+        stop = len(data)
+        if self.ranges and asked is not None:
+            first, _, last = asked.removeprefix("bytes=").partition("-")
+            start = int(first)
+            stop = min(int(last) + 1, stop) if last else stop
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(data)}")
+        else:
+            self.send_response(200)
+        self.send_header("Content-Length", str(stop - start))
+        self.end_headers()
+        if self.breaks:
+            stop = min(stop, start + self.breaks.pop(0))
+            self.close_connection = True
+        self.wfile.write(data[start:stop])
+
+
+@contextmanager
+def serving(folder: Path, *, ranges: bool = False, breaks: tuple[int, ...] = ()):
+    handler = type(
+        "Served", (Handler,), {"ranges": ranges, "breaks": [*breaks], "requests": []}
+    )
+    server = ThreadingHTTPServer(
+        ("127.0.0.1", 0), partial(handler, directory=str(folder))
+    )
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}
+    )
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", handler
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch):
+    monkeypatch.setattr(remote_files.time, "sleep", lambda seconds: None)
+
+
+def write_corpus(folder: Path) -> list[str]:
+    """Write the same texts in every format, and return the names of the files."""
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import feather, parquet
+
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
+    cells = "text\n" + "".join(f'"{text}"\n' for text in TEXTS)
+    table = pyarrow.table({"text": TEXTS})
+    contents = {
+        "a.jsonl": lines,
+        "b.jsonl.gz": gzip.compress(lines),
+        "c.jsonl.xz": lzma.compress(lines),
+        "d.csv": cells.encode(),
+        "e.json": json.dumps([{"text": text} for text in TEXTS]).encode(),
+        "f.jsonl.zst": pyarrow.compress(lines, "zstd", asbytes=True),
+    }
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    parquet.write_table(table, folder / "g.parquet", row_group_size=7)
+    feather.write_feather(table, folder / "h.feather")
+    return [*contents, "g.parquet", "h.feather"]
+
+
+def texts_of(path: Path) -> list[str]:
+    return ["".join(document.pieces) for document in read_documents(path, "text")]
+
+
+def test_every_format_reads_like_a_local_file(tmp_path) -> None:
+    names = write_corpus(tmp_path)
+    store = fsspec.filesystem("memory")
+    for name in names:
+        store.pipe_file(f"/corpus/{name}", (tmp_path / name).read_bytes())
+    with serving(tmp_path, ranges=True) as (host, _):
+        for name in names:
+            assert texts_of(tmp_path / name) == TEXTS
+            for address in (f"{host}/{name}", f"memory://corpus/{name}"):
+                (path,) = find(address)
+                assert str(path) == address
+                assert record_format(path) == record_format(Path(name))
+                assert texts_of(path) == TEXTS
+    found = find("memory://corpus/*.jsonl*")
+    assert [path.name for path in found] == [
+        "a.jsonl",
+        "b.jsonl.gz",
+        "c.jsonl.xz",
+        "f.jsonl.zst",
+    ]
+    assert len(find("memory://corpus", folders=True)) == len(names)
+
+
+@pytest.mark.parametrize("ranges", [False, True])
+def test_broken_connections_go_on_where_they_broke(tmp_path, ranges) -> None:
+    data = np.random.default_rng(0).integers(1, 128, 3_000_000, np.uint8).tobytes()
+    (tmp_path / "x.txt").write_bytes(data)
+    with (
+        serving(tmp_path, ranges=ranges, breaks=(1_000_000, 1_500_000)) as (
+            host,
+            handler,
+        ),
+        open_data(RemotePath(f"{host}/x.txt")) as file,
+    ):
+        assert file.read() == data
+    assert len(handler.requests) == 3
+    starts = [
+        int(asked.removeprefix("bytes=").rstrip("-")) for asked in handler.requests
+    ]
+    assert starts[0] == 0 < starts[1] <= 1_000_000
+
+
+def test_connections_that_always_break_are_errors(tmp_path) -> None:
+    (tmp_path / "x.txt").write_bytes(b"text " * 1000)
+    with (
+        serving(tmp_path, breaks=(100,) * 9) as (host, _),
+        pytest.raises(NotText, match="ayload|content length"),
+        open_data(RemotePath(f"{host}/x.txt")) as file,
+    ):
+        file.read()
+
+
+def test_prepared_remote_text_is_that_of_local_files(tmp_path) -> None:
+    names = write_corpus(tmp_path)
+    spec = {"tokenizer": "bytes", "end_of_text": True}
+    ConvertedText(
+        paths=[str(tmp_path / names[0])], to=str(tmp_path / "local"), **spec
+    ).prepare()
+    with serving(tmp_path) as (host, _):
+        # A server without ranges serves everything but tables.
+        remote = ConvertedText(
+            paths=[f"{host}/{names[5]}"], to=str(tmp_path / "remote"), **spec
+        )
+        remote.prepare()
+    for split in ("train", "valid", "test"):
+        local = np.load(tmp_path / "local" / f"{split}.npy")
+        assert np.array_equal(local, np.load(tmp_path / "remote" / f"{split}.npy"))
+    assert not [*remote.check()]
+    # A folder in the cache is named after the address, in whatever working directory.
+    assert (
+        ConvertedText(paths=["memory://a/b"]).folder()
+        == ConvertedText(paths=["memory://a/b"]).folder()
+    )
+
+
+def test_examples_and_splits_at_addresses(tmp_path) -> None:
+    store = fsspec.filesystem("memory")
+    for split in ("train", "test"):
+        rows = [{"prompt": f"{n}", "response": split} for n in range(4)]
+        store.pipe_file(
+            f"/pairs/{split}.jsonl", "\n".join(map(json.dumps, rows)).encode()
+        )
+    files = find("memory://pairs/*")
+    assert splits_of_sources(files) == ["test", "train"]
+    examples = read_examples(
+        tuple((file, 0) for file in files), Keys("prompt", "response"), None
+    )
+    assert [example.published for example in examples] == ["test"] * 4 + ["train"] * 4
+    assert examples[0].name == "memory://pairs/test.jsonl:1"
+    assert not [*PromptResponse(paths=["memory://pairs/*.jsonl"]).check()]
+    (document,) = read_files(["memory://pairs/train.jsonl"])
+    assert document.load().count("\n") == 3
+    assert document.name == "memory://pairs/train.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("address", "code"),
+    [
+        ("{host}/missing.txt", "file-not-found"),
+        ("memory://nowhere/x.txt", "file-not-found"),
+        ("memory://nowhere/*.txt", "file-not-found"),
+        ("http://127.0.0.1:9/x.txt", "download-failed"),
+        ("nosuchservice://host/x.txt", "missing-dependency"),
+        ("https://user:word@host/x.txt", "invalid-value"),
+        ("https://host/x.txt?signature=1", "invalid-value"),
+    ],
+)
+def test_addresses_without_text_are_named(tmp_path, refusal, address, code) -> None:
+    with serving(tmp_path) as (host, _):
+        address = address.format(host=host)
+        assert [p.code for p in refusal(find, address).problems] == [code]
+        (misfit,) = TextFiles(paths=[address]).check()
+        assert misfit.path == ("paths", 0)
+
+
+def test_compressed_remote_files_keep_to_the_size_policy(monkeypatch) -> None:
+    from dither.registry.files import limits
+
+    monkeypatch.setattr(limits, "FREE_BYTES", 1000)
+    store = fsspec.filesystem("memory")
+    store.pipe_file("/bomb.txt.gz", gzip.compress(bytes(10_000_000)))
+    with (
+        pytest.raises(NotText, match="size policy"),
+        open_data(RemotePath("memory://bomb.txt.gz")) as file,
+    ):
+        file.read()
