@@ -14,7 +14,8 @@ import numpy as np
 
 from dither.registry.config.errors import Refused
 
-from .arrays import Boundaries, Tokens
+from .arrays import Boundaries, BoxBatch, Tokens
+from .box_tokens import box_problems
 from .edit_distance import graph_edit_distance
 from .geometry.boundary import corners_of
 from .geometry.outline_fit import outline_iou, outline_outside, place_in_outline
@@ -27,7 +28,7 @@ from .geometry.placement import (
     place_edited,
 )
 from .plans import Diagram, decode
-from .relations import edges_of
+from .relations import edges_of, exclusive, overlapping
 from .validity import validity_levels
 from .vocabulary import NO_EDGE
 
@@ -75,17 +76,30 @@ class DecodedSample:
 
 
 def read_samples(
-    tokens: Tokens, rooms: int
+    tokens: Tokens, rooms: int, boxes: BoxBatch | None = None
 ) -> list[tuple[Diagram | None, tuple[str, ...]]]:
-    """Return for each sample with `rooms` room slots the diagram, or None and its errors."""
+    """Return for each sample with `rooms` room slots the diagram, or None and its errors.
+
+    `boxes` are those that a model drew (`box_tokens.decode_boxes`).
+    """
     samples: list[tuple[Diagram | None, tuple[str, ...]]] = []
-    for row in tokens:
+    for number, row in enumerate(tokens):
         try:
-            samples.append((decode(row, rooms), ()))
+            diagram = decode(row, rooms)
         except Refused as refused:
             samples.append(
                 (None, tuple(problem.message for problem in refused.problems))
             )
+            continue
+        if boxes is not None:
+            count = len(diagram.types)
+            errors = tuple(box_problems(boxes[number], count))
+            if errors:
+                samples.append((None, errors))
+                continue
+            walls = boxes[number, :count].tolist()
+            diagram = replace(diagram, boxes=tuple(map(tuple, walls)))
+        samples.append((diagram, ()))
     return samples
 
 
@@ -94,18 +108,21 @@ def decode_samples(
     rooms: int,
     boundaries: Boundaries | None = None,
     narrow: Callable[[Diagram], Diagram] | None = None,
+    boxes: BoxBatch | None = None,
 ) -> Iterator[DecodedSample]:
     """Yield samples with `rooms` room slots, placed in their boundaries if there are any.
 
-    `narrow` restricts the areas of a diagram to constraints.
+    `narrow` restricts the areas of a diagram to constraints. With `boxes`, which a model drew,
+    samples are placed there, and levels are those of these boxes.
     """
     if not len(tokens):
         return
     # Levels depend on types and relations only, which come first.
-    levels = validity_levels(tokens[:, : rooms * (rooms + 1) // 2], rooms)
+    base = tokens[:, : rooms * (rooms + 1) // 2]
+    levels = validity_levels(base, rooms, boxes=boxes, search=boxes is None)
     # Each level includes those before it: their number gives the highest.
     reached = np.sum(levels.reached(), 0) - 1
-    for number, (diagram, errors) in enumerate(read_samples(tokens, rooms)):
+    for number, (diagram, errors) in enumerate(read_samples(tokens, rooms, boxes)):
         if diagram is None:
             yield DecodedSample(
                 number=number,
@@ -191,19 +208,58 @@ def edit_distance(placement: Placement) -> int:
     return graph_edit_distance(diagram.types, wanted, drawn)
 
 
+def box_metrics(
+    tokens: Tokens, rooms: int, boxes: BoxBatch, drawn: int
+) -> dict[str, float]:
+    """Return what boxes that a model drew are worth, whether or not they show the relations.
+
+    `boxes_legal` is the share of samples whose boxes have sides, `boxes_disjoint` of those without
+    forbidden overlap too, and `boxes_dwelling` of dwellings among the first `drawn` samples, which
+    take longer. `relations_shown` is the share of the relations of samples with legal boxes that
+    these show.
+    """
+    placements: list[Placement | None] = []
+    for diagram, _ in read_samples(tokens, rooms, boxes):
+        placements.append(diagram and place_diagram(diagram))
+    disjoint = [placed is not None and _is_disjoint(placed) for placed in placements]
+    dwellings = 0
+    for placed, apart in zip(placements[:drawn], disjoint, strict=False):
+        dwellings += bool(apart and placed and not [*dwelling_problems(placed)])
+    holds = [shown for placed in placements if placed for shown in placed.holds]
+    metrics = {
+        "boxes_legal": 1 - placements.count(None) / len(placements),
+        "boxes_disjoint": sum(disjoint) / len(disjoint),
+        "boxes_dwelling": dwellings / len(placements[:drawn]),
+    }
+    if holds:
+        metrics["relations_shown"] = sum(holds) / len(holds)
+    return metrics
+
+
+def _is_disjoint(placement: Placement) -> bool:
+    types = np.array(placement.diagram.types)
+    return not (overlapping(placement.boxes) & exclusive(types)).any()
+
+
 def compatibility(
-    tokens: Tokens, rooms: int, narrow: Callable[[Diagram], Diagram] | None = None
+    tokens: Tokens,
+    rooms: int,
+    narrow: Callable[[Diagram], Diagram] | None = None,
+    boxes: BoxBatch | None = None,
 ) -> dict[str, float]:
     """Return the mean graph edit distance of the samples that decode and their layouts.
 
     Compatibility of HouseGAN (Nauata et al., 2020).
     """
-    levels = validity_levels(tokens[:, : rooms * (rooms + 1) // 2], rooms)
+    base = tokens[:, : rooms * (rooms + 1) // 2]
+    levels = validity_levels(base, rooms, boxes=boxes, search=boxes is None)
     legal = levels.structure.tokens
     if not legal.any():
         return {}
     # The layout of a realisable diagram shows its relations.
-    samples = decode_samples(tokens[legal & ~levels.realisable], rooms, narrow=narrow)
+    rows = legal & ~levels.realisable
+    drawn = None if boxes is None else boxes[rows]
+    samples = decode_samples(tokens[rows], rooms, narrow=narrow, boxes=drawn)
     distances = [edit_distance(s.placement) for s in samples if s.placement]
     return {"compatibility": sum(distances) / int(legal.sum())}
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from dither.registry.files.atomic import atomic_write
 
-from .arrays import Boundaries, Boxes, Tokens
+from .arrays import Boundaries, BoxBatch, Boxes, Tokens
 from .decoded_samples import decode_samples
 from .dxf import draw_dxf
 from .formats.housegan import DOOR, FRONT_DOOR, TO_HOUSEGAN
@@ -87,27 +87,35 @@ def write_samples(
     form: Export,
     boundaries: Boundaries | None = None,
     narrow: Callable[[Diagram], Diagram] | None = None,
+    drawn: BoxBatch | None = None,
 ) -> tuple[list[Path], list[str]]:
     """Write samples of a model with the boxes of their layout; JSON lines only with exact ones.
 
-    A file is named by its sample. Returns the files, and notes for the user: which samples do not
+    Samples with `drawn` boxes have these, and the relations that they show. A file is named by its
+    sample. Returns the files, and notes for the user: which samples do not
     decode, how many have no boxes that show their relations, and how many miss areas or outline.
     """
     diagrams: dict[int, Diagram] = {}
     notes = []
     unmet = list[str]()
     bare = 0
-    for sample in decode_samples(samples, rooms, boundaries, narrow):
+    for sample in decode_samples(samples, rooms, boundaries, narrow, drawn):
         placement = sample.placement
         if placement is None:
             notes.append(f"sample {sample.number} skipped: {'; '.join(sample.errors)}")
             continue
-        diagrams[sample.number] = replace(
-            laid_out(placement), name=f"sample {sample.number}"
-        )
+        diagram = laid_out(placement)
+        if drawn is not None and diagram.boxes is not None:
+            diagram = Diagram.from_boxes(diagram.types, diagram.boxes)
+        diagrams[sample.number] = replace(diagram, name=f"sample {sample.number}")
         bare += not placement.exact
         unmet += [f"sample {sample.number}: {reason}" for reason in placement.unmet[:1]]
-    if bare:
+    if bare and drawn is not None:
+        notes.append(
+            f"the boxes of {bare:,} of {len(diagrams):,} samples contradict their relations; "
+            "written with the relations that the boxes show"
+        )
+    elif bare:
         # Only JSON lines can do without boxes.
         done = "their boxes violate some relations"
         if form == "jsonl":

@@ -8,7 +8,7 @@ Letters: N diagrams, R room slots, L tokens, K bins.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import log, prod
@@ -16,6 +16,8 @@ from math import log, prod
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt
 from numpy import ndarray
+
+from dither.registry.contracts.spaces import Field
 
 from .arrays import BoxBatch, Rows, Tokens
 from .isomorphism import PlanIndex, is_first_occurrence, plan_keys, room_hashes
@@ -26,7 +28,6 @@ from .vocabulary import (
     AREA_MASK,
     DOOR,
     EDGE_PAD,
-    IDS,
     NO_EDGE,
     NODE_MASK,
     NODE_PAD,
@@ -111,17 +112,17 @@ class Reference:
         return index.holds(samples)
 
     def metrics(
-        self, samples: Tokens, boxes: BoxBatch | None = None
+        self, samples: Tokens, boxes: BoxBatch | None = None, *, search: bool = True
     ) -> dict[str, float]:
         """Return validity levels, distances of the legal samples to real plans, and novelty.
 
         See `Frequencies.distances`, `Topology.distances` and `Archetypes.metrics`. `unique` and
         `novel` are the shares of all samples that are legal and isomorphic to no earlier sample, or
         to no training plan; `valid_unique_novel` is the share that is both and reaches level 5.
-        `boxes` are those of the rooms, if known.
+        `boxes` are those of the rooms, if known, and without `search` the only ones.
         """
         rooms = self.rooms
-        levels = validity_levels(samples, rooms, boxes=boxes)
+        levels = validity_levels(samples, rooms, boxes=boxes, search=search)
         legal = np.flatnonzero(levels.structure.tokens)
         tokens = samples[legal]
         # Only legal samples are diagrams, which can be compared.
@@ -158,18 +159,21 @@ class Reference:
             )
         return self._floors[len(plans)]
 
-    def sample_metrics(self, samples: Tokens) -> dict[str, float]:
+    def sample_metrics(
+        self, samples: Tokens, boxes: BoxBatch | None = None
+    ) -> dict[str, float]:
         """Return the metrics of samples and, for each `name`, the noise floor `name_floor`.
 
         The floor is the score of an equal number of real plans; a model cannot be distinguished
         from the data below it. With few samples it is far from zero. Levels 0 to 4 have no floor,
         because real plans reach them. `floor_plans` is the number of plans behind the floor; with
         fewer plans than samples, the floor is too high. Under constraints `compared_plans` is the
-        number of validation plans; without any there are no distances.
+        number of validation plans; without any there are no distances. Levels are those of
+        `boxes`, if a model drew them.
         """
         if not len(samples):
             return {}
-        metrics = self.metrics(samples)
+        metrics = self.metrics(samples, boxes, search=boxes is None)
         no_floor = {f"level_{level}" for level in range(5)}
         no_floor |= {"unknown", "connected", "one_living_room"}
         compared = metrics.keys() - no_floor
@@ -527,7 +531,7 @@ def _counts(shape: tuple[int, ...], *ids: Int[ndarray, "*n"]) -> Int[ndarray, "*
 def field_nats(
     train: Tokens,
     held: Int[ndarray, "M L"],
-    rooms: int,
+    fields: Sequence[Field],
 ) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
     """Return uniform and unigram nats of each field per held-out diagram, and its tokens.
 
@@ -537,14 +541,16 @@ def field_nats(
     unigram: dict[str, float] = {}
     count: dict[str, float] = {}
     graphs = max(len(held), 1)
-    fields = zip(
-        IDS.items(), split_fields(train, rooms), split_fields(held, rooms), strict=True
-    )
-    for (name, size), fitted, part in fields:
-        if fitted is None:
-            continue
-        smoothed = _counts((size,), fitted) + 1
-        counts = _counts((size,), part)
+    start = 0
+    for field in fields:
+        name = field.name
+        place = slice(start, start + field.length)
+        start += field.length
+        # MASK follows the ids of data.
+        size = field.mask
+        assert size is not None
+        smoothed = _counts((size,), train[:, place]) + 1
+        counts = _counts((size,), held[:, place])
         count[name] = float(counts.sum()) / graphs
         uniform[name] = count[name] * log(size)
         nats = -np.log(smoothed / smoothed.sum())

@@ -23,7 +23,9 @@ from ..prepared.spec import PrepareSpec
 from .constraints.table import Constraints
 from .vocabulary import (
     BOUNDARY_POINTS,
+    BOX_MASK,
     IDS,
+    SIDES,
     Adjacency,
     Bedrooms,
     Format,
@@ -55,6 +57,8 @@ class BubbleDiagram(TaskSpec):
         "sample/level_4",
         "sample/level_5",
         "sample/outline_iou",
+        "sample/relations_shown",
+        "sample/boxes_dwelling",
         "sample/unique",
         "sample/valid_unique_novel",
         "sample/type_js",
@@ -65,6 +69,8 @@ class BubbleDiagram(TaskSpec):
         "level_*",
         "outline_iou",
         "layout_met",
+        "boxes_*",
+        "relations_shown",
         "unique",
         "valid_unique_novel",
         "*accuracy",
@@ -123,6 +129,9 @@ class BubbleDiagram(TaskSpec):
     areas: bool = False
     """Whether samples have a token for the area of each room: 12 bins between 2 and 45 square
     metres."""
+    boxes: bool = False
+    """Whether samples have tokens for the box of each room: its left, top, right and bottom wall in
+    64 bins of 4 pixels. Samples are drawn at these boxes instead of a layout; an experiment."""
     constraints: Constraints | None = None
     """Constraints on samples; training ignores them."""
     extractor: Slot[DataSpec] | None = None
@@ -143,23 +152,41 @@ class BubbleDiagram(TaskSpec):
             message = f"plans of up to {most} rooms do not fit into {self.rooms} slots"
             hint = "raise rooms, or lower most"
             yield Misfit(message, ("data", "most"), ("task", "rooms"), help=hint)
+        if self.boxes:
+            yield from self._without_boxes()
         if self.constraints is not None:
             misfits = self.constraints.check(
                 self.rooms, doors=self.doors, areas=self.areas
             )
             yield from below("constraints", misfits)
 
+    def _without_boxes(self) -> Iterator[Misfit]:
+        """Yield options that need a layout, which samples with boxes do not get."""
+        reasons = {
+            "boundary": "no boxes are drawn in an outline",
+            "doors": "doors follow from the boxes",
+            "areas": "areas follow from the boxes",
+            "constraints": "no layout meets them",
+        }
+        for option, reason in reasons.items():
+            # Both an option that is off and one without a table.
+            if self.model_dump(include={option})[option]:
+                message = f"boxes = true excludes {option}: {reason}"
+                yield Misfit(message, (option,), ("task", "boxes"))
+
     def space(self) -> TokenSpace:
-        """Return the fields: "nodes" by room slot, "edges" by pair, "doors" and "areas"."""
+        """Return the fields: "nodes" by room slot, "edges" by pair, "doors" and "areas", or the sides of boxes."""
         pairs = self.rooms * (self.rooms - 1) // 2
         lengths = {"nodes": self.rooms, "edges": pairs}
         if self.doors:
             lengths["doors"] = pairs + self.rooms
         if self.areas:
             lengths["areas"] = self.rooms
+        if self.boxes:
+            lengths |= dict.fromkeys(SIDES, self.rooms)
         fields = []
         for name, length in lengths.items():
-            ids = IDS[name]
+            ids = IDS.get(name, BOX_MASK)
             # MASK and PAD follow the ids of data.
             fields.append(Field(name, length, ids + 2, mask=ids, pad=ids + 1))
         conditions = []

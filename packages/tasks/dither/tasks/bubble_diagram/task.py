@@ -1,7 +1,7 @@
 """The bubble diagram task: batches of tokens, metrics, pictures and exports.
 
-Letters: B batch, N samples, L tokens (R room slots, then the pairs of slots, then doors and areas
-if modelled).
+Letters: B batch, N samples, L tokens (R room slots, then the pairs of slots, then doors and areas,
+or boxes, if modelled).
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from dither.registry.contracts.spaces import TokenSpace
 
 from ..feature_distances import FeatureExtractor, frechet_distance, kernel_distance
 from ..token_metrics import Accuracy
-from .arrays import Boundaries, Boundary, Boxes, Numbers, Tokens
+from .arrays import Boundaries, Boundary, BoxBatch, Boxes, Numbers, Tokens
+from .box_tokens import decode_boxes, encode_boxes, snap
 from .constraints.guidance import ConstraintGuidance
 from .constraints.table import Constraints
 from .decoded_samples import (
     DecodedSample,
+    box_metrics,
     compatibility,
     decode_samples,
     layout_area_error,
@@ -69,6 +71,7 @@ from .vocabulary import (
     BOUNDARY_POINTS,
     LIVING,
     NODE_PAD,
+    SIDES,
     Export,
     Order,
     Orientation,
@@ -110,9 +113,14 @@ class BubbleDiagrams(Task):
         if order != "given":
             plans = plans.map(Plans.from_left_to_right)
 
+        names = {field.name for field in space.fields}
+        self._boxed = not names.isdisjoint(SIDES)
+        # Last, as walls do not stay in the middle of bins.
+        if self._boxed:
+            plans = plans.map(snap)
+
         self.space = space
         self.rooms = space.fields[0].length
-        names = {field.name for field in space.fields}
         self.modelled = Modelled(doors="doors" in names, areas="areas" in names)
         self._extractor = extractor
         self._order = order
@@ -127,8 +135,7 @@ class BubbleDiagrams(Task):
         }
         # Encoded once, so that a batch only selects rows.
         self._tokens = {
-            split: part.tokens(self.rooms, **self.modelled)
-            for split, part in self._plans.items()
+            split: self._encode(part) for split, part in self._plans.items()
         }
         self._remarks = plans.remarks
         self._room_counts = np.bincount(plans.train.rooms, minlength=self.rooms + 1)
@@ -141,6 +148,19 @@ class BubbleDiagrams(Task):
             self._goal = constraints.goal(self.rooms, **self.modelled)
             met_by = self._goal.met_by
         self._reference = Reference(plans, self.rooms, met_by)
+
+    def _encode(self, plans: Plans) -> Tokens:
+        tokens = plans.tokens(self.rooms, **self.modelled)
+        if self._boxed:
+            tokens = np.concatenate([tokens, encode_boxes(plans, self.rooms)], 1)
+        return tokens
+
+    def _split(self, samples: Tensor) -> tuple[Tokens, BoxBatch | None]:
+        """Return tokens without those of boxes, and boxes in pixels if they are modelled."""
+        tokens = samples.cpu().numpy()
+        if not self._boxed:
+            return tokens, None
+        return tokens[:, : self._base], decode_boxes(tokens[:, self._base :])
 
     def size(self, split: Split) -> int:
         return len(self._tokens[split])
@@ -174,27 +194,25 @@ class BubbleDiagrams(Task):
     def decode(self, samples: _Samples, like: Clean) -> list[Diagram | None]:
         """Return each sample as a `Diagram`; None if its tokens contradict each other.
 
-        Samples of an edited plan have boxes, and are as the plan is.
+        Samples of an edited plan have boxes, and are as the plan is; so have those of a model of
+        boxes, which need not agree with their relations.
         """
         if isinstance(like.goal, ConstraintGuidance) and like.goal.edit is not None:
             tokens = samples.cpu().numpy()
             edited = decode_samples(tokens, self.rooms, narrow=_narrow(like))
             placements = [sample.placement for sample in edited]
             return [placed.diagram if placed else None for placed in placements]
-        diagrams = read_samples(samples.cpu().numpy(), self.rooms)
+        tokens, boxes = self._split(samples)
+        diagrams = read_samples(tokens, self.rooms, boxes)
         return [diagram for diagram, _ in diagrams]
 
     def _valid(self, real: Tensor) -> Tensor:
         pairs = torch.from_numpy(real_edges(real.numpy()))
-        parts = {
-            "nodes": [real],
-            "edges": [pairs],
-            "doors": [pairs, real],
-            "areas": [real],
-        }
+        parts = {"edges": [pairs], "doors": [pairs, real]}
         masks = []
         for field in self.space.fields:
-            masks += parts[field.name]
+            # Of other fields every room has a token.
+            masks += parts.get(field.name, [real])
         return torch.cat(masks, 1)
 
     def like(self, n: int, seed: int) -> Clean:
@@ -293,9 +311,12 @@ class BubbleDiagrams(Task):
             seed: Seed of these slots.
 
         Raises:
-            Refused: The file is invalid, a room does not exist, or the kept rooms contradict the
-                constraints.
+            Refused: The file is invalid, a room does not exist, the kept rooms contradict the
+                constraints, or boxes are modelled (`misfit`).
         """
+        if self._boxed:
+            message = "no plan is edited by a model with task.boxes = true"
+            raise Refused(message, ("task", "boxes"), code="misfit")
         diagram = read_plan(source, self.rooms) if isinstance(source, Path) else source
         # Rooms that do not exist are reported by their numbers in the file: see `keeping`.
         exist = set(keep or ()) <= set(range(len(diagram.types)))
@@ -418,7 +439,9 @@ class BubbleDiagrams(Task):
         They are those of all plans: `samples` is not used.
         """
         train = self._tokens["train"]
-        uniform, unigram, count = field_nats(train, self._tokens[split], self.rooms)
+        uniform, unigram, count = field_nats(
+            train, self._tokens[split], self.space.fields
+        )
         metrics = {
             "uniform": _nats_metrics(uniform, count),
             "unigram": _nats_metrics(unigram, count),
@@ -440,11 +463,14 @@ class BubbleDiagrams(Task):
 
         Each distance has its noise floor. For modelled doors and areas also `field_metrics`, and
         for the first `DRAWN` samples those of their layouts; `compatibility` is that of all samples
-        unless they have outlines.
+        unless they have outlines. For modelled boxes also `box_metrics`; levels and layouts are
+        those of the boxes.
         """
-        tokens = samples.cpu().numpy()
+        tokens, boxes = self._split(samples)
         # Graph metrics depend on types and relations only, which come first.
-        metrics = self._reference.sample_metrics(tokens[:, : self._base])
+        metrics = self._reference.sample_metrics(tokens[:, : self._base], boxes)
+        if boxes is not None and len(tokens):
+            metrics |= box_metrics(tokens, self.rooms, boxes, DRAWN)
         if any(self.modelled.values()) and len(tokens):
             valid, test = (
                 part.tokens(self.rooms, **self.modelled)
@@ -454,18 +480,21 @@ class BubbleDiagrams(Task):
             floor = field_metrics(test[: len(tokens)], valid, self.rooms)
             metrics |= {f"{name}_floor": value for name, value in floor.items()}
         if _boundaries_of(like) is None:
-            metrics |= compatibility(tokens, self.rooms, _narrow(like))
+            metrics |= compatibility(tokens, self.rooms, _narrow(like), boxes)
 
-        return metrics | self._layout_metrics(tokens[:DRAWN], like)
+        drawn = None if boxes is None else boxes[:DRAWN]
+        return metrics | self._layout_metrics(tokens[:DRAWN], drawn, like)
 
-    def _layout_metrics(self, tokens: Tokens, like: Clean) -> dict[str, float]:
+    def _layout_metrics(
+        self, tokens: Tokens, boxes: BoxBatch | None, like: Clean
+    ) -> dict[str, float]:
         """Return metrics of the layouts of samples, which take much longer than others."""
         count = len(tokens)
         if not count:
             return {}
         boundaries = _boundaries_of(like)
         required = boundaries is not None or self.modelled["areas"]
-        if not required:
+        if not required and boxes is None:
             # Others are no dwellings, and nothing else is measured.
             tokens = tokens[is_buildable(tokens[:, : self._base], self.rooms)]
         samples = list(
@@ -474,6 +503,7 @@ class BubbleDiagrams(Task):
                 rooms=self.rooms,
                 boundaries=boundaries,
                 narrow=_narrow(like),
+                boxes=boxes,
             )
         )
         dwellings = [sample for sample in samples if sample.level == 6]
@@ -521,12 +551,13 @@ class BubbleDiagrams(Task):
         return features
 
     def plots(self, samples: _Samples, like: Clean) -> Iterator[Picture]:
-        tokens = samples.cpu().numpy()
+        tokens, boxes = self._split(samples)
         yield from sample_pictures(
             samples=tokens,
             rooms=self.rooms,
             boundaries=_boundaries_of(like),
             narrow=_narrow(like),
+            boxes=boxes,
         )
 
     def export(
@@ -537,13 +568,15 @@ class BubbleDiagrams(Task):
         folder: Path,
     ) -> tuple[list[Path], list[str]]:
         """Write samples in a format of `EXPORTS`; see `write_samples`."""
+        tokens, boxes = self._split(samples)
         return write_samples(
-            samples.cpu().numpy(),
+            tokens,
             self.rooms,
             folder,
             cast(Export, form),
             _boundaries_of(like),
             _narrow(like),
+            boxes,
         )
 
     def trajectory_plots(
@@ -551,7 +584,11 @@ class BubbleDiagrams(Task):
     ) -> Iterator[Picture]:
         # The start, in which everything is masked, is the first picture.
         path = torch.cat([like.x0[None].to(path), path])
-        yield from trajectory_pictures(path.cpu().numpy(), self.rooms, _narrow(like))
+        _, boxes = self._split(path[-1])
+        states = path.cpu().numpy()
+        if boxes is not None:
+            states = states[..., : self._base]
+        yield from trajectory_pictures(states, self.rooms, _narrow(like), boxes)
 
 
 def _too_small(outline: Path, limit: int, required: int) -> Problem:

@@ -35,6 +35,7 @@ from .arrays import (
     TokenRow,
     Tokens,
 )
+from .box_tokens import legal_boxes
 from .geometry.realisability import LIMIT, Realisation, realise, realises
 from .plans import real_edges, split_fields
 from .relations import exclusive, pair_ends
@@ -106,6 +107,7 @@ def validity_levels(
     *,
     boxes: BoxBatch | None = None,
     limit: int = LIMIT,
+    search: bool = True,
 ) -> Levels:
     """Determine the levels of diagrams.
 
@@ -114,15 +116,21 @@ def validity_levels(
         rooms: Room slots of each.
         boxes: Room boxes, if known; boxes that prove their diagram make the search unnecessary.
         limit: Most linear programs for one level of one diagram.
+        search: Whether other boxes count; otherwise levels are those of the given boxes, and
+            diagrams whose boxes are illegal (`box_tokens.legal_boxes`) reach none.
     """
     structure = token_validity(tokens, rooms)
+    if boxes is not None and not search:
+        legal = legal_boxes(boxes, tokens[:, :rooms])
+        parts = {name: part & legal for name, part in vars(structure).items()}
+        structure = TokenValidity(**parts)
     reached = np.zeros((3, len(tokens)), bool)
     unknown = np.zeros(len(tokens), bool)
     proof = np.zeros((len(tokens), rooms, 4), np.int16)
     for row in np.flatnonzero(structure.order).tolist():
         known = None if boxes is None else boxes[row]
         level, found, unknown[row] = _search(
-            _Problem.of(tokens[row], rooms), known, limit
+            _Problem.of(tokens[row], rooms), known, limit, search=search
         )
         reached[: level - 2, row] = True
         # Empty slots come last.
@@ -170,10 +178,12 @@ def _search(
     problem: _Problem,
     known: Boxes | None,
     limit: int,
+    *,
+    search: bool,
 ) -> tuple[int, Boxes | None, bool]:
     """Return the highest level from 2 to 5, boxes that prove 4 or 5, and whether it is unknown.
 
-    Searches from level 5 down to the first that is reached.
+    Searches from level 5 down to the first that is reached, or checks the known boxes only.
     """
     # Boxes that a file gives, or that an earlier search found.
     boxes = None
@@ -186,6 +196,13 @@ def _search(
         boxes, problem.relations, disjoint=problem.exclusive
     ):
         return 5, boxes, False
+    if known is not None and not search:
+        if boxes is not None:
+            return 4, boxes, False
+        related = problem.relations != NO_EDGE
+        own = known[: problem.rooms]
+        shown = realises(own, problem.relations, related)
+        return (3 if shown else 2), None, False
 
     # A level includes those below it, so that the first success from the top decides.
     unknown = False

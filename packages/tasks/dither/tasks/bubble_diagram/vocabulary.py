@@ -4,7 +4,8 @@ A sample is a row of tokens: one per room slot ("nodes"), then one per pair of s
 in the row-major order of the upper triangle: (0,1), (0,2), ..., (0,R-1), (1,2), ... The token of a
 pair is the relation of room i to room j. Ids as in Hu et al., Graph2Plan, SIGGRAPH 2020 (arXiv
 2004.13204). Optional fields follow: "doors", one token per pair of slots and then one per slot for
-its front door, and "areas", one per slot.
+its front door, and "areas", one per slot; or "left", "top", "right" and "bottom", the walls of the
+box of each slot.
 """
 
 from __future__ import annotations
@@ -129,6 +130,16 @@ IDS = {
     "areas": AREA_MASK,
 }
 """Number of data ids of each field; the next two ids are MASK and PAD."""
+
+SIDES = ("left", "top", "right", "bottom")
+"""Fields of the boxes, one token per slot in each, in the order of the coordinates of a box."""
+
+BIN = 4
+"""Pixels of a bin of coordinates, as thick as the walls of procedural plans."""
+
+BOX_MASK = 64
+BOX_PAD = 65
+"""Token ids of MASK and PAD of a wall; those before are the bins of the canvas."""
 
 _AREA = re.compile(r"(?:(\d+(?:\.\d+)?) to|at (least|most)) (\d+(?:\.\d+)?) m(?:2|²)")
 BOUNDARY_POINTS = 48

@@ -20,7 +20,7 @@ from numpy import ndarray
 
 from dither.registry.contracts.protocols import Picture
 
-from ..arrays import Boundaries, TokenRow, Tokens
+from ..arrays import Boundaries, BoxBatch, TokenRow, Tokens
 from ..decoded_samples import LEVELS, DecodedSample, decode_samples, read_samples
 from ..formats.jsonl import plan_line
 from ..geometry.placement import Placement
@@ -110,16 +110,19 @@ def sample_pictures(
     rooms: int,
     boundaries: Boundaries | None,
     narrow: Narrow,
+    boxes: BoxBatch | None = None,
 ) -> Iterator[Picture]:
     """Yield the best sample as diagram and floor plan, a grid, an HTML page, and texts.
 
     The texts are all samples as JSON lines, and the errors of those that do not decode.
     """
-    decoded = read_samples(samples, rooms)
+    decoded = read_samples(samples, rooms, boxes)
     diagrams = [diagram for diagram, _ in decoded if diagram]
     if diagrams:
         # A list, since each sample is in several pictures.
-        page = list(decode_samples(samples[:PAGE_SAMPLES], rooms, boundaries, narrow))
+        first = slice(PAGE_SAMPLES)
+        drawn = None if boxes is None else boxes[first]
+        page = list(decode_samples(samples[first], rooms, boundaries, narrow, drawn))
         yield from sample_drawings(page, len(samples))
         text = "".join(plan_line(diagram) + "\n" for diagram in diagrams)
         yield Picture("diagrams", text=text)
@@ -160,14 +163,19 @@ def trajectory_pictures(
     path: _Path,
     rooms: int,
     narrow: Narrow = None,
+    boxes: BoxBatch | None = None,
 ) -> Iterator[Picture]:
-    """Yield a sampling trajectory as GIF and in stages; nothing if no sample decodes."""
+    """Yield a sampling trajectory as GIF and in stages; nothing if no sample decodes.
+
+    `boxes` are those of the finished samples, if a model drew them.
+    """
     decoded = list(
         decode_samples(
             tokens=path[-1],
             rooms=rooms,
             boundaries=None,
             narrow=narrow,
+            boxes=boxes,
         )
     )
     placements = [sample.placement for sample in decoded if sample.placement]
