@@ -57,9 +57,12 @@ def encode_boxes(plans: Plans, rooms: int) -> Tokens:
 
 
 def decode_boxes(tokens: Tokens) -> BoxBatch:
-    """Return boxes in pixels, 0 where a token is PAD and at least `GRID` where it is MASK."""
+    """Return boxes in pixels, zeros where all walls are PAD; see `box_problems` for others."""
     walls = tokens.reshape(len(tokens), len(SIDES), -1).swapaxes(1, 2).astype(np.int64)
-    return np.where(walls == BOX_PAD, 0, BIN * walls + BIN // 2)
+    pad = walls == BOX_PAD
+    # Outside of the canvas, as the middle of the bin of MASK is.
+    boxes = np.where(pad, -1, BIN * walls + BIN // 2)
+    return np.where(pad.all(-1, keepdims=True), 0, boxes)
 
 
 def box_problems(boxes: Boxes, rooms: int) -> Iterator[str]:
@@ -70,10 +73,10 @@ def box_problems(boxes: Boxes, rooms: int) -> Iterator[str]:
                 yield f"room {room}: a wall although there is no room"
             continue
         for side, place in zip(SIDES, box, strict=True):
-            if not 0 < place < GRID:
+            if not 0 <= place <= GRID:
                 yield f"room {room}: {side} is MASK or PAD"
         for low, high in ((0, 2), (1, 3)):
-            if 0 < box[high] <= box[low] < GRID:
+            if 0 <= box[high] <= box[low] <= GRID:
                 ends = f"{SIDES[low]} at {box[low]}, {SIDES[high]} at {box[high]}"
                 yield f"room {room}: {ends} pixels"
 
