@@ -174,6 +174,7 @@ EXAMPLES = {
     "task:bubble-diagram": [
         {"data": {"use": "procedural-plans", "train": 300, "valid": 50, "test": 50}},
         {"data": PLANS},
+        {"data": PLANS, "boxes": True},
     ],
     "task:dna-sequence": [
         {"data": PLANTED},

@@ -220,7 +220,7 @@ def box_metrics(
     """
     placements: list[Placement | None] = []
     for diagram, _ in read_samples(tokens, rooms, boxes):
-        placements.append(diagram and place_diagram(diagram))
+        placements.append(None if diagram is None else place_diagram(diagram))
     disjoint = [placed is not None and _is_disjoint(placed) for placed in placements]
     dwellings = 0
     for placed, apart in zip(placements[:drawn], disjoint, strict=False):

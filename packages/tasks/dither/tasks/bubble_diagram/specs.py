@@ -162,15 +162,14 @@ class BubbleDiagram(TaskSpec):
 
     def _without_boxes(self) -> Iterator[Misfit]:
         """Yield options that need a layout, which samples with boxes do not get."""
-        reasons = {
-            "boundary": "no boxes are drawn in an outline",
-            "doors": "doors follow from the boxes",
-            "areas": "areas follow from the boxes",
-            "constraints": "no layout meets them",
-        }
-        for option, reason in reasons.items():
-            # Both an option that is off and one without a table.
-            if self.model_dump(include={option})[option]:
+        options = (
+            ("boundary", self.boundary, "boxes are drawn without an outline"),
+            ("doors", self.doors, "doors follow from the boxes"),
+            ("areas", self.areas, "areas follow from the boxes"),
+            ("constraints", self.constraints is not None, "they hold for relations"),
+        )
+        for option, given, reason in options:
+            if given:
                 message = f"boxes = true excludes {option}: {reason}"
                 yield Misfit(message, (option,), ("task", "boxes"))
 
