@@ -54,6 +54,28 @@ def test_a_model_that_cannot_tell_positions_apart_is_warned_about(
     assert warned(name, overrides) is expected
 
 
+LABELLED = {"use": "sum", "parts": ["level", {"use": "label", "of": "label"}]}
+
+
+@pytest.mark.parametrize(
+    ("condition", "warns"),
+    [
+        ("level", True),
+        ("none", True),
+        ({"use": "sum", "parts": ["level", "level"]}, True),
+        (LABELLED, False),
+    ],
+)
+def test_a_requested_label_that_the_model_does_not_read_is_warned_about(
+    condition, warns
+):
+    overrides = {"model.condition": condition, "sample.cond.label": 3}
+    loaded = load_experiment("images/digits", overrides)
+    assert [problem.path for problem in loaded.warnings] == [
+        ("sample", "cond", "label")
+    ] * warns
+
+
 BAG = '''
 """An embedding that declares nothing, and a task of sets."""
 from dither.embeddings.specs import Tokens

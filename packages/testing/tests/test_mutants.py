@@ -546,6 +546,8 @@ MUTANTS = [
         module(forward=lambda inner, s, level, *a, **o: inner(s, level, *a, **o) * (1 + level.mean())),
         {"condition": "label"},
     ),
+    Mutant("conditions_read", "condition:label", module(forward=lambda inner, t, cond: inner(t, {}))),
+    Mutant("conditions_read", "condition:level", module(forward=lambda inner, t, cond: inner(t, cond) + len(cond))),
     Mutant("dropped_conditions", "condition:label", module(drop_conditions=lambda inner, cond: cond), {"dropout": 0.3}),
     Mutant("dropped_conditions", "condition:number", module(drop_conditions=lambda inner, cond: cond), {"dropout": .3}),
     Mutant("dropped_conditions", "condition:number", module(forward=zero_if_missing), {"dropout": 0.3}),

@@ -327,6 +327,7 @@ class DenoiserModel(ModelSpec):
             self.block_size,
             cache=self._has_cache,
             dropped_conditions=self.condition.dropped(),
+            conditions_read=self.condition.reads(),
             reads_known="known" in embedding,
             # Blocks of one position are causal, and causal attention distinguishes positions.
             # So does the position at which an output is read.

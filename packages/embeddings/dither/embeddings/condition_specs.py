@@ -51,6 +51,9 @@ class Level(ConditionSpec):
         """Positions of one level are the same."""
         return frozenset({"position-free"})
 
+    def reads(self) -> tuple[str, ...]:
+        return ()
+
     def check(self, width: int) -> Iterator[Misfit]:
         """Require at least 4 frequencies with a shift."""
         if self.freq_shift and self.frequencies < 4:
@@ -91,6 +94,9 @@ class Label(ConditionSpec):
 
     def dropped(self) -> tuple[str, ...]:
         return (self.of,) if self.dropout else ()
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.of,)
 
     def check(self, width: int) -> Iterator[Misfit]:
         """Require labels of the task, for all samples unless dropout trains the vector for no label."""
@@ -136,6 +142,9 @@ class Number(ConditionSpec):
     def dropped(self) -> tuple[str, ...]:
         return (self.of,) if self.dropout else ()
 
+    def reads(self) -> tuple[str, ...]:
+        return (self.of,)
+
     def check(self, width: int) -> Iterator[Misfit]:
         """Require a number of the task."""
         yield from missing_condition(self.conditions, self.of, ("of",), number=True)
@@ -174,6 +183,9 @@ class Outline(ConditionSpec):
     def dropped(self) -> tuple[str, ...]:
         return (self.of,) if self.dropout else ()
 
+    def reads(self) -> tuple[str, ...]:
+        return (self.of,)
+
     def check(self, width: int) -> Iterator[Misfit]:
         """Require this condition of the task."""
         yield from missing_condition(self.conditions, self.of, ("of",), integers=True)
@@ -206,6 +218,15 @@ class Sum(ConditionSpec):
             names |= dict.fromkeys(part.dropped())
         return tuple(names)
 
+    def reads(self) -> tuple[str, ...] | None:
+        names: dict[str, None] = {}
+        for part in self.parts:
+            of_part = part.reads()
+            if of_part is None:
+                return None
+            names |= dict.fromkeys(of_part)
+        return tuple(names)
+
     def check(self, width: int) -> Iterator[Misfit]:
         """Reject what any of the conditions rejects."""
         for number, part in enumerate(self.parts):
@@ -225,6 +246,9 @@ class NoCondition(ConditionSpec):
     def traits(self) -> frozenset[str]:
         """The output is always the same."""
         return frozenset({"level-free", "constant", "position-free"})
+
+    def reads(self) -> tuple[str, ...]:
+        return ()
 
     def build(self, width: int) -> Unconditional:
         from .conditions import Unconditional

@@ -444,6 +444,10 @@ class ConditionSpec(Spec):
         """Return the conditions that training drops at random, which guidance requires."""
         return ()
 
+    def reads(self) -> tuple[str, ...] | None:
+        """Return the conditions that the output depends on; None if the component does not say."""
+        return None
+
     @abstractmethod
     def build(self, width: int) -> nn.Module:
         """Return the embedding of noise level and conditions."""

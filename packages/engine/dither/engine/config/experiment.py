@@ -203,7 +203,7 @@ class Experiment(Options):
         yield from _checked("loss", self.loss, process, method="warn")
         model = self.model.facts()
         yield from _checked("sampler", self.sampler, process, model, method="warn")
-        yield from warn_conditions(self.sample.cond, space)
+        yield from warn_conditions(self.sample.cond, space, model)
         hidden = process.whole_positions and model.position_free
         if self.task.order_matters and hidden:
             yield from _warn_positions(process.space)

@@ -115,20 +115,27 @@ def _unknown_value(
 
 
 def warn_conditions(
-    requested: Mapping[str, float | str], space: Space
+    requested: Mapping[str, float | str], space: Space, model: ModelFacts
 ) -> Iterator[Misfit]:
-    """Yield requested numbers beyond those of the training data, of which a model knows nothing."""
+    """Yield requested conditions that the model ignores, and numbers beyond those of the training data."""
     for condition in space.conditions:
         value = requested.get(condition.name)
+        if value is None:
+            continue
+        path = ("sample", "cond", condition.name)
+        read = model.conditions_read
+        if read is not None and condition.name not in read:
+            message = f'the model does not read "{condition.name}": samples do not depend on it'
+            fix = "add it to model.condition, a sum of the noise level and conditions"
+            yield Misfit(message, path, ("model",), fix)
         known = condition.number
-        if known is None or value is None or isinstance(value, str):
+        if known is None or isinstance(value, str):
             continue
         if value < known.low or value > known.high:
             message = (
                 f"{condition.name} = {value:g} is outside the training data, "
                 f"{known.low:g} to {known.high:g}: samples may not follow it"
             )
-            path = ("sample", "cond", condition.name)
             yield Misfit(message, path, ("task",), code="out-of-range")
 
 

@@ -293,7 +293,9 @@ def sample_run(
         select=options.plugins,
     )
     check_forms(loaded.experiment.task, request.formats)
-    for misfit in warn_conditions(loaded.experiment.sample.cond, system.task.space):
+    requested = loaded.experiment.sample.cond
+    facts = loaded.experiment.model.facts()
+    for misfit in warn_conditions(requested, system.task.space, facts):
         say(screen, misfit.message, "yellow")
     if request.length is not None:
         system = _of_length(system, request.length, screen)

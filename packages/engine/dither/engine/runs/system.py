@@ -225,17 +225,21 @@ class System(Diffusion):
     ) -> dict[str, Shaped[Tensor, " N"]]:
         """Return labels of n samples as integers, and numbers; Refused for unknown ones.
 
-        Numbers outside the training data are warned of.
+        Numbers outside the training data, and what the model ignores, are warned of.
         """
         ids = {}
         by_condition = labels_by_condition(labels, self.task.space.conditions, n)
+        if not by_condition:
+            return {}
+        facts = self._experiment().model.facts()
         for condition, of_samples in by_condition.items():
             # Each label is looked up once, as that validates the experiment.
             numbers = {label: self._label_id(condition, label) for label in of_samples}
             ids[condition] = torch.tensor([numbers[label] for label in of_samples])
             # One warning at each end, however many numbers are beyond it
             for value in {min(numbers.values()), max(numbers.values())}:
-                for misfit in warn_conditions({condition: value}, self.task.space):
+                requested = {condition: value}
+                for misfit in warn_conditions(requested, self.task.space, facts):
                     warnings.warn(misfit.message, stacklevel=3)
         return ids
 

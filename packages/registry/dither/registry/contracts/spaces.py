@@ -356,6 +356,7 @@ class ModelFacts:
         cache: Whether it supports a key-value cache (`new_cache`, and `cache=` of its forward).
         dropped_conditions: Conditions that training drops at random, which classifier-free guidance
             requires.
+        conditions_read: Conditions that the output depends on; None if unknown.
         reads_known: Whether the model distinguishes known tokens from noised ones (`State.noisy`).
         position_free: Whether permuting the positions of a field permutes the output, so that the
             model cannot distinguish them.
@@ -365,6 +366,7 @@ class ModelFacts:
     block_size: int | None = None
     cache: bool = True
     dropped_conditions: tuple[str, ...] = ()
+    conditions_read: tuple[str, ...] | None = None
     reads_known: bool = False
     position_free: bool = False
     self_conditioning: bool = False

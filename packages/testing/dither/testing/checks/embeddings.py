@@ -324,6 +324,23 @@ def constant(s: Situation) -> None:
     assert_equal(first, other, "another level and no conditions")
 
 
+def conditions_read(s: Situation) -> None:
+    """Conditions other than those that `reads` returns do not matter, and those do."""
+    condition, level = _condition(s)
+    names = s.spec.reads()
+    if names is None:
+        raise NotApplicable("the component does not say which conditions it reads")
+    cond = _cond(s, len(level))
+    output = condition(level, cond)
+    read = {name: cond[name] for name in names}
+    assert_equal(condition(level, read), output, "without the conditions not read")
+    for name in names:
+        without = {other: cond[other] for other in read if other != name}
+        assert not torch.equal(condition(level, without), output), (
+            f'"{name}" does not matter'
+        )
+
+
 def dropped_conditions(s: Situation) -> None:
     """`drop_conditions` sets labels of random samples to -1, and numbers to NaN, which equals a missing one."""
     condition, level = _condition(s)
@@ -758,6 +775,7 @@ CHECKS = (
         condition_shape,
         condition_per_position,
         levels_differ,
+        conditions_read,
         dropped_conditions,
         rows_independent,
     ),
