@@ -408,6 +408,23 @@ def test_a_dry_run_lists_the_arms(experiment_file, tmp_path, capfd):
     assert main(["compare", str(tmp_path), "--seeds", "3"]) == 2
 
 
+def test_a_missing_scipy_is_named_before_the_runs(
+    experiment_file, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    words = ["compare", str(experiment_file), "--over", f"{LR}=0.02,0.1"]
+    assert main(words) == 2
+    error = capfd.readouterr().err
+    assert "[missing-dependency]" in error
+    assert "scipy" in error
+    assert not (tmp_path / "runs").exists()
+    # Neither is an export evaluated.
+    with pytest.raises(Refused) as info:
+        comparing.compare_runs([tmp_path / "a", tmp_path / "b"])
+    assert info.value.codes == ["missing-dependency"]
+
+
 @pytest.mark.slow
 def test_an_unknown_metric_is_refused_before_the_runs(experiment_file, tmp_path, capfd):
     words = ["compare", str(experiment_file), "--over", f"{LR}=0.02,0.1"]

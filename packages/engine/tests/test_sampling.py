@@ -16,8 +16,9 @@ from dither.engine.sampling.samples import (
     missing_samples,
     write_samples,
 )
-from dither.engine.sampling.session import Session, draw, walk
+from dither.engine.sampling.session import ModelCalls, Session, draw, walk
 from dither.engine.training.diffusion import Diffusion
+from dither.registry import Misfit
 from dither.registry.contracts.protocols import Picture
 from dither.registry.contracts.records import State
 
@@ -37,13 +38,16 @@ def test_cached_positions_are_context_at_level_zero(system):
     raw = system.model(State.of(x), level, like.valid, like.cond)
     whole = system.process.read(raw, State.of(x), system.process.schedule(level))
 
-    session = Session(system, like)
+    calls = ModelCalls()
+    session = Session(system, like, calls)
     with torch.no_grad():
         session.append(x[:, :2])
         session.append(x[:, 2:4])
         for _ in range(2):  # a call leaves nothing behind
             last = session(State.of(x[:, 4:]), t)
     torch.testing.assert_close(last, whole[:, 4:])
+    # Rows that fill the cache went through the model, too.
+    assert calls.rows == 4 * 3
 
 
 @pytest.mark.parametrize("block", [None, 2])
@@ -285,3 +289,17 @@ def test_unknown_formats_are_refused_together(offers, refusal):
     )
     assert first.help == 'did you mean "lines"?'
     assert second.help is None
+
+
+def test_formats_without_their_library_are_refused_with_unknown_ones(
+    offers, refusal, monkeypatch
+):
+    task = offers[0].experiment.task
+    missing = Misfit("no lines", help="install lines", code="missing-dependency")
+    monkeypatch.setattr(
+        type(task), "check_export", lambda self, form: [missing] * (form == "lines")
+    )
+    check_forms(task, ["files"])
+    first, second = refusal(check_forms, task, ["lines", "dot"]).problems
+    assert (first.code, first.help) == ("missing-dependency", "install lines")
+    assert second.code == "unknown-format"

@@ -21,7 +21,7 @@ from dither.tasks.bubble_diagram.decoded_samples import (
     decode_samples,
     edit_distance,
 )
-from dither.tasks.bubble_diagram.edit_distance import graph_edit_distance
+from dither.tasks.bubble_diagram.edit_distance import STEPS, graph_edit_distance
 from dither.tasks.bubble_diagram.formats.jsonl import plan_line, read_plans
 from dither.tasks.bubble_diagram.metrics import (
     Archetypes,
@@ -576,6 +576,27 @@ def test_graph_edit_distance_is_that_of_networkx():
             *graphs, node_match=lambda room, other: room["type"] == other["type"]
         )
         assert graph_edit_distance(types, *matrices) == expected
+
+
+def test_graph_edit_distance_of_many_rooms_is_a_bound_after_a_limited_search():
+    class Counted(list):
+        """Room types, of which each assignment reads two."""
+
+        reads = 0
+
+        def __getitem__(self, index):
+            Counted.reads += 1
+            return super().__getitem__(index)
+
+    random = np.random.default_rng(0)
+    upper = np.triu(random.random((14, 14)) < 0.5, 1)
+    near = upper | upper.T
+    order = random.permutation(14)
+    # The graph under another order: no edge changes, and without types no room.
+    distance = graph_edit_distance(Counted([0] * 14), near, near[order][:, order])
+    assert 0 <= distance <= (near != near[order][:, order]).sum() // 2
+    # The loop of each open room ends with its current assignment.
+    assert 0 < Counted.reads <= 2 * (STEPS + 14 * 14)
 
 
 def test_compatibility_counts_what_layouts_of_all_samples_change():

@@ -325,7 +325,8 @@ def test_colours_require_umap(task, tmp_path, refusal, monkeypatch):
     assert refusal(embed, task, Linear(), request).codes == ["missing-dependency"]
     request = DataRequest(tmp_path, split="all")
     assert [file.name for file in embed(task, Linear(), request)] == ["embeddings.npz"]
-    assert request.notes
+    # With the command that installs it.
+    assert "install" in request.notes[0]
 
 
 def test_regions_of_another_source_are_divided_by_the_divisors_of_the_run(

@@ -246,6 +246,17 @@ def test_a_table_too_large_for_memory_is_refused(tmp_path, monkeypatch, refusal)
     assert (tmp_path / "x.csv").stat().st_size < 500
 
 
+def test_overlapping_regions_of_a_table_are_refused_as_those_of_a_store(
+    tmp_path, refusal
+):
+    lines = [[c, s, e + 800, *more] for c, s, e, *more in rows()]
+    path = write(tmp_path / "x.csv", HEADER, lines)
+    data = RegionFile(path=str(path), test=[])
+    assert set(refusal(data.build).codes) == {"invalid-sample"}
+    allowed = data.model_copy(update={"overlaps": True})
+    assert len(allowed.build().start) == P
+
+
 def test_synonyms_of_places_and_names_of_rows(tmp_path):
     for places in (
         "Chromosome,Start,End",

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dither.tasks import specs
+from dither.tasks.bubble_diagram.specs import BubbleDiagram
 from dither.tasks.missing_library import MODULES
 
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"
@@ -52,6 +53,14 @@ def test_a_task_without_a_library_names_the_extra(name, monkeypatch, refusal):
     assert (problem.code, problem.path) == ("missing-dependency", ("task",))
     assert missing in problem.message
     assert f"extra {extra}" in problem.message
+
+
+def test_export_formats_name_their_missing_library(monkeypatch):
+    task = BubbleDiagram()
+    monkeypatch.setitem(sys.modules, "ifcopenshell", None)
+    (misfit,) = task.check_export("ifc")
+    assert (misfit.code, "ifcopenshell" in misfit.help) == ("missing-dependency", True)
+    assert not [*task.check_export("svg")]
 
 
 @pytest.mark.slow

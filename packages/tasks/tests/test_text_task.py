@@ -181,7 +181,7 @@ def test_ended_documents_require_an_end_of_text(refusal):
 
 def test_invalid_options_and_prompts(refusal):
     for make, says in (
-        (lambda: StdlibText(valid=0.6, test=0.4), "leave no training text"),
+        (lambda: StdlibText(valid=0.6, test=0.4), "leave no training data"),
         (lambda: Shakespeare(valid=["hamlett"]), "'hamlet'"),
         (lambda: Shakespeare(valid=["hamlet"], test=["hamlet"]), "hamlet in both"),
         (lambda: ConvertedText(paths=["a"], tokenizer="bpe:12"), "bpe:N requires"),

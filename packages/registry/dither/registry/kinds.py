@@ -177,6 +177,10 @@ class TaskSpec(Spec):
         """Whether samples start from known tokens, such as a prompt."""
         return False
 
+    def check_export(self, form: str) -> Iterable[Misfit]:
+        """Yield reasons why samples cannot be exported to a format, such as a missing library."""
+        return ()
+
     @abstractmethod
     def space(self) -> Space:
         """Return the space of one sample.

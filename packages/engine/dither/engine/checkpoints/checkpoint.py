@@ -374,7 +374,10 @@ class Scores:
     @property
     def since(self) -> int:
         """Number of evaluations after the best one."""
-        return sum(self.best is not None and step > self.best for step in self.values)
+        best = self.best
+        if best is None:
+            return 0
+        return sum(step > best for step in self.values)
 
     def add(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Add an evaluation; return whether it is the best so far. Refused without the metric."""

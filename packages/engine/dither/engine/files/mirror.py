@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import os
 import re
 import secrets
 import shutil
@@ -22,6 +21,7 @@ from dither.registry.files.addresses import (
     credentials_problem,
     error_reason,
 )
+from dither.registry.files.atomic import move
 from dither.registry.files.cache import cache_folder
 from dither.registry.plugins.install_command import optional_import
 
@@ -223,7 +223,7 @@ def copy_run(address: str, runs: Path, named: Collection[str] = ()) -> Path:
                     message = f"{address} has the plugin file {file.name}"
                     hint = f"read it; to run it, pass -p {file.name}"
                     raise Refused(Problem(message, help=hint, code="untrusted-plugin"))
-            copy.rename(target)
+            move(copy, target)
     except OSError as error:
         message = f"{target} cannot be written: {error.strerror or error}"
         raise Refused(message, code="unwritable-file") from None
@@ -316,6 +316,6 @@ def _fetch(
         if known and path.read_bytes() != temporary.read_bytes():
             shutil.rmtree(path.parent)
         path.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(temporary, path)
+        move(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

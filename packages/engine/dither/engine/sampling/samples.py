@@ -320,16 +320,20 @@ def write_samples(
 
 
 def check_forms(task: TaskSpec, forms: Sequence[str]) -> None:
-    """Raise Refused for export formats that the task does not have."""
+    """Raise Refused for export formats that the task does not have, or whose library is missing."""
     offered = ", ".join(task.exports) or "none"
-    wrong = []
-    for form in [form for form in dict.fromkeys(forms) if form not in task.exports]:
-        what = f'task "{task.name}" does not export "{form}"; its forms: {offered}'
-        wrong.append(
-            Problem(what, help=did_you_mean(form, task.exports), code="unknown-format")
-        )
-    if wrong:
-        raise Refused(wrong)
+    problems = []
+    for form in dict.fromkeys(forms):
+        if form in task.exports:
+            for misfit in task.check_export(form):
+                problem = Problem(misfit.message, help=misfit.help, code=misfit.code)
+                problems.append(problem)
+            continue
+        message = f'task "{task.name}" does not export "{form}"; its forms: {offered}'
+        fix = did_you_mean(form, task.exports)
+        problems.append(Problem(message, help=fix, code="unknown-format"))
+    if problems:
+        raise Refused(problems)
 
 
 def export_samples(

@@ -203,6 +203,7 @@ class Session:
                 cache = cast(Denoiser, system.model).new_cache()
             clean = self._piece(x, branch)
             system.call(system.trunk, State.of(x), t, clean, cache=cache, keep=True)
+            self.calls.rows += len(x)
             self.branches[i] = replace(
                 branch, cache=cache, start=branch.start + x.shape[1]
             )

@@ -42,6 +42,7 @@ from .equal_training import equal_training
 from .finished_runs import FinishedRun, held_out_difference, most_complete
 from .known_metrics import require_measured
 from .launch import Settings, run_sweep
+from .paired_statistics import require_scipy
 from .points import format_value, iter_keys, short_keys
 
 __all__ = [
@@ -241,6 +242,7 @@ def prepare_comparison(
     document, plugins = request.open(settings.select)
     # An executor that cannot be used is refused before any arm is checked.
     settings.build_executor(plugins)
+    require_scipy()
     compare, valid, rejected = check_comparison(document, plugins)
     for left_out in rejected:
         reasons = "; ".join(left_out.reasons)
@@ -448,6 +450,7 @@ def compare_runs(
         unique.setdefault(os.path.realpath(trained_folder(path)), path)
     if len(unique) < 2:
         raise Refused("give two runs or more", code="usage")
+    require_scipy()
     _require_same_task(list(unique.values()))
     directories = {path: _measured(path, folder) for path in unique.values()}
     for path, directory in directories.items():

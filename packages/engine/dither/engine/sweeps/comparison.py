@@ -27,7 +27,7 @@ from .finished_runs import (
     most_complete,
     same_objective,
 )
-from .paired_statistics import Effect, Scores, compare_scores, judge
+from .paired_statistics import Effect, Scores, compare_scores, judge, require_scipy
 
 __all__ = [
     "COSTS",
@@ -149,8 +149,9 @@ def compare_arms(
         same_weights: Whether the arms differ in sampling only.
 
     Raises:
-        Refused: No run is finished, or the metric is unknown.
+        Refused: No run is finished, the metric is unknown, or scipy is missing.
     """
+    require_scipy()
     finished = list(chain.from_iterable(arm.runs.values() for arm in arms))
     if not finished:
         raise Refused("no run of any arm is finished", code="not-comparable")

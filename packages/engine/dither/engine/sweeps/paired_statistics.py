@@ -24,7 +24,14 @@ import numpy.typing as npt
 
 from dither.registry.plugins.install_command import optional_import
 
-__all__ = ["Effect", "Scores", "compare_scores", "holm", "judge"]
+__all__ = [
+    "Effect",
+    "Scores",
+    "compare_scores",
+    "holm",
+    "judge",
+    "require_scipy",
+]
 
 Array = npt.NDArray[np.float64]
 LEVEL = 0.05
@@ -102,6 +109,12 @@ class Effect:
     seeds: int = 1
 
 
+def require_scipy() -> None:
+    """Raise Refused if scipy is missing, which intervals need after runs that take long."""
+    with optional_import("scipy is not installed", "dither-engine", "compare"):
+        import scipy  # noqa: F401
+
+
 def compare_scores(arm: Scores, reference: Scores) -> Effect:
     """Return the difference of two arms whose seeds and samples are paired.
 
@@ -161,8 +174,7 @@ def _sample_variance(arm: Scores, reference: Scores) -> tuple[float, int]:
 
 def _half_width(level: float, parts: Sequence[tuple[float, int]]) -> float:
     """Return half the width of an interval; `parts` are variances and degrees of freedom."""
-    with optional_import("scipy is not installed", "dither-engine", "compare"):
-        from scipy import stats
+    from scipy import stats
 
     known = [part for part in parts if part[1] > 0]
     if not known:

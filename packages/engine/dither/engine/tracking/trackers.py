@@ -152,7 +152,7 @@ def _image_summary(name: str, png: bytes) -> Any:
     encoded = Summary.Image(
         height=height,
         width=width,
-        # 3 is RGB.
+        # RGB, the colour space of all pictures; TensorBoard does not read it from the PNG.
         colorspace=3,
         encoded_image_string=png,
     )

@@ -62,7 +62,7 @@ class LowRank(nn.Module):
     ) -> None:
         super().__init__()
         rows, columns = weight.shape
-        # The initial A of peft.
+        # As peft does, so that learning rates found with it hold here.
         a = nn.init.kaiming_uniform_(
             torch.empty(rank, columns), math.sqrt(5), generator=generator
         )

@@ -254,7 +254,7 @@ class Trainer:
             faulty += (~finite.flatten(1).all(1)).tolist()
 
         numbers = self.batches.rows(error.step)
-        # Without a finding, all samples of the batch are named.
+        # The fault may not show again, such as one of the mean over the batch.
         error.rows = [
             row for row, bad in zip(numbers, faulty, strict=True) if bad
         ] or numbers

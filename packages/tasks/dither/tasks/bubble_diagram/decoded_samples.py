@@ -249,7 +249,8 @@ def compatibility(
 ) -> dict[str, float]:
     """Return the mean graph edit distance of the samples that decode and their layouts.
 
-    Compatibility of HouseGAN (Nauata et al., 2020).
+    Compatibility of HouseGAN (Nauata et al., 2020). Of more than 8 rooms it is an upper bound; see
+    `graph_edit_distance`.
     """
     base = tokens[:, : rooms * (rooms + 1) // 2]
     levels = validity_levels(base, rooms, boxes=boxes, search=boxes is None)

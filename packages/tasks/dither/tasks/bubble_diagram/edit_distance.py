@@ -5,13 +5,18 @@ Letters: R rooms.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from jaxtyping import Bool
 from numpy import ndarray
 
-_STEPS = 110_000
-"""Largest number of assignments that are tried; 8 rooms have 109,600 in all."""
+EXACT_ROOMS = 8
+"""Rooms up to which every assignment may be tried, at most 109,600."""
+
+STEPS = 10_000
+"""Assignments that are tried for more rooms: .05 s at most. Ten times as many take .3 s, and lower
+the mean of 47 samples of 9 to 14 rooms from 9.11 to 9.06."""
 
 _Near = Bool[ndarray, "R R"]
 
@@ -19,7 +24,7 @@ _Near = Bool[ndarray, "R R"]
 def graph_edit_distance(types: Sequence[int], first: _Near, second: _Near) -> int:
     """Return the fewest changes of types and edges that turn a graph into another one.
 
-    It is exact for up to 8 rooms, and an upper bound for more if the search is cut off. Deleting a
+    It is exact for up to `EXACT_ROOMS`, and an upper bound for more if `STEPS` do not do. Deleting a
     room and inserting another costs at least as much as changing its type and its edges, so that
     the distance is the least cost of an assignment of rooms to rooms, found by branch and bound.
 
@@ -39,15 +44,15 @@ def graph_edit_distance(types: Sequence[int], first: _Near, second: _Near) -> in
         open_edges.append(int(first.sum() - closed) // 2)
     # An upper bound: every room is its own image.
     best = int((first != second).sum()) // 2
-    steps = 0
+    steps_left = math.inf if rooms <= EXACT_ROOMS else STEPS
 
     def assign(images: list[int], cost: int, joined: int) -> None:
         """Assign the next room, given the cost of those before and the edges between their images."""
-        nonlocal best, steps
+        nonlocal best, steps_left
         room = len(images)
         # Of the edges that are left, at least as many change as their numbers differ by.
         bound = cost + abs(open_edges[room] - (edges - joined))
-        if bound >= best or steps > _STEPS:
+        if bound >= best or steps_left <= 0:
             return
         if room == rooms:
             best = cost
@@ -56,7 +61,7 @@ def graph_edit_distance(types: Sequence[int], first: _Near, second: _Near) -> in
         for image in (room, *range(room), *range(room + 1, rooms)):
             if image in images:
                 continue
-            steps += 1
+            steps_left -= 1
             row = theirs[image]
             near = [row[other] for other in images]
             changed = sum(map(int.__ne__, ours[room], near))

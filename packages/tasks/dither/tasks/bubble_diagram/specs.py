@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field as Option
 from pydantic import model_validator
@@ -17,7 +17,8 @@ from dither.registry.kinds import DataSpec, TaskSpec
 from dither.registry.spec.base import PathStr, Slot, named
 from dither.registry.spec.misfit import Misfit, below
 
-from ..missing_library import require_extra
+from ..hold_out import HoldOut
+from ..missing_library import MODULES, missing_libraries, require_extra
 from ..prepared.manifest import Kind
 from ..prepared.spec import PrepareSpec
 from .constraints.table import Constraints
@@ -139,6 +140,12 @@ class BubbleDiagram(TaskSpec):
     as in task images, of plans rendered in 64 x 64 pixels; by default the share of each room type
     in each cell of a 4 x 4 grid."""
 
+    def check_export(self, form: str) -> Iterator[Misfit]:
+        """Yield a missing library of a format, whose extra has the name of the format."""
+        if form in MODULES:
+            for problem in missing_libraries(form, form.upper()):
+                yield problem.as_misfit()
+
     def check(self) -> Iterator[Misfit]:
         """Yield components of another kind, and plans that exceed the room slots."""
         yield from below("data", self.data.check_gives("plans"))
@@ -254,26 +261,14 @@ class ProceduralPlans(DataSpec):
         return PlanSplits(plans[held:], plans[: self.valid], plans[self.valid : held])
 
 
-class _HoldOut(DataSpec):
+class _PlansOfFiles(HoldOut):
     """Options of plans that are divided into splits here. Not a component by itself."""
 
     most: int = Option(8, ge=2, le=40)
     """Largest number of rooms of a plan; larger plans are rejected."""
-    valid: float = Option(0.1, gt=0, lt=1)
-    """Share of the plans for validation; isomorphic plans share a split."""
-    test: float = Option(0.1, ge=0, lt=1)
-    """Share for testing."""
-
-    @model_validator(mode="after")
-    def _leaves_training_plans(self) -> Self:
-        if self.valid + self.test >= 1:
-            raise ValueError(
-                f"valid = {self.valid} and test = {self.test} leave no training plans"
-            )
-        return self
 
 
-class JsonPlans(_HoldOut):
+class JsonPlans(_PlansOfFiles):
     """Plans as JSON lines: {"types": ["Kitchen", ...], "boxes": [[x0, y0, x1, y1], ...]}, or polygons, or edges."""
 
     name = "plans-jsonl"
@@ -323,7 +318,7 @@ class JsonPlans(_HoldOut):
         return LineOptions(self.most, self.unit, tuple(sorted(self.types.items())))
 
 
-class PlanFiles(_HoldOut, PrepareSpec):
+class PlanFiles(_PlansOfFiles, PrepareSpec):
     """Plans in the formats of RPLAN, Graph2Plan, HouseGAN++, ResPlan or MSD; converted once by `prepare plans`."""
 
     name = "plans"

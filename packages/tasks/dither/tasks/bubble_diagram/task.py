@@ -24,6 +24,7 @@ from dither.registry.contracts.records import Clean, Measured, Noised
 from dither.registry.contracts.spaces import TokenSpace
 
 from ..feature_distances import FeatureExtractor, frechet_distance, kernel_distance
+from ..row_numbers import row_numbers
 from ..token_metrics import Accuracy
 from .arrays import Boundaries, Boundary, BoxBatch, Boxes, Numbers, Tokens
 from .box_tokens import decode_boxes, encode_boxes, snap
@@ -166,11 +167,7 @@ class BubbleDiagrams(Task):
         return len(self._tokens[split])
 
     def batch(self, split: Split, rows: Sequence[int]) -> Clean:
-        numbers = np.asarray(rows, np.int64)
-        size = self.size(split)
-        # numpy would count negative rows from the end.
-        if ((numbers < 0) | (numbers >= size)).any():
-            raise IndexError(f"{split} has rows 0..{size - 1}, got {numbers.tolist()}")
+        numbers = row_numbers(rows, self.size(split))
         x0 = torch.from_numpy(self._tokens[split][numbers]).long()
         types = x0[:, : self.rooms]
         clean = Clean.of(x0, self._valid(types != NODE_PAD))

@@ -24,6 +24,7 @@ from dither.registry.contracts.records import Clean
 from ..get_region.data.motif_scan import BASES, encode
 from ..infilling import with_known
 from ..plot_style import to_picture
+from ..row_numbers import row_numbers
 from .metrics import BaseMetrics, Reference
 from .plots import compare_groups, draw_logos
 from .sequences import Sequences, as_text, reverse_complement
@@ -71,11 +72,7 @@ class DnaSequences(Task):
         return len(self.sequences.bases[split])
 
     def batch(self, split: Split, rows: Sequence[int]) -> Clean:
-        numbers = np.asarray(rows, np.int64)
-        size = self.size(split)
-        # numpy would count a negative number from the end.
-        if ((numbers < 0) | (numbers >= size)).any():
-            raise IndexError(f"{split} has rows 0..{size - 1}, got {numbers.tolist()}")
+        numbers = row_numbers(rows, self.size(split))
         bases = self.sequences.bases[split][numbers].astype(np.int64)
         labels = self.sequences.labels[split][numbers].astype(np.int64)
         return Clean.of(

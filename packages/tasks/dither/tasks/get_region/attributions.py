@@ -246,7 +246,6 @@ def _attribute(
         at = order == number
         (grad,) = torch.autograd.grad(y[at].sum(), x0, retain_graph=True)
         in_window = (grad[..., :motifs] * inputs)[at.any(1)]
-        # Over all regions of the window, and over all motifs.
         of_sites[at] = in_window.sum(1)
         of_regions[at] = in_window.sum(2)
 

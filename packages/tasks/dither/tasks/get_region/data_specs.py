@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from .conversion import RegionSource
     from .data.region_matrix import RegionMatrix
     from .formats.region_checks import RawArrays
+    from .formats.sources import ReadOptions
 
 __all__ = [
     "HumanDHS",
@@ -106,6 +108,12 @@ class _Regions(DataSpec):
         """Return what is held out, and whether motifs are scaled."""
         return Splits(tuple(self.valid), tuple(self.test), self.scale)
 
+    def reading(self) -> ReadOptions:
+        """Return how files are read; prepared arrays were checked when they were written."""
+        from .formats.sources import ReadOptions
+
+        return ReadOptions()
+
 
 class _OfFiles(_Regions):
     def facts(self) -> RegionFacts:
@@ -129,23 +137,33 @@ class _AtPath(_OfFiles):
 
     def _open(self, *, headers: bool = False) -> RegionMatrix:
         require_extra("regions", self.name, ("task", "data"))
-        from .formats.sources import ReadOptions, open_regions
+        from .formats.sources import open_regions
 
-        options = ReadOptions(
-            getattr(self, "overlaps", True), getattr(self, "empty_chunks", True)
+        return open_regions(
+            [self.source()], self.splits(), self.reading(), headers=headers
         )
-        return open_regions([self.source()], self.splits(), options, headers=headers)
 
 
-class _ReadOptions(_Regions):
+class _Overlaps(_Regions):
     overlaps: bool = False
-    """Allow regions that overlap each other."""
+    """Allow regions that overlap each other; otherwise they are refused."""
+
+    def reading(self) -> ReadOptions:
+        from .formats.sources import ReadOptions
+
+        return ReadOptions(self.overlaps)
+
+
+class _ReadOptions(_Overlaps):
     empty_chunks: bool = True
     """Read missing chunks of a store as the fill value, as zarr 3 leaves those out, and note it;
     false refuses them."""
 
+    def reading(self) -> ReadOptions:
+        return replace(super().reading(), empty_chunks=self.empty_chunks)
 
-class RegionFile(_AtPath):
+
+class RegionFile(_Overlaps, _AtPath):
     """A table of regions in a file, sorted by chromosome and start.
 
     Text is .csv or .tsv (also .gz) with the columns chromosome,start,end,open:CELL,...,MOTIF,... An
@@ -155,7 +173,7 @@ class RegionFile(_AtPath):
     name = "region-file"
 
 
-class RegionStore(_AtPath, _ReadOptions):
+class RegionStore(_ReadOptions, _AtPath):
     """A zarr store of get_model (format 2 or 3), read into memory.
 
     `prepare get` converts one that is too large for that.
@@ -164,7 +182,7 @@ class RegionStore(_AtPath, _ReadOptions):
     name = "region-store"
 
 
-class RegionStores(_OfFiles, _ReadOptions):
+class RegionStores(_ReadOptions, _OfFiles):
     """Regions of several sources in one training: those of each, in the cell types that it has.
 
     All have the same motifs in the same order. Windows do not mix sources; chromosomes are held out
@@ -183,11 +201,10 @@ class RegionStores(_OfFiles, _ReadOptions):
 
     def _open(self, *, headers: bool = False) -> RegionMatrix:
         require_extra("regions", self.name, ("task", "data"))
-        from .formats.sources import ReadOptions, open_stores
+        from .formats.sources import open_stores
 
         paths = [Path(path).expanduser() for path in self.paths]
-        options = ReadOptions(self.overlaps, self.empty_chunks)
-        return open_stores(paths, self.splits(), options, headers=headers)
+        return open_stores(paths, self.splits(), self.reading(), headers=headers)
 
 
 class RegionArrays(_AtPath):
@@ -288,10 +305,10 @@ class PreparedRegions(_ReadOptions, PrepareSpec):
         )
 
     def _reader(self) -> tuple[Path, list[Path], Callable[..., RawArrays]]:
-        from .formats.sources import ReadOptions, find_regions, find_source
+        from .formats.sources import find_regions, find_source
 
         source = find_source([Path(path).expanduser() for path in self.paths])
-        options = ReadOptions(self.overlaps, self.empty_chunks, self.group_by)
+        options = replace(self.reading(), group_by=self.group_by)
         return source.path, source.files(), partial(find_regions, source, options)
 
 

@@ -5,7 +5,6 @@ Letters: N windows, L regions of a window, M motifs, K predicted columns, C cell
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from dither.registry.contracts.pictures import check_figure_formats
 from dither.registry.contracts.protocols import TrainedModel
 from dither.registry.files.atomic import atomic_write
 
-from ..missing_library import require_extra
+from ..missing_library import missing_libraries
 from ..plot_style import to_picture
 from .export import check_forms, read_chrom_sizes, write_anndata, write_tracks
 from .plots import draw_umap
@@ -165,8 +164,7 @@ def embed(task: RegionWindows, model: TrainedModel, request: DataRequest) -> lis
     forms = check_forms(request.formats or ("npz",), ("npz", "h5ad"))
     check_figure_formats(request.figures)
     color = request.color
-    if color is not None:
-        require_extra("umap", "--color")
+    has_umap = _has_umap(request)
     source = SourceWindows.of(task, request)
     colours = None
     if color is not None and color != "cell":
@@ -199,8 +197,7 @@ def embed(task: RegionWindows, model: TrainedModel, request: DataRequest) -> lis
             else:
                 write_anndata(temporary, arrays)
 
-    if importlib.util.find_spec("umap") is None:
-        request.note("umap-learn is not installed: no picture")
+    if not has_umap:
         return files
     points = regions
     if color == "cell":
@@ -208,3 +205,13 @@ def embed(task: RegionWindows, model: TrainedModel, request: DataRequest) -> lis
         colours = np.repeat(arrays["cell"], len(regions))
     picture = to_picture("umap", draw_umap(points, color or "", colours))
     return files + picture.write(request.folder, request.figures)
+
+
+def _has_umap(request: DataRequest) -> bool:
+    """Return whether a UMAP can be drawn; Refused if its colours are requested and it cannot."""
+    missing = list(missing_libraries("umap", "the UMAP"))
+    if missing and request.color is not None:
+        raise Refused(missing)
+    for problem in missing:
+        request.note(f"no picture: {problem.message}; {problem.help}")
+    return not missing

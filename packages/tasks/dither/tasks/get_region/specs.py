@@ -264,7 +264,7 @@ class GetRegion(TaskSpec):
             drop_closed=self.drop_closed,
             facts=facts,
         ):
-            yield Misfit(problem.message, problem.path[1:], code=problem.code)
+            yield problem.as_misfit(problem.path[1:])
         if facts.longest == 0:
             message = "every chromosome is held out, none is left for training"
             yield Misfit(message, ("data", "valid"), code="no-samples")

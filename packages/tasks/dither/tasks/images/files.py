@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dither.registry.config.errors import Refused
+from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.limits import unreadable
 
 from ..prepared.arrays import load_npz, map_npy
@@ -57,22 +57,22 @@ def image_files(folder: Path) -> list[Path]:
     return sorted(files)
 
 
-def folder_problems(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield message and code of a folder without classes, or of the first file that is not an image."""
+def folder_problems(folder: Path) -> Iterator[Problem]:
+    """Yield that a folder has no classes, or that a file, the first one, is not an image."""
     try:
         classes = class_folders(folder)
     except Refused as refused:
-        problem = refused.problems[0]
-        yield problem.message, problem.code
+        yield from refused.problems
         return
     for path in classes:
         files = image_files(path)
         if not files:
-            yield f"{path} has no images", "no-samples"
+            yield Problem(f"{path} has no images", code="no-samples")
         for file in files:
             if file.suffix.lower() not in SUFFIXES or not file.is_file():
                 # One message is enough: of a wrong folder every file is wrong.
-                yield f"{file} is not a .png or .jpg file", "unreadable-file"
+                message = f"{file} is not a .png or .jpg file"
+                yield Problem(message, code="unreadable-file")
                 return
 
 

@@ -147,8 +147,8 @@ class ImageFolder(_Held):
         """Yield a folder without classes, and files that are not images."""
         from .files import folder_problems
 
-        for message, code in folder_problems(self._folder()):
-            yield Misfit(message, ("path",), code=code)
+        for problem in folder_problems(self._folder()):
+            yield problem.as_misfit(("path",))
 
     def facts(self) -> ImageFacts:
         from .files import class_folders

@@ -23,6 +23,7 @@ from dither.registry.contracts.records import Clean, Measured, Noised
 from dither.registry.contracts.spaces import FeatureSpace
 
 from ..feature_distances import FeatureExtractor, extract_features
+from ..row_numbers import row_numbers
 from .data import Images
 from .metrics import MAX_IMAGES, Reference, nearest
 
@@ -75,11 +76,7 @@ class ImageTask(Task):
         return count
 
     def batch(self, split: Split, rows: Sequence[int]) -> Clean:
-        numbers = np.asarray(rows, np.int64)
-        size = self.size(split)
-        # numpy would count a negative number from the end.
-        if ((numbers < 0) | (numbers >= size)).any():
-            raise IndexError(f"{split} has rows 0..{size - 1}, got {numbers.tolist()}")
+        numbers = row_numbers(rows, self.size(split))
         # Mirror images follow the images.
         images = self.images.images[split]
         mirrored = numbers >= len(images)

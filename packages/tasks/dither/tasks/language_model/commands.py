@@ -32,6 +32,7 @@ from ..command_options import (
     run_options,
     split_words,
 )
+from ..missing_library import require_extra
 
 __all__ = ["add_commands", "write_frontier"]
 
@@ -229,6 +230,8 @@ def _add_evaluation(app: typer.Typer, engine: Engine) -> None:
         as_json: Json = False,
     ) -> None:
         """Evaluate a run on tasks of lm-evaluation-harness, and print the results as JSON."""
+        # Before the checkpoint is read.
+        require_extra("lm-eval", "dither lm-eval")
         from .lm_eval import evaluate_tasks
 
         model = engine.load(run, run_options(checkpoint, plugins, overrides, settings))

@@ -237,7 +237,6 @@ class LanguageModel(TaskSpec):
         from .task import LanguageModelling
 
         corpus: Corpus | TokenStore | MixedText = self.data.build()
-        # These options are arguments of the same names.
         options = self.model_dump(
             include={"length", "documents", "prompt", "ngrams", "judge"}
         )

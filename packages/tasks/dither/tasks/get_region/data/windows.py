@@ -14,6 +14,8 @@ import numpy as np
 from jaxtyping import Bool, Int, Integer
 from numpy import ndarray
 
+from ...row_numbers import row_numbers
+
 if TYPE_CHECKING:
     from dither.registry.contracts.protocols import Split
 
@@ -71,11 +73,7 @@ class Windows:
         self, numbers: Sequence[int], length: int
     ) -> tuple[Int[ndarray, "B L"], Bool[ndarray, "B L"], Int[ndarray, " B"]]:
         """Return regions of windows, padded with the last one, a mask of real ones, and cells."""
-        chosen = np.array(numbers, np.int64)
-        if ((chosen < 0) | (chosen >= len(self))).any():
-            raise IndexError(
-                f"windows are numbered 0..{len(self) - 1}, got {list(numbers)}"
-            )
+        chosen = row_numbers(numbers, len(self))
         # The stored types are unsigned and short: differences of them would wrap around.
         first = self.first[chosen, None].astype(np.int64)
         count = self.count[chosen, None].astype(np.int64)

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Int64
 from numpy import ndarray
 
+from ...row_numbers import row_numbers
 from .corpus import SPLITS, Corpus, TextSource
 from .token_store import (
     Documents,
@@ -192,10 +193,7 @@ class MixedWindows(Windows):
 
     def _numbers(self, rows: Any) -> Int64[ndarray, " B"]:
         """Return the numbers of windows, those of each source after those of the one before."""
-        numbers = np.asarray(rows, np.int64)
-        if ((numbers < 0) | (numbers >= self._count)).any():
-            raise IndexError(f"windows are numbered 0..{self._count - 1}")
-
+        numbers = row_numbers(rows, self._count)
         if self._interleaved:
             return self._turns[numbers]
         return numbers

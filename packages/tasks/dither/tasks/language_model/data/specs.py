@@ -21,6 +21,7 @@ from dither.registry.kinds import DataSpec
 from dither.registry.spec.base import PathMark, PathStr, Slot
 from dither.registry.spec.misfit import Misfit, below
 
+from ...hold_out import HoldOut
 from ...missing_library import require_extra
 from ...prepared.manifest import Kind
 from ...prepared.spec import PrepareSpec
@@ -51,26 +52,6 @@ __all__ = [
 
 HubOrPath = Annotated[str, PathMark(f"hub:.*|{ADDRESS}")]
 """A path or glob, a data set on the Hugging Face Hub, or an address of fsspec."""
-
-
-class HoldOut(DataSpec):
-    """Shares of the text, in whole documents, that are held out.
-
-    Files or folders named after splits, such as train.jsonl next to test.jsonl, keep them.
-    """
-
-    valid: float = Option(0.1, gt=0, lt=1)
-    """Share of the text, in whole documents, held out for validation."""
-    test: float = Option(0.1, ge=0, lt=1)
-    """Share held out for testing."""
-
-    @model_validator(mode="after")
-    def _leaves_training_text(self) -> Self:
-        if self.valid + self.test >= 1:
-            raise ValueError(
-                f"valid = {self.valid} and test = {self.test} leave no training text"
-            )
-        return self
 
 
 class MarkovText(DataSpec):

@@ -21,6 +21,7 @@ from dither.registry.config.errors import Refused
 from dither.registry.files.cache import cache_folder
 
 from ...prepared.store import ArrayStream, Writer, open_arrays, verify, write_folder
+from ...row_numbers import row_numbers
 from .corpus import SPLITS, Corpus, Document
 from .manifest import SHARDS, SplitInfo, StoreInfo, read_store
 from .markov import MarkovChain
@@ -137,13 +138,8 @@ class Windows:
         Raises:
             IndexError: A number is out of range.
         """
-        numbers = np.asarray(rows, np.int64)
         # A slice beyond the ids would be padding, not an error.
-        if ((numbers < 0) | (numbers >= len(self))).any():
-            raise IndexError(
-                f"windows are numbered 0..{len(self) - 1}, not {numbers.tolist()}"
-            )
-
+        numbers = row_numbers(rows, len(self))
         # Stored ids have the smallest type, embeddings of torch take int64.
         x0 = np.full((len(numbers), self.length), self.pad, np.int64)
         self._copy(self.stream.ids, numbers, x0)
