@@ -54,7 +54,7 @@ def test_a_model_that_cannot_tell_positions_apart_is_warned_about(
     assert warned(name, overrides) is expected
 
 
-LABELLED = {"use": "sum", "parts": ["level", {"use": "label", "of": "label"}]}
+LABELLED = {"use": "sum", "parts": ["level", {"use": "label", "of": "cell"}]}
 
 
 @pytest.mark.parametrize(
@@ -69,10 +69,10 @@ LABELLED = {"use": "sum", "parts": ["level", {"use": "label", "of": "label"}]}
 def test_a_requested_label_that_the_model_does_not_read_is_warned_about(
     condition, warns
 ):
-    overrides = {"model.condition": condition, "sample.cond.label": 3}
-    loaded = load_experiment("images/digits", overrides)
+    overrides = {"model.condition": condition, "sample.cond.cell": 2}
+    loaded = load_experiment("dna_sequence/quick", overrides)
     assert [problem.path for problem in loaded.warnings] == [
-        ("sample", "cond", "label")
+        ("sample", "cond", "cell")
     ] * warns
 
 
