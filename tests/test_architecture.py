@@ -225,7 +225,8 @@ def test_nothing_is_unpickled_or_evaluated_and_nothing_listens():
 
 
 SERVERS = re.compile(
-    r"^\s*(?:import|from) (?:http\.server|socketserver|wsgiref|xmlrpc|flask|fastapi|uvicorn|aiohttp\.web|aiohttp import web|tornado)\b"
+    r"^\s*(?:import|from) (?:http\.server|socketserver|wsgiref|xmlrpc|flask|fastapi|uvicorn|tornado)\b"
+    r"|^\s*(?:import|from) aiohttp(?:\.| import )web\b"
     r"|\.(?:bind|listen|create_server|serve_forever)\(",
     re.MULTILINE,
 )

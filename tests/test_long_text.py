@@ -91,6 +91,24 @@ def test_lengths_do_not_depend_on_those_before(system_of, refused) -> None:
             system.with_length(length)
 
 
+def test_saved_systems_know_the_length_of_training(system_of, tmp_path) -> None:
+    """Otherwise longer blocks would see less, and whole windows not have their length again."""
+    system = system_of(*BLOCKS)
+    for weight in system.model.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    expected = system.with_length(32)
+    loaded = load_system(system.with_length(4).save(tmp_path / "short"))
+    assert loaded.task.space.length == 4
+    longer = loaded.with_length(32)
+    assert longer.experiment.sampler == expected.experiment.sampler
+    assert torch.equal(longer.sample(2, seed=1), expected.sample(2, seed=1))
+    again = load_system(longer.save(tmp_path / "long")).with_length(8)
+    assert torch.equal(again.sample(2, seed=1), system.sample(2, seed=1))
+    whole = system_of("train.random_lengths=0.1")
+    short = load_system(whole.with_length(5).save(tmp_path / "whole"))
+    assert short.with_length(8).sample(1).shape == (1, 8)
+
+
 def test_a_shorter_sample_has_room_for_its_prompt(system_of, refused) -> None:
     system = system_of(*BLOCKS, "task.prompt=the c")
     shorter = system.with_length(6)

@@ -80,14 +80,14 @@ def serving(folder: Path, *, ranges: bool = False, breaks: tuple[int, ...] = ())
         "Served", (Handler,), {"ranges": ranges, "breaks": [*breaks], "requests": []}
     )
     server = ThreadingHTTPServer(
-        ("127.0.0.1", 0), partial(handler, directory=str(folder))
+        ("localhost", 0), partial(handler, directory=str(folder))
     )
     thread = threading.Thread(
         target=server.serve_forever, kwargs={"poll_interval": 0.01}
     )
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}", handler
+        yield f"http://localhost:{server.server_port}", handler
     finally:
         server.shutdown()
         thread.join()
@@ -227,7 +227,7 @@ def test_examples_and_splits_at_addresses(tmp_path) -> None:
         ("{host}/missing.txt", "file-not-found"),
         ("memory://nowhere/x.txt", "file-not-found"),
         ("memory://nowhere/*.txt", "file-not-found"),
-        ("http://127.0.0.1:9/x.txt", "download-failed"),
+        ("{nobody}/x.txt", "download-failed"),
         ("nosuchservice://host/x.txt", "missing-dependency"),
         ("https://user:word@host/x.txt", "invalid-value"),
         ("https://host/x.txt?signature=1", "invalid-value"),
@@ -235,7 +235,9 @@ def test_examples_and_splits_at_addresses(tmp_path) -> None:
 )
 def test_addresses_without_text_are_named(tmp_path, refusal, address, code) -> None:
     with serving(tmp_path) as (host, _):
-        address = address.format(host=host)
+        # The port of discarded data, to which nothing answers.
+        nobody = host.rpartition(":")[0] + ":9"
+        address = address.format(host=host, nobody=nobody)
         assert [p.code for p in refusal(find, address).problems] == [code]
         (misfit,) = TextFiles(paths=[address]).check()
         assert misfit.path == ("paths", 0)

@@ -89,6 +89,7 @@ def verify(path: Path, needed: Collection[str] = NEEDED) -> str | None:
             "files",
             "data",
             "space",
+            "trained_length",
             KEY,
         }:
             return f"{MANIFEST} does not match its checksum"

@@ -110,6 +110,7 @@ def write_bundle(
     plugins: Sequence[Path] = (),
     step: int = 0,
     space: Mapping[str, Any] | None = None,
+    trained_length: int | None = None,
 ) -> list[Path]:
     """Write a new folder; return its files, the manifest with checksums last.
 
@@ -122,6 +123,7 @@ def write_bundle(
         plugins: Plugin files.
         step: Of the checkpoint.
         space: That of a sample, as JSON; None if it is unknown.
+        trained_length: Of samples in training; None if it is that of the experiment.
     """
     if exists(to):
         raise Refused(f"{to} exists; nothing is overwritten", code="file-exists")
@@ -142,7 +144,14 @@ def write_bundle(
 
             files = sorted(path for path in folder.rglob("*") if is_file(path))
             data = [{"option": option, "name": name} for option, name in bundle.data]
-            write_manifest(folder, files, step=step, data=data, space=space)
+            write_manifest(
+                folder,
+                files,
+                step=step,
+                data=data,
+                space=space,
+                trained_length=trained_length,
+            )
             files.append(folder / MANIFEST)
     except (OSError, ValueError) as error:
         message = f"{to} cannot be written: {error}"

@@ -212,7 +212,7 @@ def _load_export(
     # Every asset must be listed, so that none can be added.
     if reason := verify(folder, {WEIGHTS, EXPERIMENT, *names}):
         raise Damaged(f"{folder} is damaged: {reason}")
-    data, space, step = read_export_manifest(folder)
+    data, space, step, length = read_export_manifest(folder)
     # Paths of data are options of the task.
     document, found = open_for_sampling(
         folder / EXPERIMENT, constraints, changes, plugins, (*tables, "task")
@@ -248,6 +248,7 @@ def _load_export(
                 raise
             loaded, system = with_space(refused.problems[0])
     load_weights(folder / WEIGHTS, system.model)
+    system.trained_length = length
     return loaded, system.eval(), step
 
 
@@ -296,8 +297,12 @@ def anchor(document: Document, folder: Path, catalog: Catalog) -> None:
 
 def read_export_manifest(
     folder: Path,
-) -> tuple[list[tuple[str, str]], Space | None, int]:
-    """Return option and path of data outside an export, the space of a sample if known, and the step."""
+) -> tuple[list[tuple[str, str]], Space | None, int, int | None]:
+    """Return what an export says besides its experiment.
+
+    Option and path of data outside of it, the space of a sample if known, the step, and the length
+    of samples in training if it is not that of the experiment.
+    """
     try:
         manifest = json.loads(read_text(folder / MANIFEST))
         # A damaged manifest may be any JSON; an Infinity in it overflows as an integer.
@@ -306,7 +311,10 @@ def read_export_manifest(
             (str(one["option"]), str(one["name"])) for one in manifest.get("data", ())
         ]
         known = None if space is None else space_from_json(space)
-        return data, known, int(manifest["step"])
+        length = manifest.get("trained_length")
+        if length is not None:
+            length = int(length)
+        return data, known, int(manifest["step"]), length
     except (
         OSError,
         ValueError,

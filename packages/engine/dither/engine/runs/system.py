@@ -65,8 +65,8 @@ class System(Diffusion):
     catalog: Catalog | None = None
     plugin_files: Sequence[Path] = ()
     _drawn: tuple[Tensor, Clean] | None = None
-    _window: int | None = None
-    """Length of the samples in training, if these have another."""
+    trained_length: int | None = None
+    """Length of samples in training, if those of the experiment have another."""
 
     def sample(
         self,
@@ -123,7 +123,7 @@ class System(Diffusion):
         require_integers(length=(length, 1))
         if length == self.task.space.length:
             return self
-        window = self._window or self.task.space.length
+        window = self.trained_length or self.task.space.length
         path = ("model",)
         # A model of a single block has learned from no earlier one.
         whole = self.blocks is None or self.blocks.size >= window
@@ -156,7 +156,7 @@ class System(Diffusion):
         system.model.load_state_dict(self.model.state_dict(), assign=True)
         system.catalog = self.catalog
         system.plugin_files = self.plugin_files
-        system._window = window
+        system.trained_length = window
         return system.to(self.device).train(self.training)
 
     def _with_sampler(
@@ -372,6 +372,7 @@ class System(Diffusion):
             asset_option=experiment.task.asset_option,
             plugins=files,
             space=space_as_json(self.task.space),
+            trained_length=self.trained_length,
         )
         return folder
 
