@@ -14,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from math import log
 from pathlib import Path
@@ -26,6 +27,7 @@ TEXT = (
     "model.depth=2 model.width=64 train.optimizer=adamw train.batch_size=8 "
     'model.blocks=[{use="adaln-zero",heads=4,rope=true}]'
 )
+PREPARED = "MB of prepared text"
 AXES = {
     "sequence length": (
         "language_model/quick.toml",
@@ -48,6 +50,11 @@ AXES = {
         (5_000, 20_000, 80_000, 320_000),
     ),
     "regions": ("get_region/quick.toml", "task.regions=SIZE", (50, 100, 200, 400)),
+    PREPARED: (
+        "language_model/quick.toml",
+        f'{TEXT} task.tokenizer=bytes task.data={{use="token-shards",path="FOLDER"}}',
+        (13, 26, 105, 210),
+    ),
 }
 """Experiment, overrides with the size, sizes."""
 
@@ -62,6 +69,8 @@ def measure(axis: str, size: int) -> dict[str, float]:
     file, changes, _ = AXES[axis]
     keep_freed_memory()
     before = peak_memory()
+    if axis == PREPARED:
+        changes = changes.replace("FOLDER", prepare_text(size))
     words = changes.replace("SIZE", str(size)).split()
     experiment = load_experiment(ROOT / file, [*words, "train.device=cpu"]).experiment
     trainer = Trainer(Diffusion.build(experiment), experiment.train, 0)
@@ -73,13 +82,34 @@ def measure(axis: str, size: int) -> dict[str, float]:
     return {"seconds": median(seconds[WARM_UP:]), "bytes": peak_memory() - before}
 
 
+def prepare_text(megabytes: int) -> str:
+    """Convert that much text, in documents of 4 kB, and return the folder of its ids."""
+    from dither.tasks.language_model.data.builtin_texts import read_stdlib
+    from dither.tasks.language_model.data.specs import ConvertedText
+
+    folder = Path(os.environ["GROWTH_FOLDER"])
+    text = "".join(document.load() for document in read_stdlib(docstrings=False))
+    with (folder / "text.jsonl").open("w", encoding="utf-8") as file:
+        for number in range(250 * megabytes):
+            # Each with a number, as equal documents are taken once.
+            start = number * 997 % (len(text) - 4000)
+            document = f"{number} {text[start : start + 4000]}"
+            file.write(json.dumps({"text": document}) + "\n")
+    ids = folder / "ids"
+    paths = [str(folder / "text.jsonl")]
+    ConvertedText(paths=paths, tokenizer="bytes", to=str(ids)).prepare()
+    return str(ids)
+
+
 def in_process(axis: str, size: int) -> dict[str, float]:
     """Measure in a new process, whose memory is that of this size alone."""
     command = [sys.executable, __file__, "--only", axis, "--size", str(size)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    output = subprocess.run(
-        command, env=environment, check=True, stdout=subprocess.PIPE, text=True
-    ).stdout
+    with tempfile.TemporaryDirectory() as folder:
+        environment["GROWTH_FOLDER"] = folder
+        output = subprocess.run(
+            command, env=environment, check=True, stdout=subprocess.PIPE, text=True
+        ).stdout
     measured: dict[str, float] = json.loads(output.splitlines()[-1])
     return measured
 

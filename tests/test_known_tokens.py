@@ -167,7 +167,7 @@ def test_validate_says_when_a_prompt_would_bias_samples(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("process", ["uniform", "marginal", "hybrid"])
+@pytest.mark.parametrize("process", ["uniform", "marginal", "hybrid", "gidd"])
 def test_a_prompt_takes_an_exact_sampler_and_says_its_cost(
     process, trained, tmp_path, cli
 ) -> None:
