@@ -257,7 +257,7 @@ class System(Diffusion):
         `like` are the templates they were drawn from: by default those of the latest `sample` if
         `samples` are its result, else those of seed 0.
         """
-        # `is` tells whether they are the samples drawn last, so that this comes before a conversion.
+        # Compared by identity, so before a conversion.
         if like is None and self._drawn is not None and self._drawn[0] is samples:
             like = self._drawn[1]
         space = self.process.space
