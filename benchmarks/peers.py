@@ -4,6 +4,10 @@
 - A training step of a masked language model: `Encoder` of x-transformers (RMSNorm, SwiGLU, RoPE,
   fused attention), which has no noise level, and the same layers in dither.
 - The likelihood bound of masked diffusion as LLaDA's code writes it: one batch of draws of one text.
+- The exact log-likelihood of texts in lm-evaluation-harness: its `HFLM` of a Llama of transformers
+  with random weights, and dither's model of the harness of the same layers as block diffusion in
+  blocks of one id. That reads a text six times: noised and clean, for one draw of the bound, and
+  for each of its ends.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ __all__ = ["PEERS"]
 IMAGES = 2
 SAMPLING_STEPS = 5
 DRAWS = 16
+TEXTS = 8
 TEXT = [
     "task.data=stdlib-text",
     "task.length=256",
@@ -204,6 +209,72 @@ def _llada_likelihood() -> Step:
     return bound
 
 
+def _causal() -> Diffusion:
+    """Return an autoregressive model of characters with the layers of Llama."""
+    path = ROOT / "language_model" / "autoregressive.toml"
+    return Diffusion.build(load_experiment(path, TEXT).experiment).eval()
+
+
+def _requests(task: Any) -> list[Any]:
+    """Return validation texts, one window each, as requests of the harness."""
+    from lm_eval.api.instance import Instance
+
+    texts = task.batch("valid", range(TEXTS)).x0
+    return [
+        Instance("loglikelihood_rolling", {}, (task.text(ids.tolist()),), number)
+        for number, ids in enumerate(texts)
+    ]
+
+
+def _harness() -> Step:
+    """Return the log-likelihood of texts by dither's model of the harness."""
+    from dither.engine.runs.system import SystemModel
+    from dither.tasks.language_model.lm_eval import HarnessModel
+
+    keep_freed_memory()
+    system = _causal()
+    # One draw is exact: the mask of a block of one id is certain.
+    model = HarnessModel(SystemModel(system), samples=1)
+    requests = _requests(system.task)
+    return lambda: model.loglikelihood_rolling(requests)
+
+
+def _harness_hf() -> Step:
+    """Return the log-likelihood of the same texts by the harness's own model of transformers."""
+    from lm_eval.models.huggingface import HFLM
+    from tokenizers import Regex, Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Split
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    keep_freed_memory()
+    system = _causal()
+    requests = _requests(system.task)
+    characters = sorted(set("".join(request.args[0] for request in requests)))
+    ids = {character: number for number, character in enumerate(["<end>", *characters])}
+    tokenizer = Tokenizer(WordLevel(ids, unk_token="<end>"))
+    # One id a character, line ends included.
+    tokenizer.pre_tokenizer = Split(Regex(r"[\s\S]"), "isolated")
+    config = LlamaConfig(
+        hidden_size=256,
+        num_hidden_layers=6,
+        num_attention_heads=8,
+        intermediate_size=1024,
+        vocab_size=cast(Any, system.process.space).vocab,
+        max_position_embeddings=256,
+    )
+    model = LlamaForCausalLM(config).eval()
+    nets = (model, system)
+    sizes = [sum(p.numel() for p in net.parameters()) for net in nets]
+    if abs(sizes[0] / sizes[1] - 1) > 0.01:
+        raise AssertionError(f"parameters: {sizes[0]:,} and {sizes[1]:,}")
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<end>", unk_token="<end>"
+    )
+    harness = HFLM(model, tokenizer=wrapped, batch_size=TEXTS, device="cpu")
+    return lambda: harness.loglikelihood_rolling(requests, disable_tqdm=True)
+
+
 PEERS = {
     "DDIM of DiT-S/2, diffusers": (_diffusers_ddim, _ddim),
     "bound of a text, as LLaDA": (_llada_likelihood, _likelihood),
@@ -211,3 +282,5 @@ PEERS = {
 """Steps of the rival and of dither."""
 if find_spec("x_transformers"):
     PEERS["masked LM step, x-transformers"] = (_x_transformers, _masked_lm)
+if find_spec("lm_eval"):
+    PEERS["log-likelihood of texts, lm-eval"] = (_harness_hf, _harness)

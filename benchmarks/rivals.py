@@ -1,7 +1,9 @@
 """Training steps of the reference models: those of dither, and competent rivals in plain PyTorch.
 
 A rival does the same work in the same precision: the model written with torch's layers and fused
-attention, the loss on all positions or logits, gradient clipping, fused AdamW, freed memory kept.
+attention, the loss on all positions or logits, gradient clipping, fused AdamW that decays matrices
+only, a learning-rate schedule, no update by NaN or inf, the loss kept for the log, freed memory
+kept. It draws its noise from one generator; dither's is a function of the step.
 """
 
 from __future__ import annotations
@@ -334,16 +336,26 @@ def rival(task: str, changes: str = "") -> Step:
         size := sum(p.numel() for p in model.parameters())
     ):
         raise AssertionError(f"{task}: {size:,} parameters, not {ours:,} as dither")
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
+    parameters = list(model.parameters())
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1]},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, 1e-4, fused=True)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, built.lr_factor)
     step = iter(range(10**9))
     half = "bfloat16" in changes
+    losses: list[Tensor] = []
 
     def advance() -> None:
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
             value = loss(built.batches.read(next(step)))
         value.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        norm = nn.utils.clip_grad_norm_(parameters, 1.0)
+        if norm.isfinite():
+            optimizer.step()
+        schedule.step()
+        losses.append(value.detach())
 
     return advance
