@@ -25,15 +25,21 @@ from dither.tasks.language_model.data.remote_files import (
 from dither.tasks.language_model.data.remote_files import (
     remote_files as find,
 )
+from dither.tasks.language_model.data.remote_shards import fetch_shards
 from dither.tasks.language_model.data.specs import (
     ConvertedText,
     PromptResponse,
+    ShardFolder,
     TextFiles,
 )
 from dither.tasks.language_model.data.text_files import NotText, open_data, read_files
 
 fsspec = pytest.importorskip("fsspec")
 pytest.importorskip("aiohttp")
+# fsspec closes connections in a thread of its own, perhaps after they are collected.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)
 
 TEXTS = [f"text {n} of the corpus\nwith a line {n * n}" for n in range(40)]
 
@@ -254,3 +260,49 @@ def test_compressed_remote_files_keep_to_the_size_policy(monkeypatch) -> None:
         open_data(RemotePath("memory://bomb.txt.gz")) as file,
     ):
         file.read()
+
+
+@pytest.fixture
+def shards(tmp_path, monkeypatch) -> Path:
+    """Token ids in a folder, to be served; the cache is empty."""
+    monkeypatch.setenv("DITHER_DATA", str(tmp_path / "cache"))
+    fetch_shards.cache_clear()
+    (tmp_path / "a.txt").write_text("\n".join(TEXTS))
+    folder = tmp_path / "served" / "ids"
+    paths = [str(tmp_path / "a.txt")]
+    ConvertedText(paths=paths, tokenizer="chars", to=str(folder)).prepare()
+    return folder
+
+
+def test_remote_shards_are_the_local_ones_after_a_broken_copy(shards) -> None:
+    local = ShardFolder(path=str(shards)).build()
+    with serving(shards.parent, breaks=(10_000, 100, 50)) as (host, handler):
+        spec = ShardFolder(path=f"{host}/ids")
+        assert not [*spec.check()]
+        count = len(handler.requests)
+        assert count > 8
+        # The copy stays: another process asks for the manifest only.
+        fetch_shards.cache_clear()
+        remote = spec.build()
+        assert len(handler.requests) == count + 1
+    for split, stream in local.splits.items():
+        assert np.array_equal(stream.ids, remote.splits[split].ids)
+        assert np.array_equal(stream.starts, remote.splits[split].starts)
+    assert remote.tokenizer.fingerprint == local.tokenizer.fingerprint
+
+
+@pytest.mark.parametrize("damage", ["missing", "short", "changed", "manifest"])
+def test_damaged_remote_shards_are_refused(shards, refused, damage) -> None:
+    file = shards / ("manifest.json" if damage == "manifest" else "train.npy")
+    content = file.read_bytes()
+    file.unlink()
+    if damage == "short":
+        file.write_bytes(content[:-1])
+    if damage == "changed":
+        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    if damage == "manifest":
+        file.write_text("{}")
+    code = "download-failed" if damage == "missing" else "damaged-file"
+    with serving(shards.parent) as (host, _), refused(code):
+        spec = ShardFolder(path=f"{host}/ids")
+        spec.build()

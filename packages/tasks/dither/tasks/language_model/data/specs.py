@@ -16,7 +16,7 @@ from pydantic import model_validator
 
 from dither.registry.config.errors import Refused
 from dither.registry.contracts.spaces import Condition
-from dither.registry.files.addresses import ADDRESS
+from dither.registry.files.addresses import ADDRESS, address_of
 from dither.registry.kinds import DataSpec
 from dither.registry.spec.base import PathMark, PathStr, Slot
 from dither.registry.spec.misfit import Misfit, below
@@ -248,19 +248,29 @@ class ShardFolder(DataSpec):
 
     name = "token-shards"
     gives: ClassVar[str] = "token-ids"
-    path: PathStr = Option(min_length=1)
-    """The folder, relative to the working directory."""
+    path: Annotated[str, PathMark(ADDRESS)] = Option(min_length=1)
+    """The folder, relative to the working directory, or its address, such as s3://bucket/ids, which
+    is copied into the cache on first use (extra `remote`)."""
     verify: Literal["once", "always", "never"] = "once"
     """When to compare checksums and check ids: on first use and after a change, always, or never.
     File lengths are always compared."""
 
     def folder(self) -> Path:
-        """Return the folder."""
-        return Path(self.path).expanduser()
+        """Return the folder, or the copy of one at an address."""
+        if address_of(self.path) is None:
+            return Path(self.path).expanduser()
+        from .remote_shards import fetch_shards
+
+        return fetch_shards(self.path)
 
     def check(self) -> Iterator[Misfit]:
         """Yield files that are missing or cut short."""
-        yield from _folder_misfits(self.folder(), "path")
+        try:
+            folder = self.folder()
+        except Refused as refused:
+            yield from _misfits(refused, ("path",))
+        else:
+            yield from _folder_misfits(folder, "path")
 
     def record(self) -> StoreInfo:
         """Read the manifest of the folder."""
