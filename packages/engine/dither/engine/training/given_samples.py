@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Shaped
+from jaxtyping import Int, Shaped
 from torch import Tensor
 
-from dither.registry.config.errors import Problem, Refused
+from dither.registry.config.errors import Refused
 from dither.registry.contracts.spaces import Space, TokenSpace
 
 __all__ = ["require_ids", "samples_of", "tensor_of"]
@@ -26,17 +26,20 @@ def samples_of(space: Space, given: Any) -> Shaped[Tensor, "B L *M"]:
         Refused: They are neither numbers nor of the shape of samples, or ids are no integers.
     """
     samples = tensor_of(given).cpu()
-    if not isinstance(space, TokenSpace):
-        sample_shape = (space.length, space.width)
-        if not samples.is_floating_point() or samples.shape[1:] != sample_shape:
-            message = f"values of shape {tuple(samples.shape)}, but a sample is {space}"
-            raise Refused(Problem(message, code="misfit"))
-        return samples
+    if isinstance(space, TokenSpace):
+        return _ids_of(space, samples)
+    sample_shape = (space.length, space.width)
+    if not samples.is_floating_point() or samples.shape[1:] != sample_shape:
+        message = f"values of shape {tuple(samples.shape)}, but a sample is {space}"
+        raise Refused(message, code="misfit")
+    return samples
 
+
+def _ids_of(space: TokenSpace, samples: Tensor) -> Int[Tensor, "B L"]:
     inexact = samples.is_floating_point() or samples.is_complex()
     if inexact or samples.dtype == torch.bool:
         message = f"ids are integers, got {str(samples.dtype).removeprefix('torch.')}"
-        raise Refused(Problem(message, code="wrong-type"))
+        raise Refused(message, code="wrong-type")
     ids = samples.long()
     if ids.ndim == 1:
         ids = ids[None]
@@ -45,7 +48,7 @@ def samples_of(space: Space, given: Any) -> Shaped[Tensor, "B L *M"]:
         missing = space.length - ids.shape[1]
     if missing < 0 or (missing and len(space.fields) > 1):
         message = f"ids of shape {tuple(ids.shape)}, but a sample has {space.length}"
-        raise Refused(Problem(message, code="misfit"))
+        raise Refused(message, code="misfit")
     return ids
 
 
@@ -67,4 +70,4 @@ def tensor_of(given: Any) -> Tensor:
         return torch.as_tensor(given)
     except (TypeError, ValueError, RuntimeError) as error:
         message = f"expected numbers, got {type(given).__name__}: {error}"
-        raise Refused(Problem(message, code="wrong-type")) from None
+        raise Refused(message, code="wrong-type") from None

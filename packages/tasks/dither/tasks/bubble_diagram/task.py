@@ -285,6 +285,11 @@ class BubbleDiagrams(Task):
         rooms = self._plans["train"].rooms[nearest]
         return np.bincount(rooms, minlength=self.rooms + 1)
 
+    def _require_editable(self) -> None:
+        if self._boxed:
+            message = "no plan is edited by a model with task.boxes = true"
+            raise Refused(message, ("task", "boxes"), code="misfit")
+
     def edit(
         self,
         source: Diagram | Path,
@@ -311,9 +316,7 @@ class BubbleDiagrams(Task):
             Refused: The file is invalid, a room does not exist, the kept rooms contradict the
                 constraints, or boxes are modelled (`misfit`).
         """
-        if self._boxed:
-            message = "no plan is edited by a model with task.boxes = true"
-            raise Refused(message, ("task", "boxes"), code="misfit")
+        self._require_editable()
         diagram = read_plan(source, self.rooms) if isinstance(source, Path) else source
         # Rooms that do not exist are reported by their numbers in the file: see `keeping`.
         exist = set(keep or ()) <= set(range(len(diagram.types)))

@@ -185,24 +185,11 @@ def _search(
 
     Searches from level 5 down to the first that is reached, or checks the known boxes only.
     """
-    # Boxes that a file gives, or that an earlier search found.
     boxes = None
     if known is not None:
-        boxes = known[: problem.rooms]
-
-    if boxes is not None and not realises(boxes, problem.relations):
-        boxes = None
-    if boxes is not None and realises(
-        boxes, problem.relations, disjoint=problem.exclusive
-    ):
-        return 5, boxes, False
-    if known is not None and not search:
-        if boxes is not None:
-            return 4, boxes, False
-        related = problem.relations != NO_EDGE
-        own = known[: problem.rooms]
-        shown = realises(own, problem.relations, related)
-        return (3 if shown else 2), None, False
+        proven, boxes = _level_of_boxes(problem, known[: problem.rooms])
+        if proven == 5 or not search:
+            return proven, boxes, False
 
     # A level includes those below it, so that the first success from the top decides.
     unknown = False
@@ -214,6 +201,18 @@ def _search(
         if result.boxes is not None:
             return level, None if level == 3 else result.boxes, unknown
     return 2, None, unknown
+
+
+def _level_of_boxes(problem: _Problem, boxes: Boxes) -> tuple[int, Boxes | None]:
+    """Return the highest level from 2 to 5 that boxes prove, and the boxes if it is 4 or 5."""
+    relations = problem.relations
+    if realises(boxes, relations, disjoint=problem.exclusive):
+        return 5, boxes
+    if realises(boxes, relations):
+        return 4, boxes
+    if realises(boxes, relations, relations != NO_EDGE):
+        return 3, None
+    return 2, None
 
 
 def is_buildable(tokens: Tokens, rooms: int) -> Rows:
