@@ -6,8 +6,7 @@
 - The likelihood bound of masked diffusion as LLaDA's code writes it: one batch of draws of one text.
 - The exact log-likelihood of texts in lm-evaluation-harness: its `HFLM` of a Llama of transformers
   with random weights, and dither's model of the harness of the same layers as block diffusion in
-  blocks of one id. That reads a text six times: noised and clean, for one draw of the bound, and
-  for each of its ends.
+  blocks of one id, which reads a text twice: clean and masked.
 """
 
 from __future__ import annotations
@@ -233,8 +232,7 @@ def _harness() -> Step:
 
     keep_freed_memory()
     system = _causal()
-    # One draw is exact: the mask of a block of one id is certain.
-    model = HarnessModel(SystemModel(system), samples=1)
+    model = HarnessModel(SystemModel(system))
     requests = _requests(system.task)
     return lambda: model.loglikelihood_rolling(requests)
 

@@ -36,10 +36,6 @@ from dither.tasks.language_model.data.text_files import NotText, open_data, read
 
 fsspec = pytest.importorskip("fsspec")
 pytest.importorskip("aiohttp")
-# fsspec closes connections in a thread of its own, perhaps after they are collected.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)
 
 TEXTS = [f"text {n} of the corpus\nwith a line {n * n}" for n in range(40)]
 

@@ -21,7 +21,7 @@ from torch.nn.functional import pad
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import dump, problems_of
-from dither.registry.contracts.protocols import Split
+from dither.registry.contracts.protocols import Split, TokenProcess
 from dither.registry.contracts.records import Clean, State
 from dither.registry.files.lookup import is_file
 from dither.registry.kinds import SamplerSpec
@@ -403,6 +403,13 @@ class SystemModel:
         self.seed = seed
         self.seeds = (mix_seed(seed, number) for number in count())
         self.task = system.task
+
+    @property
+    def is_autoregressive(self) -> bool:
+        blocks = self.system.blocks
+        process = self.system.process
+        single = blocks is not None and blocks.size == 1
+        return single and isinstance(process, TokenProcess) and process.absorbing
 
     def sample(
         self,

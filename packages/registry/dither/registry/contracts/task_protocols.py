@@ -248,6 +248,10 @@ class TrainedModel(Protocol):
     def task(self) -> Any:
         """The task that the model was trained on."""
 
+    @property
+    def is_autoregressive(self) -> bool:
+        """Whether masked ids are predicted from all before them: `log_clean` of one call has each conditional."""
+
     def sample(
         self,
         like: Clean,

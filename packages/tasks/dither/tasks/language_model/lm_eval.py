@@ -34,13 +34,17 @@ __all__ = ["HarnessModel", "evaluate_tasks"]
 
 logger = logging.getLogger(__name__)
 
+MAX_LOGITS = 1 << 27
+"""Log-probabilities of a batch of texts, 0.5 GB."""
+
 
 class HarnessModel(LM):  # type: ignore[misc]
     """A trained model as a model of the harness.
 
-    Log-likelihoods are lower bounds, estimated with `samples` draws of noise; contexts are known
-    tokens. The end of a text longer than a window is kept; a continuation is greedy if its ids are
-    the likeliest, one by one.
+    Log-likelihoods are exact for autoregressive models (masks, blocks of one token), read at t = 1,
+    and lower bounds for others, estimated with `samples` draws of noise; contexts are known tokens.
+    The end of a text longer than a window is kept; a continuation is greedy if its ids are the
+    likeliest, one by one.
 
     Args:
         model: The model, as of `Engine.load`.
@@ -59,36 +63,26 @@ class HarnessModel(LM):  # type: ignore[misc]
     def loglikelihood(
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
-        """Return the bound on log p(continuation | context), and whether it is the likeliest."""
-        results = []
-        for context, continuation in (request.args for request in requests):
-            before = self.task.tokens(context)
-            after = self.task.tokens(context + continuation)
-            # Tokens may merge across the border: the continuation begins where ids first differ.
-            cut = len(before)
-            for place, (old, new) in enumerate(zip(before, after, strict=False)):
-                if old != new:
-                    cut = place
-                    break
-            # At least one token is scored.
-            last = max(len(after) - 1, 0)
-            results.append(self._score(after, min(cut, last)))
-        return results
+        """Return log p(continuation | context), and whether it is the likeliest."""
+        return self._scores([self._encode(*request.args) for request in requests])
 
     def loglikelihood_rolling(
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[float]:
-        """Return the bound on log p of each text, cut into windows."""
-        bounds = []
-        for (text,) in (request.args for request in requests):
-            ids = self.task.tokens(text)
-            bound = 0.0
+        """Return log p of each text, cut into windows."""
+        windows = []
+        owners = []
+        for number, request in enumerate(requests):
+            ids = self.task.tokens(*request.args)
             # Windows do not overlap, so that each id is scored once.
             for start in range(0, len(ids), self.length):
-                window = ids[start : start + self.length]
-                bound += self._score(window, 0, greedy=False)[0]
-            bounds.append(bound)
-        return bounds
+                windows.append((ids[start : start + self.length], 0))
+                owners.append(number)
+        values = [0.0] * len(requests)
+        scores = self._scores(windows, greedy=False)
+        for owner, (value, _) in zip(owners, scores, strict=True):
+            values[owner] += value
+        return values
 
     def generate_until(
         self, requests: list[Instance], disable_tqdm: bool = False
@@ -143,25 +137,74 @@ class HarnessModel(LM):  # type: ignore[misc]
         row[0, : len(ids)] = torch.tensor(ids)
         return row
 
-    def _score(
-        self, ids: Sequence[int], cut: int, greedy: bool = True
-    ) -> tuple[float, bool]:
-        """Return the bound on log p(ids[cut:] | ids[:cut]), and whether these are the likeliest."""
+    def _encode(self, context: str, continuation: str) -> tuple[Sequence[int], int]:
+        """Return the ids of a text that fit into a window, and how many of them are context."""
+        before = self.task.tokens(context)
+        ids = self.task.tokens(context + continuation)
+        # Tokens may merge across the border: the continuation begins where ids first differ.
+        cut = len(before)
+        for place, (old, new) in enumerate(zip(before, ids, strict=False)):
+            if old != new:
+                cut = place
+                break
+        # At least one token is scored.
+        cut = min(cut, max(len(ids) - 1, 0))
+
         excess = max(len(ids) - self.length, 0)
         if cut < excess:
             logger.warning(
                 "a continuation is longer than a window; only its end is scored"
             )
-        ids = ids[excess:]
-        cut = max(cut - excess, 0)
-        if not ids:
-            return 0.0, True
+        return ids[excess:], max(cut - excess, 0)
+
+    def _scores(
+        self, texts: Sequence[tuple[Sequence[int], int]], greedy: bool = True
+    ) -> list[tuple[float, bool]]:
+        """Return log p(ids[cut:] | ids[:cut]) of texts, and whether these ids are the likeliest."""
+        scores: dict[int, tuple[float, bool]] = {}
+        several = []
+        for number, (ids, cut) in enumerate(texts):
+            if not ids:
+                scores[number] = (0.0, True)
+            elif self.model.is_autoregressive:
+                several.append(number)
+            else:
+                scores[number] = self._score(ids, cut, greedy)
+
+        vocabulary = self.model.task.space.vocab
+        batch = max(1, MAX_LOGITS // (self.length * vocabulary))
+        for start in range(0, len(several), batch):
+            numbers = several[start : start + batch]
+            part = self._conditionals([texts[number] for number in numbers])
+            scores.update(zip(numbers, part, strict=True))
+        return [scores[number] for number in range(len(texts))]
+
+    def _score(
+        self, ids: Sequence[int], cut: int, greedy: bool = True
+    ) -> tuple[float, bool]:
+        """Return a bound on log p, and whether the ids are the likeliest one by one."""
         known = torch.arange(len(ids))[None] < cut
         # One seed, so that the score of a request does not depend on those before.
         bound = self.model.log_likelihood(
             torch.tensor([ids]), known, self.samples, self.seed_
         )
         return float(bound.values[0]), greedy and self._is_greedy(ids, cut)
+
+    @torch.no_grad()
+    def _conditionals(
+        self, texts: Sequence[tuple[Sequence[int], int]]
+    ) -> list[tuple[float, bool]]:
+        """Return log p of texts under an autoregressive model: one call has log p(x_i | x_<i) of every i."""
+        rows = torch.cat([self._row(ids) for ids, _ in texts])
+        positions = torch.arange(self.length)
+        valid = positions < torch.tensor([[len(ids)] for ids, _ in texts])
+        known = positions < torch.tensor([[cut] for _, cut in texts])
+        log_clean = self.model.log_clean(Clean.of(rows, valid, known))
+        scored = valid & ~known
+        log_p = log_clean.gather(2, rows[..., None])[..., 0].double()
+        values = log_p.where(scored, 0.0).sum(1)
+        likeliest = (log_clean.argmax(2) == rows) | ~scored
+        return list(zip(values.tolist(), likeliest.all(1).tolist(), strict=True))
 
     @torch.no_grad()
     def _is_greedy(self, ids: Sequence[int], cut: int) -> bool:
