@@ -44,7 +44,14 @@ def test_arguments_of_sample_are_refused(digits, options, codes):
 
 
 @pytest.mark.parametrize(
-    "labels", [[3, 7], torch.tensor([3, 7]), np.array([3, 7]), ("3", "7")]
+    "labels",
+    [
+        [3, 7],
+        torch.tensor([3, 7]),
+        np.array([3, 7]),
+        ("3", "7"),
+        [np.int64(3), torch.tensor(7)],
+    ],
 )
 def test_labels_without_a_name_are_of_the_only_condition(digits, labels):
     expected = digits.sample(2, steps=2, labels={"label": [3, 7]})
@@ -55,6 +62,14 @@ def test_labels_without_a_name_are_of_the_only_condition(digits, labels):
     assert torch.equal(
         digits.sample(2, steps=2, labels=3), digits.sample(2, steps=2, labels=[3, 3])
     )
+
+
+def test_the_first_label_is_not_the_absence_of_labels(digits):
+    ids = digits.sample(2, steps=2, labels=0)
+    named = digits.log_likelihood(ids, samples=2, labels={"label": 0}).values
+    assert torch.equal(digits.log_likelihood(ids, samples=2, labels=0).values, named)
+    other = digits.log_likelihood(ids, samples=2, labels=np.array([1, 1])).values
+    assert not torch.equal(other, named)
 
 
 def test_labels_without_a_name_need_a_single_condition(plans):
@@ -94,6 +109,7 @@ def test_what_is_no_sample_is_not_decoded(plans, ids, code):
 def test_evaluation_and_likelihood_refuse_arguments(plans):
     for call, code in [
         (lambda: plans.evaluate("vaild"), "unknown-value"),
+        (lambda: plans.evaluate(np.array(["valid"])), "unknown-value"),
         (lambda: plans.evaluate(samples=0), "out-of-range"),
         (lambda: plans.log_likelihood("text"), "wrong-type"),
         (lambda: plans.log_likelihood([[0] * 36], samples=0), "out-of-range"),

@@ -296,3 +296,16 @@ def test_a_run_is_resumed_sampled_and_exported(process, cli, tmp_path, monkeypat
     flat = QUICK.parents[2] / "docs/examples/flat_constraints.toml"
     message = cli("sample", run, "--constraints", str(flat), code=2).err
     assert "[misfit]" in message
+
+
+def test_no_samples_decode_to_no_plans(task):
+    nothing = task.batch("valid", range(2)).x0[:0]
+    assert task.decode(nothing, task.like(0, 0)) == []
+    assert decode_boxes(np.zeros((0, 32), np.int64)).shape == (0, 8, 4)
+
+
+def test_baselines_without_boxes_have_no_levels_of_boxes(task):
+    names = task.baselines()
+    assert "level_5/real" in names
+    assert "level_2/shuffled" in names
+    assert not {"level_3/unigram", "level_5/unigram", "level_5/shuffled"} & set(names)

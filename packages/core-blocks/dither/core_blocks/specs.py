@@ -329,7 +329,9 @@ class DenoiserModel(ModelSpec):
             self.block_size,
             cache=self._has_cache,
             dropped_conditions=self.condition.dropped(),
-            conditions_read=self.condition.reads(),
+            conditions_read=None
+            if self.embedding.reads_labels
+            else self.condition.reads(),
             reads_known="known" in embedding,
             # Blocks of one position are causal, and causal attention distinguishes positions.
             # So does the position at which an output is read.

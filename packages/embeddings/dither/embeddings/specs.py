@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from dither.registry import (
     FeatureSpace,
@@ -58,6 +58,7 @@ class Tokens(EmbeddingSpec):
     """An embedding table per field."""
 
     name = "tokens"
+    reads_labels: ClassVar[bool] = False
     rev = 2
     serves = TOKENS
     init: Init = "normal"
@@ -102,6 +103,7 @@ class Graph(EmbeddingSpec):
     """Tokens of a complete graph: nodes, then every pair of nodes, each with an embedding of its position."""
 
     name = "graph"
+    reads_labels: ClassVar[bool] = False
     serves = TOKENS
     endpoint: Endpoint = "shared"
     """Embedding of a pair's two nodes: shared adds a vector per node from one table, directed has
@@ -130,6 +132,7 @@ class Regions(EmbeddingSpec):
     """A linear layer per position, a learned token for fully masked positions, and a class token in front (GET)."""
 
     name = "regions"
+    reads_labels: ClassVar[bool] = False
     serves = FEATURES
     cls: bool = True
     """Whether a class token, which every position attends to, comes first."""
@@ -184,6 +187,7 @@ class PatchValues(EmbeddingSpec):
     """
 
     name = "patches"
+    reads_labels: ClassVar[bool] = False
     serves = FEATURES
     position: Slot[PositionSpec] = named("grid-sinusoid")
     """Position embedding, added to the vectors."""

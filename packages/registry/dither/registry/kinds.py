@@ -399,6 +399,8 @@ class EmbeddingSpec(OverSpace):
     """
 
     kind: ClassVar[str] = "embedding"
+    reads_labels: ClassVar[bool] = True
+    """Whether the output may depend on labels and numbers among the conditions."""
 
     def extra(self) -> int:
         """Return the number of tokens put before the positions, such as a class token."""

@@ -23,15 +23,12 @@ Labels = Mapping[str, Label] | Label
 
 
 def require_integers(**arguments: tuple[Any, int]) -> None:
-    """Refuse arguments, given as (value, smallest), that are no integers or too small."""
+    """Refuse arguments, given as (value, smallest), that are no integers or too small; None is allowed."""
     problems = []
     for name, (value, least) in arguments.items():
-        try:
-            # True and False are integers of Python, but no counts.
-            is_integer = not isinstance(value, bool) and index(value) is not None
-        except TypeError:
-            is_integer = False
-        if not is_integer:
+        if value is None:
+            continue
+        if not _is_integer(value):
             message = f"{name}: expected an integer, got {value!r}"
             problems.append(Problem(message, code="wrong-type"))
         elif value < least:
@@ -41,10 +38,22 @@ def require_integers(**arguments: tuple[Any, int]) -> None:
         raise Refused(problems)
 
 
+def _is_integer(value: Any) -> bool:
+    # True and False are integers of Python, but no counts.
+    if isinstance(value, bool):
+        return False
+    try:
+        index(value)
+    except TypeError:
+        return False
+    return True
+
+
 def require_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """Refuse a value that is none of the choices."""
     choices = list(choices)
-    if value not in choices:
+    # An array cannot be compared with a name.
+    if not isinstance(value, str) or value not in choices:
         known = "known: " + ", ".join(choices)
         fix = did_you_mean(value, choices, known)
         raise Refused(f"unknown {name} {value!r}", help=fix, code="unknown-value")
@@ -72,9 +81,7 @@ def labels_by_condition(
     by_condition = {}
     for condition, given in labels.items():
         path = ("sample", "cond", condition)
-        value = given
-        if isinstance(given, Tensor | np.ndarray | np.generic):
-            value = given.tolist()
+        value = _plain(given)
         of_samples = [value] * n if isinstance(value, int | float | str) else value
         if not isinstance(of_samples, Sequence) or not all(
             isinstance(label, int | float | str) for label in of_samples
@@ -86,3 +93,12 @@ def labels_by_condition(
             raise Refused(message, path, code="wrong-shape")
         by_condition[condition] = list(of_samples)
     return by_condition
+
+
+def _plain(given: Any) -> Any:
+    """Return numbers of torch and NumPy, and lists of them, as those of Python."""
+    if isinstance(given, Tensor | np.ndarray | np.generic):
+        return given.tolist()
+    if isinstance(given, list | tuple):
+        return [_plain(label) for label in given]
+    return given

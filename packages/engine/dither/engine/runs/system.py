@@ -93,11 +93,7 @@ class System(Diffusion):
         Raises:
             Refused: The sampler, its options or the labels do not exist or do not fit the model.
         """
-        require_integers(
-            n=(n, 0),
-            seed=(seed, 0),
-            batch_size=(1 if batch_size is None else batch_size, 1),
-        )
+        require_integers(n=(n, 0), seed=(seed, 0), batch_size=(batch_size, 1))
         like = self.like(n, seed)
         like = replace(like, cond=like.cond | self.label_ids(labels, n))
         system = self
@@ -332,7 +328,7 @@ class System(Diffusion):
         require_choice("method", method, get_args(Method))
         ids = ids if isinstance(ids, Clean) else tensor_of(ids)
         cond = None
-        if labels:
+        if labels is not None:
             x0 = ids.x0 if isinstance(ids, Clean) else ids
             cond = self.label_ids(labels, 1 if x0.ndim == 1 else len(x0))
         return log_likelihood(

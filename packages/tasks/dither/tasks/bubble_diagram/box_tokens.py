@@ -58,7 +58,9 @@ def encode_boxes(plans: Plans, rooms: int) -> Tokens:
 
 def decode_boxes(tokens: Tokens) -> BoxBatch:
     """Return boxes in pixels, zeros where all walls are PAD; see `box_problems` for others."""
-    walls = tokens.reshape(len(tokens), len(SIDES), -1).swapaxes(1, 2).astype(np.int64)
+    slots = tokens.shape[1] // len(SIDES)
+    walls = tokens.reshape(len(tokens), len(SIDES), slots)
+    walls = walls.swapaxes(1, 2).astype(np.int64)
     pad = walls == BOX_PAD
     # Outside of the canvas, as the middle of the bin of MASK is.
     boxes = np.where(pad, -1, BIN * walls + BIN // 2)
@@ -83,7 +85,8 @@ def box_problems(boxes: Boxes, rooms: int) -> Iterator[str]:
 
 def legal_boxes(boxes: BoxBatch, types: Tokens) -> Rows:
     """Return for which diagrams decoded boxes are boxes of their rooms."""
+    legal = np.ones(len(boxes), bool)
     counts = (types != NODE_PAD).sum(1).tolist()
-    return np.array(
-        [not [*box_problems(*pair)] for pair in zip(boxes, counts, strict=True)], bool
-    )
+    for row, count in enumerate(counts):
+        legal[row] = not any(box_problems(boxes[row], count))
+    return legal

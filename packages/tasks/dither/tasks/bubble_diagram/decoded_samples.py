@@ -223,9 +223,15 @@ def box_metrics(
         placements.append(None if diagram is None else place_diagram(diagram))
     disjoint = [placed is not None and _is_disjoint(placed) for placed in placements]
     dwellings = 0
-    for placed, apart in zip(placements[:drawn], disjoint, strict=False):
-        dwellings += bool(apart and placed and not [*dwelling_problems(placed)])
-    holds = [shown for placed in placements if placed for shown in placed.holds]
+    for placed in placements[:drawn]:
+        if placed is None or not _is_disjoint(placed):
+            continue
+        if not any(dwelling_problems(placed)):
+            dwellings += 1
+    holds: list[bool] = []
+    for placed in placements:
+        if placed is not None:
+            holds += placed.holds
     metrics = {
         "boxes_legal": 1 - placements.count(None) / len(placements),
         "boxes_disjoint": sum(disjoint) / len(disjoint),

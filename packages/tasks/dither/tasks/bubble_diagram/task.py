@@ -436,7 +436,8 @@ class BubbleDiagrams(Task):
 
         "unigram" are samples of the unigram predictor, "real" test plans (the noise floor), and
         "shuffled" test plans whose relations are permuted among them.
-        They are those of all plans: `samples` is not used.
+        They are those of all plans: `samples` is not used. Without boxes, "unigram" and "shuffled"
+        have no levels to compare with those of modelled boxes.
         """
         train = self._tokens["train"]
         uniform, unigram, count = field_nats(
@@ -452,6 +453,11 @@ class BubbleDiagrams(Task):
         if len(real):
             metrics["shuffled"] = self._reference.metrics(shuffled(real, self.rooms, 0))
             metrics["real"] = self._reference.floor(len(real))
+
+        if self._boxed:
+            for name in ("level_3", "level_4", "level_5", "valid_unique_novel"):
+                metrics["unigram"].pop(name, None)
+                metrics.get("shuffled", {}).pop(name, None)
 
         named: dict[str, float] = {}
         for baseline, values in metrics.items():
