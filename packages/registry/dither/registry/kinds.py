@@ -111,6 +111,7 @@ def missing_condition(
         yield Misfit(message, path, ("task",), did_you_mean(name, known))
         return
     condition = known[name]
+    # At most one of these is set; without any, the condition is a number per position.
     types = (condition.size, condition.length, condition.number)
     if [labels, integers, number] != [value is not None for value in types]:
         required = "one number per position"

@@ -57,6 +57,7 @@ def validate(model: type[O], document: Document, catalog: Catalog | None = None)
 
 def _place(problem: Problem) -> tuple[str, float, float]:
     origin = problem.origin
+    # Problems of the experiment as a whole come first.
     if origin is None:
         return "", 0, 0
     return origin.file, origin.line or math.inf, origin.column or 0
@@ -96,10 +97,12 @@ def located(document: Document) -> Iterator[None]:
         refused.problems = tuple(
             _located(problem, document) for problem in refused.problems
         )
+        # The same exception, with its traceback and exit code.
         raise
 
 
 def _located(problem: Problem, document: Document) -> Problem:
+    # A component that read a file of its own has named the place in it.
     if not problem.path or problem.origin is not None:
         return problem
     origin = document.origin(problem.path, value=True)

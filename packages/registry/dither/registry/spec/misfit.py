@@ -27,6 +27,7 @@ class Misfit:
 def misfits_of(answer: Any) -> list[Misfit]:
     """Return the misfits of a check as a list; TypeError for anything else."""
     # A text is iterable as well.
+    # A check that forgot to yield returns None, and a text would be iterated by letters.
     if isinstance(answer, str) or not isinstance(answer, Iterable):
         raise TypeError(f"a check must yield Misfits, not {answer!r}")
     misfits = list(answer)
@@ -44,6 +45,7 @@ def below(key: str | int, misfits: Iterable[Misfit]) -> Iterator[Misfit]:
 
 def raise_misfits(misfits: Iterable[Misfit]) -> None:
     """Raise a ValueError with all misfits, for components built without an experiment file."""
+    # As one error: pydantic reports a single error of a validator.
     lines = []
     for misfit in misfits:
         key = ".".join(map(str, misfit.path))
