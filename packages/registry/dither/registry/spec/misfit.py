@@ -45,7 +45,6 @@ def below(key: str | int, misfits: Iterable[Misfit]) -> Iterator[Misfit]:
 
 def raise_misfits(misfits: Iterable[Misfit]) -> None:
     """Raise a ValueError with all misfits, for components built without an experiment file."""
-    # As one error: pydantic reports a single error of a validator.
     lines = []
     for misfit in misfits:
         key = ".".join(map(str, misfit.path))
