@@ -738,9 +738,10 @@ def test_invalid_conversations_are_named_by_line(chats, refusal) -> None:
         [{"role": "user", "content": "unanswered"}],
         [{"role": "user", "content": "x"}, {"role": "assistant", "content": ""}],
         [{"role": "assistant", "content": "lone \ud800"}],
+        [{"role": "user", "content": "x", "name": "\ud800"}, *CHATS[0][1:3]],
     ]
     problems = refusal(chats, rows=[*wrong, *CHATS]).problems
-    assert [p.code for p in problems] == ["invalid-value"] * 7 + ["damaged-file"]
+    assert [p.code for p in problems] == ["invalid-value"] * 7 + ["damaged-file"] * 2
     for line, problem in enumerate(problems, 1):
         assert f"chats.jsonl:{line}: " in problem.message
         assert problem.path == ("task", "data", "paths")

@@ -6,6 +6,7 @@ import gzip
 import json
 import lzma
 import threading
+import zlib
 from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -15,12 +16,14 @@ import numpy as np
 import pytest
 
 from dither.tasks.language_model.data import remote_files
-from dither.tasks.language_model.data.documents import read_documents
+from dither.tasks.language_model.data.documents import find_sources, read_documents
 from dither.tasks.language_model.data.file_formats import record_format
 from dither.tasks.language_model.data.pairs import Keys, read_examples
 from dither.tasks.language_model.data.published_splits import splits_of_sources
 from dither.tasks.language_model.data.remote_files import (
     RemotePath,
+    RemoteReader,
+    file_stamp,
 )
 from dither.tasks.language_model.data.remote_files import (
     remote_files as find,
@@ -32,7 +35,12 @@ from dither.tasks.language_model.data.specs import (
     ShardFolder,
     TextFiles,
 )
-from dither.tasks.language_model.data.text_files import NotText, open_data, read_files
+from dither.tasks.language_model.data.text_files import (
+    NotText,
+    find_files,
+    open_data,
+    read_files,
+)
 
 fsspec = pytest.importorskip("fsspec")
 pytest.importorskip("aiohttp")
@@ -44,7 +52,9 @@ class Handler(SimpleHTTPRequestHandler):
     """A server without ranges, like that of Python; `breaks` are bytes after which it hangs up."""
 
     breaks: list[int] = []
+    replacements: dict[str, bytes] = {}
     ranges = False
+    refuses = 0
     requests: list[str | None] = []
 
     def log_message(self, *args: object) -> None:
@@ -55,11 +65,17 @@ class Handler(SimpleHTTPRequestHandler):
         if not content.is_file():
             super().do_GET()
             return
+        if self.refuses:
+            self.send_error(self.refuses)
+            return
         data = content.read_bytes()
         asked = self.headers.get("Range")
         type(self).requests.append(asked)
         start = 0
         stop = len(data)
+        if self.ranges and asked is not None and not data:
+            self.send_error(416)
+            return
         if self.ranges and asked is not None:
             first, _, last = asked.removeprefix("bytes=").partition("-")
             start = int(first)
@@ -69,17 +85,19 @@ class Handler(SimpleHTTPRequestHandler):
         else:
             self.send_response(200)
         self.send_header("Content-Length", str(stop - start))
+        self.send_header("ETag", f'"{zlib.crc32(data)}"')
         self.end_headers()
         if self.breaks:
             stop = min(stop, start + self.breaks.pop(0))
             self.close_connection = True
+            content.write_bytes(self.replacements.get(content.name, data))
         self.wfile.write(data[start:stop])
 
 
 @contextmanager
-def serving(folder: Path, *, ranges: bool = False, breaks: tuple[int, ...] = ()):
+def serving(folder: Path, *, breaks: tuple[int, ...] = (), **changes: object):
     handler = type(
-        "Served", (Handler,), {"ranges": ranges, "breaks": [*breaks], "requests": []}
+        "Served", (Handler,), {"breaks": [*breaks], "requests": [], **changes}
     )
     server = ThreadingHTTPServer(
         ("localhost", 0), partial(handler, directory=str(folder))
@@ -233,6 +251,15 @@ def test_examples_and_splits_at_addresses(tmp_path) -> None:
         ("nosuchservice://host/x.txt", "missing-dependency"),
         ("https://user:word@host/x.txt", "invalid-value"),
         ("https://host/x.txt?signature=1", "invalid-value"),
+        ("{host}//x.txt", "invalid-value"),
+        ("{host}/a/./x.txt", "invalid-value"),
+        ("{host}/", "unreadable-file"),
+        ("http://[bad/a.txt", "invalid-value"),
+        ("zip://a.txt::http://u:word@host/z.zip", "invalid-value"),
+        ("github://owner/name/x.txt", "download-failed"),
+        ("reference://x.txt", "download-failed"),
+        ("dir://x/y.txt", "download-failed"),
+        ("filecache://x.txt", "download-failed"),
     ],
 )
 def test_addresses_without_text_are_named(tmp_path, refusal, address, code) -> None:
@@ -240,7 +267,9 @@ def test_addresses_without_text_are_named(tmp_path, refusal, address, code) -> N
         # The port of discarded data, to which nothing answers.
         nobody = host.rpartition(":")[0] + ":9"
         address = address.format(host=host, nobody=nobody)
-        assert [p.code for p in refusal(find, address).problems] == [code]
+        (problem,) = refusal(find, address).problems
+        assert problem.code == code
+        assert "word" not in problem.message
         (misfit,) = TextFiles(paths=[address]).check()
         assert misfit.path == ("paths", 0)
 
@@ -302,3 +331,141 @@ def test_damaged_remote_shards_are_refused(shards, refused, damage) -> None:
     with serving(shards.parent) as (host, _), refused(code):
         spec = ShardFolder(path=f"{host}/ids")
         spec.build()
+
+
+@pytest.mark.parametrize("ranges", [False, True])
+def test_files_that_change_while_they_are_read_are_refused(tmp_path, ranges) -> None:
+    (tmp_path / "x.txt").write_bytes(b"a" * 1_000_000)
+    changes = {"ranges": ranges, "replacements": {"x.txt": b"b" * 1_000_000}}
+    with (
+        serving(tmp_path, breaks=(300_000,), **changes) as (host, _),
+        pytest.raises(NotText, match="has changed"),
+        open_data(RemotePath(f"{host}/x.txt")) as file,
+    ):
+        file.read()
+
+    store = fsspec.filesystem("memory")
+    store.pipe_file("/x.txt", b"a" * 100)
+    with RemoteReader(RemotePath("memory://x.txt")) as reader:
+        assert reader.read(10) == b"a" * 10
+        reader._forget()
+        store.pipe_file("/x.txt", b"b" * 100)
+        with pytest.raises(OSError, match="has changed"):
+            reader.read(10)
+
+
+@pytest.mark.parametrize("ranges", [False, True])
+def test_empty_files_are_empty(tmp_path, refusal, ranges) -> None:
+    (tmp_path / "x.txt").write_bytes(b"")
+    with serving(tmp_path, ranges=ranges) as (host, _):
+        (problem,) = refusal(read_files, [f"{host}/x.txt"]).problems
+    assert problem.message.endswith("x.txt: empty")
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(403, "unreadable-file"), (404, "file-not-found")]
+)
+def test_files_that_are_listed_but_not_served(tmp_path, refusal, status, code) -> None:
+    names = write_corpus(tmp_path)
+    (tmp_path / "x.txt").write_text("text")
+    with serving(tmp_path, ranges=True, refuses=status) as (host, _):
+        (problem,) = refusal(read_files, [f"{host}/x.txt"]).problems
+        assert problem.code == code
+        for name in names:
+            (rejected,) = read_documents(RemotePath(f"{host}/{name}"), "text")
+            assert "aiohttp" not in rejected.message
+            assert rejected.sort in ("unreadable", "missing")
+
+
+def test_remote_tables_are_closed(tmp_path, monkeypatch) -> None:
+    files = []
+    open_http = fsspec.get_filesystem_class("http")._open
+
+    def opened(*args, **options):
+        files.append(open_http(*args, **options))
+        return files[-1]
+
+    monkeypatch.setattr(fsspec.get_filesystem_class("http"), "_open", opened)
+    names = write_corpus(tmp_path)
+    with serving(tmp_path, ranges=True) as (host, _):
+        for name in names[-2:]:
+            assert texts_of(RemotePath(f"{host}/{name}")) == TEXTS
+    assert len(files) == 2
+    assert all(file.closed for file in files)
+
+
+def test_hidden_files_and_folders_are_no_documents(tmp_path) -> None:
+    store = fsspec.filesystem("memory")
+    names = ["a.txt", "b/c.txt", ".d.txt", ".e/f.txt"]
+    for name in names:
+        store.pipe_file(f"/tree/{name}", b"text")
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("text")
+    patterns = {
+        "": 2,
+        "/*": 1,
+        "/**": 2,
+        "/a*": 1,
+        "/**/*.txt": 2,
+        "/.e/*": 1,
+        "/.d.txt": 1,
+    }
+    for pattern, count in patterns.items():
+        found = find(f"memory://tree{pattern}", folders=True)
+        assert len(found) == count
+        local = find_files(f"{tmp_path}{pattern}", folders=True)
+        assert [f.name for f in found] == [f.name for f in local]
+    with serving(tmp_path) as (host, _):
+        assert [str(path) for path in find(f"{host}/*")] == [f"{host}/a.txt"]
+        assert len(find(f"{host}/**")) == 2
+
+
+def test_links_with_signatures_are_refused(tmp_path, refusal) -> None:
+    (tmp_path / "index.html").write_text(
+        '<a href="a.txt">a</a> <a href="?C=N;O=D">by name</a>'
+    )
+    (tmp_path / "signed").mkdir()
+    (tmp_path / "signed" / "index.html").write_text('<a href="s.txt?sig=SECRET">s</a>')
+    with serving(tmp_path) as (host, _):
+        assert [path.name for path in find(f"{host}/*")] == ["a.txt"]
+        (problem,) = refusal(find, f"{host}/signed/*").problems
+    assert problem.code == "invalid-value"
+    assert "SECRET" not in problem.message
+
+
+def test_remote_folders_of_data_sets(tmp_path) -> None:
+    write_corpus(tmp_path)
+    store = fsspec.filesystem("memory")
+    data = (tmp_path / "h.feather").read_bytes()
+    store.pipe_file("/saved/train/data-00000-of-00001.arrow", data)
+    for name in ("dataset_dict.json", "train/state.json", "train/dataset_info.json"):
+        store.pipe_file(f"/saved/{name}", b"{}")
+    (source,) = find_sources(["memory://saved"])
+    assert texts_of(source) == TEXTS
+    assert len(find_sources(["memory://saved/train/*.json"])) == 2
+
+
+def test_the_order_of_documents_is_that_of_every_working_directory(
+    tmp_path, monkeypatch
+) -> None:
+    fsspec.filesystem("memory").pipe_file("/order.txt", b"text")
+    (tmp_path / "x.txt").write_text("text")
+    orders = []
+    for folder in ("/", tmp_path):
+        monkeypatch.chdir(folder)
+        documents = read_files(["memory://order.txt", str(tmp_path / "x.txt")])
+        orders.append([document.name for document in documents])
+    assert orders[0] == orders[1] == [str(tmp_path / "x.txt"), "memory://order.txt"]
+
+
+@pytest.mark.parametrize("address", ["file:///a/x.txt", "file://a/x.txt"])
+def test_paths_of_this_machine_are_no_addresses(refusal, address) -> None:
+    (problem,) = refusal(find_files, address).problems
+    assert problem.code == "invalid-value"
+    assert problem.help == "/a/x.txt"
+
+
+def test_remote_sizes_that_cannot_be_asked_are_named(tmp_path, refused) -> None:
+    with serving(tmp_path) as (host, _), refused("file-not-found"):
+        file_stamp(RemotePath(f"{host}/missing.txt"))

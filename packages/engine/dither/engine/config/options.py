@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from dither.registry.config.errors import did_you_mean
 from dither.registry.config.validation import PATTERN_MESSAGE
 from dither.registry.contracts.spaces import Condition, Space
-from dither.registry.files.addresses import credentials_problem
+from dither.registry.files.addresses import address_problem
 from dither.registry.kinds import (
     LRScheduleSpec,
     MetricSpec,
@@ -388,7 +388,7 @@ class RunOptions(Options):
     def check(self) -> Iterator[Misfit]:
         """Yield a problem if the address contains credentials."""
         # The run directory records the address, for every reader of the run.
-        if self.mirror is not None and (problem := credentials_problem(self.mirror)):
+        if self.mirror is not None and (problem := address_problem(self.mirror)):
             yield problem.as_misfit(("mirror",))
 
 

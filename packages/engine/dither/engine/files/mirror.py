@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.addresses import (
     address_of,
-    credentials_problem,
+    address_problem,
     error_reason,
 )
 from dither.registry.files.atomic import move
@@ -238,7 +238,7 @@ def fetch_run(address: str, into: Path | None = None) -> Path:
     """
     from filelock import FileLock
 
-    if problem := credentials_problem(address):
+    if problem := address_problem(address):
         raise Refused(problem)
     address = address.rstrip("/")
     name = name_of(address)

@@ -8,14 +8,14 @@ from urllib.parse import urlsplit
 
 from ..config.errors import Problem
 
-__all__ = ["ADDRESS", "address_of", "credentials_problem", "error_reason"]
+__all__ = ["ADDRESS", "address_of", "address_problem", "error_reason"]
 
 ADDRESS = r"[a-z][a-z0-9+.-]+://?[^/].*"
 """Regular expression of an address. `Path` makes one slash of two; a scheme has two letters or more."""
 
 
 def address_of(path: str | Path) -> str | None:
-    """Return the address in a command-line argument, or None for a local path."""
+    """Return the address that is written in place of a path, or None for a local path."""
     text = str(path)
     if re.match(ADDRESS, text) is None:
         return None
@@ -23,9 +23,16 @@ def address_of(path: str | Path) -> str | None:
     return f"{scheme}://{rest.lstrip('/')}"
 
 
-def credentials_problem(address: str) -> Problem | None:
-    """Return a problem if an address contains credentials, which a run would record."""
-    parts = urlsplit(address)
+def address_problem(address: str) -> Problem | None:
+    """Return a problem if an address is invalid or contains credentials, which a run would record."""
+    # The messages do not repeat the address, which may hold a password.
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return Problem("an address has an invalid host", code="invalid-value")
+    if "::" in address:
+        message = "an address is one of a single service, without ::"
+        return Problem(message, code="invalid-value")
     if "@" not in parts.netloc and not parts.query:
         return None
     hint = "use the variables or the configuration of the service, such as AWS_SECRET_ACCESS_KEY"

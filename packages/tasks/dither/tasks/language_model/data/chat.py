@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -139,40 +139,30 @@ class ChatTemplate:
         otherwise, the template has not changed them, and they are between these characters.
         """
         text = self._render(messages, answer=answer)
+        check_encodable(text)
         contents = [message["content"] for message in messages]
         others = []
         for message in messages:
             rest = {key: message[key] for key in message if key not in KEYS}
             if rest:
                 others.append(json.dumps(rest, ensure_ascii=False, default=str))
+                check_encodable(others[-1])
 
         used = {*text, *"".join(contents)}
         free = (chr(code) for code in PRIVATE if chr(code) not in used)
         begin = next(free)
         end = next(free)
-        enclosed = []
-        for message, content in zip(messages, contents, strict=True):
-            core = content.strip()
-            # White space stays outside: templates trim it.
-            inside = f"{begin}{core}{end}" if core else ""
-            around = {**message, "content": content.replace(core, inside, 1)}
-            enclosed.append(around)
         try:
-            marked = self._render(enclosed, answer=answer)
+            marked = self._render(_enclosed(messages, begin, end), answer=answer)
         except NotText:
             marked = ""
 
         cores = {content.strip() for content in contents}
-        spans: list[Span] = []
-        for match in re.finditer(f"{begin}([^{begin}{end}]*){end}", marked):
-            # Without the private characters before it.
-            start = match.start() - 2 * len(spans)
-            if match[1] in cores:
-                spans.append((start, start + len(match[1])))
+        spans = _spans(marked, cores, begin, end)
         plain, removed = re.subn(f"[{begin}{end}]", "", marked)
         if plain == text and removed == 2 * len(spans):
-            return Piece(text, False, True, tuple(spans), tuple(others))
-        return Piece(text, False, True, (), (*contents, *others))
+            return Piece(text, rendered=True, contents=spans, unplaced=tuple(others))
+        return Piece(text, rendered=True, unplaced=(*contents, *others))
 
     def _render(self, messages: Sequence[Message], *, answer: bool) -> str:
         try:
@@ -194,6 +184,30 @@ class ChatTemplate:
             reason = error.message
         message = f"{self.file}: no usable chat template: {reason}"
         return Refused(message, ("chat_template",), code="unreadable-file")
+
+
+def _enclosed(messages: Sequence[Message], begin: str, end: str) -> list[Message]:
+    """Return messages with a character on each side of their text."""
+    enclosed: list[Message] = []
+    for message in messages:
+        content = message["content"]
+        core = content.strip()
+        # White space stays outside: templates trim it.
+        inside = f"{begin}{core}{end}" if core else ""
+        enclosed.append({**message, "content": content.replace(core, inside, 1)})
+    return enclosed
+
+
+def _spans(
+    marked: str, cores: Collection[str], begin: str, end: str
+) -> tuple[Span, ...]:
+    """Return the offsets of enclosed texts, in the text without the enclosing characters."""
+    spans: list[Span] = []
+    for match in re.finditer(f"{begin}([^{begin}{end}]*){end}", marked):
+        start = match.start() - 2 * len(spans)
+        if match[1] in cores:
+            spans.append((start, start + len(match[1])))
+    return tuple(spans)
 
 
 def _compile(text: str) -> Template:

@@ -61,15 +61,21 @@ def find_sources(paths: Sequence[str]) -> list[str | Path]:
             sources[file.resolve()] = file
     if problems:
         raise Refused(problems)
-    return [source for source in sources.values() if not _describes_arrow(source)]
+    found = list(sources.values())
+    # Not resolved: the cache of the Hub has links to files of other names.
+    tables = [
+        source.absolute()
+        for source in found
+        if isinstance(source, Path) and source.suffix == ".arrow"
+    ]
+    return [source for source in found if not _describes_arrow(source, tables)]
 
 
-def _describes_arrow(source: str | Path) -> bool:
-    return (
-        isinstance(source, Path)
-        and source.name in DATASET_FILES
-        and any(source.parent.glob("**/*.arrow"))
-    )
+def _describes_arrow(source: str | Path, tables: Sequence[Path]) -> bool:
+    if not isinstance(source, Path) or source.name not in DATASET_FILES:
+        return False
+    folder = source.absolute().parent
+    return any(table.is_relative_to(folder) for table in tables)
 
 
 def read_documents(

@@ -20,7 +20,7 @@ from .corpus import Corpus, Document
 from .file_formats import record_format
 from .published_splits import splits_of_sources
 from .records import Record, read_records
-from .text_files import NotText, check_encodable
+from .text_files import CODES_OF, NotText, check_encodable
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int64
@@ -36,13 +36,6 @@ __all__ = ["Example", "ExampleIds", "Keys", "Long", "encode_examples", "read_exa
 
 Long = Literal["truncate", "skip", "refuse"]
 """Treatment of examples longer than a window."""
-CODES_OF = {
-    "binary": "damaged-file",
-    "csv": "syntax-error",
-    "encoding": "damaged-file",
-    "json": "syntax-error",
-}
-"""Code of each reason why a record is not text."""
 
 
 class Keys(NamedTuple):

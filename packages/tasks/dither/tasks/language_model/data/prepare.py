@@ -69,6 +69,7 @@ MANY_ROWS = 20
 """Documents from which on a single source is."""
 
 SORTS = {
+    "missing": "missing",
     "unreadable": "unreadable",
     "empty": "without text",
     "binary": "binary, not text",

@@ -6,7 +6,7 @@ import codecs
 import csv
 import json
 from collections.abc import Generator, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from dither.registry.files.limits import FREE_BYTES, LINE_BYTES
 
 from ...missing_library import require_extra
 from .file_formats import COMPRESSED
-from .remote_files import RemotePath, open_random
+from .remote_files import RandomReader, RemotePath
 from .text_files import NotText, open_data, plain_text, read_blocks
 
 __all__ = ["Record", "read_records"]
@@ -198,8 +198,11 @@ def _batches(path: Path, form: str, column: str | None) -> Iterator[Any]:
     from pyarrow import ipc, parquet  # type: ignore[import-not-found,unused-ignore]
 
     if form == "parquet":
-        source = open_random(path) if isinstance(path, RemotePath) else path
-        with parquet.ParquetFile(source) as file:
+        with ExitStack() as stack:
+            source: Any = path
+            if isinstance(path, RemotePath):
+                source = stack.enter_context(RandomReader(path))
+            file = stack.enter_context(parquet.ParquetFile(source))
             columns = _text_columns(path, file.schema_arrow, column)
             yield from file.iter_batches(batch_size=ROWS, columns=columns)
         return
@@ -222,7 +225,7 @@ def _open_arrow(path: Path) -> Any:
     from pyarrow import PythonFile, memory_map
 
     if isinstance(path, RemotePath):
-        return PythonFile(open_random(path), mode="r")
+        return PythonFile(RandomReader(path), mode="r")
     return memory_map(str(path))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+from collections.abc import Mapping
 from pathlib import Path, PosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -11,13 +12,20 @@ from urllib.parse import urlsplit
 from dither.registry.config.errors import Refused
 from dither.registry.files.addresses import (
     address_of,
-    credentials_problem,
+    address_problem,
     error_reason,
 )
 
 from ...missing_library import require_extra
 
-__all__ = ["RemotePath", "RemoteReader", "file_stamp", "open_random", "remote_files"]
+__all__ = [
+    "RandomReader",
+    "RemotePath",
+    "RemoteReader",
+    "exact_path",
+    "file_stamp",
+    "remote_files",
+]
 
 PIECE = 1 << 22
 """Bytes per request to a service that reads ranges."""
@@ -47,36 +55,78 @@ class RemotePath(PosixPath):
 def remote_files(address: str, *, folders: bool = False) -> list[Path]:
     """Return the files of an address: one, those that match a pattern with `*`, or all of a folder.
 
+    Hidden files, whose names begin with a dot, are left out unless the address names one.
+
     Raises:
         Refused: There is none, the service is unknown or does not respond, a library is missing, or
-            the address contains credentials.
+            the address is invalid, not that of a path, or contains credentials.
     """
-    if problem := credentials_problem(address):
-        raise Refused(problem)
-    file_system, place = _file_system(address)
+    path = exact_path(address.rstrip("/"))
+    if _is_http(address) and address.endswith("/"):
+        message = f"{address} is a folder, not a file"
+        raise Refused(message, help=f"{address}*", code="unreadable-file")
+    address = str(path)
+    file_system, place = _file_system(path)
+    entries: dict[str, Any] | None = None
     try:
         if "*" in place:
-            names = sorted(file_system.glob(place))
+            entries = file_system.glob(place, detail=True)
         elif file_system.info(place)["type"] != "directory":
-            names = [place]
+            return [path]
         elif folders:
-            names = sorted(file_system.find(place))
-        else:
-            message = f"{address} is a folder, not a file"
-            raise Refused(message, help=f"{address}/*", code="unreadable-file")
-    except Refused:
-        raise
+            entries = file_system.find(place, detail=True)
     # Libraries of services raise anything.
     except Exception as error:
-        code, reason = _reason(error)
-        raise Refused(f"{address}: {reason}", code=code) from None
+        raise _refused(address, error) from None
+    if entries is None:
+        message = f"{address} is a folder, not a file"
+        raise Refused(message, help=f"{address}/*", code="unreadable-file")
+
+    names = _visible_files(place, entries)
     if not names:
         raise Refused(f"{address}: no such file", code="file-not-found")
-    return [RemotePath(file_system.unstrip_protocol(name)) for name in names]
+    # A name found has neither service nor host, except those of HTTP.
+    within = place.lstrip("/")
+    if not address.endswith(within):
+        message = f"{address}: this service lists files by other names"
+        raise Refused(message, help="name each file", code="invalid-value")
+    root = address.removesuffix(within)
+    return [exact_path(root + name.lstrip("/")) for name in names]
+
+
+def _visible_files(place: str, entries: Mapping[str, Any]) -> list[str]:
+    """Return the names of files below a folder or pattern, sorted, without hidden ones."""
+    folder = place
+    if "*" in place:
+        folder = place.partition("*")[0].rpartition("/")[0]
+    names = []
+    for name in sorted(entries):
+        parts = name.removeprefix(folder).split("/")
+        # Pages that list files have links such as "?C=N", which sort them.
+        skipped = any(part.startswith((".", "?")) for part in parts)
+        is_folder = name.endswith("/") or entries[name].get("type") == "directory"
+        if not skipped and not is_folder:
+            names.append(name)
+    return names
+
+
+def exact_path(address: str) -> RemotePath:
+    """Return an address as a path; Refused if that would be another address."""
+    if problem := address_problem(address):
+        raise Refused(problem)
+    path = RemotePath(address)
+    if str(path) != address_of(address):
+        message = f"{address}: an address has no empty part, and no part ."
+        raise Refused(message, help=str(path), code="invalid-value")
+    return path
 
 
 def _file_system(address: str | Path) -> tuple[Any, str]:
-    """Return a file system of fsspec and the path in it; Refused if a library is missing."""
+    """Return a file system of fsspec and the path in it.
+
+    Raises:
+        Refused: A library is missing, or the service needs more than an address.
+    """
     address = str(address)
     require_extra("remote", address)
     import fsspec  # type: ignore[import-untyped,unused-ignore]
@@ -94,12 +144,27 @@ def _file_system(address: str | Path) -> tuple[Any, str]:
         # By default a request may take five minutes, however much arrives.
         timeout = ClientTimeout(total=None, sock_connect=SILENCE, sock_read=SILENCE)
         options["client_kwargs"] = {"timeout": timeout}
-    file_system, place = fsspec.core.url_to_fs(address, **options)
+    try:
+        file_system, place = fsspec.core.url_to_fs(address, **options)
+    except Exception as error:
+        raise _refused(address, error) from None
     return file_system, place
 
 
 def _is_http(address: str) -> bool:
-    return urlsplit(address).scheme in ("http", "https")
+    return address.startswith(("http://", "https://"))
+
+
+def _refused(address: str, error: BaseException) -> Refused:
+    code, reason = _reason(error)
+    return Refused(f"{address}: {reason}", code=code)
+
+
+def _os_error(error: BaseException) -> OSError:
+    code, reason = _reason(error)
+    if code == "file-not-found":
+        return FileNotFoundError(reason)
+    return OSError(reason)
 
 
 def _reason(error: BaseException) -> tuple[str, str]:
@@ -114,29 +179,73 @@ def _reason(error: BaseException) -> tuple[str, str]:
 
 
 def file_stamp(path: Path) -> int:
-    """Return a number that differs once a file has changed: its time, or its size at an address."""
+    """Return a number that differs once a file has changed: its time, or its size at an address.
+
+    A change at an address that keeps the size is not seen.
+    """
     if not isinstance(path, RemotePath):
         return path.stat().st_mtime_ns
     file_system, place = _file_system(path)
-    return file_system.info(place).get("size") or 0
+    try:
+        return file_system.info(place).get("size") or 0
+    except Exception as error:
+        raise _refused(str(path), error) from None
 
 
-def open_random(path: RemotePath) -> Any:
-    """Open a file of which parts are read, such as a table, by requests of ranges."""
-    file_system, place = _file_system(path)
-    return file_system.open(place, "rb", block_size=PIECE)
+class RandomReader(io.RawIOBase):
+    """A file at an address of which parts are read, such as a table, by requests of ranges.
+
+    Raises:
+        OSError: It cannot be opened, or a part cannot be read.
+    """
+
+    def __init__(self, path: RemotePath) -> None:
+        file_system, place = _file_system(path)
+        try:
+            self._file = file_system.open(place, "rb", block_size=PIECE)
+        except Exception as error:
+            raise _os_error(error) from None
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        position: int = self._file.seek(offset, whence)
+        return position
+
+    def tell(self) -> int:
+        position: int = self._file.tell()
+        return position
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            data = self._file.read(len(buffer))
+        except Exception as error:
+            raise _os_error(error) from None
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
 
 
 class RemoteReader(io.RawIOBase):
     """The bytes of a file at an address, from beginning to end.
 
-    A broken connection is opened again where it broke. Memory is that of a piece.
+    A broken connection is opened again where it broke; whether the file is still the same is known
+    by its ETag and Last-Modified of HTTP, where the server sends them, or by what another service
+    says of it. Memory is that of a piece.
 
     Attributes:
         size: Bytes of the file; None if the service does not say.
 
     Raises:
-        OSError: A piece cannot be read, after several attempts.
+        OSError: A piece cannot be read, after several attempts, or the file has changed.
     """
 
     def __init__(self, path: RemotePath) -> None:
@@ -144,10 +253,11 @@ class RemoteReader(io.RawIOBase):
         self._address = str(path)
         self._position = 0
         self._file: Any = None
+        self._version: object = None
         try:
             self.size: int | None = self._file_system.info(self._place).get("size")
         except Exception as error:
-            raise OSError(_reason(error)[1]) from None
+            raise _os_error(error) from None
 
     def readable(self) -> bool:
         return True
@@ -160,7 +270,7 @@ class RemoteReader(io.RawIOBase):
             except Exception as error:
                 self._forget()
                 if attempt == ATTEMPTS:
-                    raise OSError(_reason(error)[1]) from None
+                    raise _os_error(error) from None
                 time.sleep(0.2 * attempt)
         buffer[: len(data)] = data
         self._position += len(data)
@@ -172,22 +282,29 @@ class RemoteReader(io.RawIOBase):
 
     def _read(self, count: int) -> bytes:
         if self._file is None:
-            self._file = self._open()
+            # Servers refuse a range that is empty.
+            if self._position == self.size:
+                return b""
+            self._open()
         data: bytes = self._file.read(count)
         if not data and self.size is not None and self._position < self.size:
             raise OSError(f"ends after {self._position:,} of {self.size:,} bytes")
         return data
 
-    def _open(self) -> Any:
+    def _open(self) -> None:
         """Open the file at the position."""
         if not _is_http(self._address):
-            file = self._file_system.open(self._place, "rb", block_size=PIECE)
-            file.seek(self._position)
-            return file
+            self._file = self._file_system.open(self._place, "rb", block_size=PIECE)
+            version = dict(self._file_system.info(self._place))
+            # Of SFTP, the time of the last access.
+            version.pop("time", None)
+            self._require_version(version)
+            self._file.seek(self._position)
+            return
 
         # One request for all of it, as many servers have no ranges; it may take hours. Compressed
         # on the way, a file would have other offsets.
-        file = self._file_system.open(
+        self._file = self._file_system.open(
             self._place,
             "rb",
             block_size=0,
@@ -196,14 +313,22 @@ class RemoteReader(io.RawIOBase):
                 "Range": f"bytes={self._position}-",
             },
         )
+        response = self._file.r
+        versions = ("ETag", "Last-Modified")
+        self._require_version([response.headers.get(name) for name in versions])
         # 206: partial content. Other servers begin again.
         skipped = 0
-        while file.r.status != 206 and skipped < self._position:
-            data = file.read(min(self._position - skipped, PIECE))
+        while response.status != 206 and skipped < self._position:
+            data = self._file.read(min(self._position - skipped, PIECE))
             if not data:
                 raise OSError("the file has become shorter")
             skipped += len(data)
-        return file
+
+    def _require_version(self, version: object) -> None:
+        if self._version is None:
+            self._version = version
+        if version != self._version:
+            raise OSError("the file has changed")
 
     def _forget(self) -> None:
         if self._file is not None:

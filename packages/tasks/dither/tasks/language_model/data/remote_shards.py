@@ -11,14 +11,13 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from dither.registry.config.errors import Refused
-from dither.registry.files.addresses import credentials_problem
 from dither.registry.files.atomic import atomic_folder
 from dither.registry.files.cache import cache_folder
 from dither.registry.files.limits import RECORD_BYTES
 
 from ...prepared.manifest import MANIFEST, Manifest
 from .manifest import SHARDS, StoreInfo
-from .remote_files import RemotePath, RemoteReader
+from .remote_files import RemotePath, RemoteReader, exact_path
 
 __all__ = ["fetch_shards"]
 
@@ -33,9 +32,7 @@ def fetch_shards(address: str) -> Path:
     Raises:
         Refused: It is not such a folder, or cannot be read or written.
     """
-    if problem := credentials_problem(address):
-        raise Refused(problem)
-    root = address.rstrip("/")
+    root = str(exact_path(address.rstrip("/")))
     try:
         with RemoteReader(RemotePath(f"{root}/{MANIFEST}")) as reader:
             content = io.BufferedReader(reader).read(RECORD_BYTES)

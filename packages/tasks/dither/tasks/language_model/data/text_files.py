@@ -28,6 +28,7 @@ from .published_splits import splits_of_sources
 from .remote_files import RemotePath, RemoteReader, remote_files
 
 __all__ = [
+    "CODES_OF",
     "NotText",
     "check_encodable",
     "cut_pieces",
@@ -41,6 +42,14 @@ __all__ = [
 ]
 
 
+CODES_OF = {
+    "binary": "damaged-file",
+    "csv": "syntax-error",
+    "encoding": "damaged-file",
+    "json": "syntax-error",
+    "missing": "file-not-found",
+}
+"""Code of each reason why a file or record is not text."""
 BLOCK = 1 << 20
 """Bytes per read of a file."""
 PIECE = 1 << 16
@@ -73,14 +82,12 @@ def read_files(patterns: Sequence[str]) -> list[Document]:
     documents: list[Document] = []
     files = find_all(patterns, problems)
     published = dict(zip(files, splits_of_sources(files), strict=True))
-    for file in sorted(files, key=Path.resolve):
+    for file in sorted(files, key=lambda file: file.resolve()):
         path = file.resolve()
         try:
             digest, size, _ = _read(path)
         except NotText as error:
-            code = "unreadable-file"
-            if error.sort in ("binary", "encoding"):
-                code = "damaged-file"
+            code = CODES_OF.get(error.sort, "unreadable-file")
             problems.append(Problem(error.message, help=error.help, code=code))
         else:
             load = partial(_load, path, digest)
@@ -113,6 +120,10 @@ def find_files(pattern: str, *, folders: bool = False) -> list[Path]:
     Raises:
         Refused: There is none.
     """
+    if pattern.startswith("file:"):
+        message = f"{pattern}: a file of this machine is named by its path"
+        fix = "/" + pattern.removeprefix("file:").lstrip("/")
+        raise Refused(message, help=fix, code="invalid-value")
     if address_of(pattern):
         return remote_files(pattern, folders=folders)
     if pattern.startswith(HUB):
@@ -170,9 +181,6 @@ def open_data(path: Path) -> Iterator[Any]:
         NotText: On opening or reading, the file is unreadable, damaged, or expands too far.
         Refused: zstd requires pyarrow.
     """
-    remote = isinstance(path, RemotePath)
-    if not remote and not path.is_file():
-        raise NotText("unreadable", f"{path}: not a regular file")
     try:
         with ExitStack() as stack:
             file: Any
@@ -181,6 +189,8 @@ def open_data(path: Path) -> Iterator[Any]:
                 file = stack.enter_context(io.BufferedReader(reader, BLOCK))
                 size = reader.size or 0
             else:
+                if not path.is_file():
+                    raise NotText("unreadable", f"{path}: not a regular file")
                 file = stack.enter_context(open_file(path))
                 size = path.stat().st_size
             # By content: a file may have lost the end of its name.
@@ -194,10 +204,13 @@ def open_data(path: Path) -> Iterator[Any]:
                     return
             yield file
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        sort = "unreadable"
         reason = str(error)
         if isinstance(error, OSError):
             reason = error.strerror or reason
-        raise NotText("unreadable", f"{path}: {reason}") from error
+        if isinstance(error, FileNotFoundError):
+            sort = "missing"
+        raise NotText(sort, f"{path}: {reason}") from error
 
 
 def _decompressed(file: Any, suffix: str, path: Path) -> Any:

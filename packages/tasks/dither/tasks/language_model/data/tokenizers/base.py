@@ -80,6 +80,9 @@ class Tokenizer(ABC):
     def encode_rendered(self, text: str, contents: Sequence[Span] = ()) -> Ids:
         """Return the ids of text of a chat template, whose special tokens are ids, not letters.
 
+        If a message quotes special tokens, the text is cut at those of the template; a tokenizer
+        that puts a prefix before a text (Metaspace with prepend_scheme="first") repeats it there.
+
         Args:
             text: The rendered text.
             contents: Offsets of messages in it, whose special tokens are letters.
@@ -87,12 +90,7 @@ class Tokenizer(ABC):
         quoting = [span for span in contents if self.quotes_marks(text[slice(*span)])]
         written = []
         if quoting:
-            for match in re.finditer("|".join(map(re.escape, self.marks)), text):
-                if not any(
-                    start < match.end() and match.start() < stop
-                    for start, stop in contents
-                ):
-                    written.append(match.span())
+            written = self._template_marks(text, contents)
 
         # Only marks of the template are borders, as they are for the tokenizer: other cuts would
         # change the ids of a message without marks.
@@ -112,6 +110,15 @@ class Tokenizer(ABC):
             ]
             done = after
         return np.concatenate([*ids, self.encode_marks(text[done:])])
+
+    def _template_marks(self, text: str, contents: Sequence[Span]) -> list[Span]:
+        """Return the offsets of special tokens that overlap no message."""
+        written = []
+        for match in re.finditer("|".join(map(re.escape, self.marks)), text):
+            first, last = match.span()
+            if not any(start < last and first < stop for start, stop in contents):
+                written.append((first, last))
+        return written
 
     def encode_each(self, texts: Sequence[str]) -> list[Ids]:
         """Return the ids of each of many texts, in the smallest type that holds every id.
