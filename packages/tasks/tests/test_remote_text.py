@@ -21,6 +21,7 @@ from dither.tasks.language_model.data.file_formats import record_format
 from dither.tasks.language_model.data.pairs import Keys, read_examples
 from dither.tasks.language_model.data.published_splits import splits_of_sources
 from dither.tasks.language_model.data.remote_files import (
+    RandomReader,
     RemotePath,
     RemoteReader,
     file_stamp,
@@ -48,6 +49,10 @@ pytest.importorskip("aiohttp")
 TEXTS = [f"text {n} of the corpus\nwith a line {n * n}" for n in range(40)]
 
 
+def tag_of(data: bytes) -> str:
+    return f'"{zlib.crc32(data)}"'
+
+
 class Handler(SimpleHTTPRequestHandler):
     """A server without ranges, like that of Python; `breaks` are bytes after which it hangs up."""
 
@@ -60,6 +65,13 @@ class Handler(SimpleHTTPRequestHandler):
     def log_message(self, *args: object) -> None:
         pass
 
+    def end_headers(self) -> None:
+        if self.command == "HEAD":
+            content = Path(self.translate_path(self.path))
+            if content.is_file():
+                self.send_header("ETag", tag_of(content.read_bytes()))
+        super().end_headers()
+
     def do_GET(self) -> None:
         content = Path(self.translate_path(self.path))
         if not content.is_file():
@@ -69,6 +81,9 @@ class Handler(SimpleHTTPRequestHandler):
             self.send_error(self.refuses)
             return
         data = content.read_bytes()
+        if self.headers.get("If-Match", tag_of(data)) != tag_of(data):
+            self.send_error(412)
+            return
         asked = self.headers.get("Range")
         type(self).requests.append(asked)
         start = 0
@@ -85,7 +100,7 @@ class Handler(SimpleHTTPRequestHandler):
         else:
             self.send_response(200)
         self.send_header("Content-Length", str(stop - start))
-        self.send_header("ETag", f'"{zlib.crc32(data)}"')
+        self.send_header("ETag", tag_of(data))
         self.end_headers()
         if self.breaks:
             stop = min(stop, start + self.breaks.pop(0))
@@ -350,6 +365,22 @@ def test_files_that_change_while_they_are_read_are_refused(tmp_path, ranges) -> 
         assert reader.read(10) == b"a" * 10
         reader._forget()
         store.pipe_file("/x.txt", b"b" * 100)
+        with pytest.raises(OSError, match="has changed"):
+            reader.read(10)
+
+
+def test_tables_that_change_while_they_are_read_are_refused(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(remote_files, "PIECE", 100)
+    (tmp_path / "x.parquet").write_bytes(b"a" * 1000)
+    with (
+        serving(tmp_path, ranges=True) as (host, _),
+        RandomReader(RemotePath(f"{host}/x.parquet")) as reader,
+    ):
+        assert reader.read(10) == b"a" * 10
+        (tmp_path / "x.parquet").write_bytes(b"b" * 1000)
+        reader.seek(500)
         with pytest.raises(OSError, match="has changed"):
             reader.read(10)
 

@@ -35,6 +35,8 @@ SILENCE = 60.0
 """Seconds without a byte after which a connection counts as broken."""
 GONE = (404, 410)
 """Status of HTTP for a file that does not exist."""
+CHANGED = 412
+"""Status of HTTP for a file that has another tag than was asked for."""
 
 
 class RemotePath(PosixPath):
@@ -114,6 +116,10 @@ def exact_path(address: str) -> RemotePath:
     """Return an address as a path; Refused if that would be another address."""
     if problem := address_problem(address):
         raise Refused(problem)
+    if address.startswith("file:"):
+        message = f"{address}: a file of this machine is named by its path"
+        fix = "/" + address.removeprefix("file:").lstrip("/")
+        raise Refused(message, help=fix, code="invalid-value")
     path = RemotePath(address)
     if str(path) != address_of(address):
         message = f"{address}: an address has no empty part, and no part ."
@@ -175,6 +181,8 @@ def _reason(error: BaseException) -> tuple[str, str]:
         if cause is None or getattr(cause, "status", None) in GONE:
             return "file-not-found", "no such file"
         return "download-failed", error_reason(cause)
+    if getattr(error, "status", None) == CHANGED:
+        return "download-failed", "the file has changed"
     return "download-failed", error_reason(error)
 
 
@@ -196,13 +204,21 @@ class RandomReader(io.RawIOBase):
     """A file at an address of which parts are read, such as a table, by requests of ranges.
 
     Raises:
-        OSError: It cannot be opened, or a part cannot be read.
+        OSError: It cannot be opened, a part cannot be read, or the file has changed.
     """
 
     def __init__(self, path: RemotePath) -> None:
         file_system, place = _file_system(path)
+        options: dict[str, Any] = {}
         try:
-            self._file = file_system.open(place, "rb", block_size=PIECE)
+            if _is_http(str(path)):
+                # Compressed on the way, a part would have other offsets.
+                options["headers"] = {"Accept-Encoding": "identity"}
+                tag = file_system.info(place).get("ETag", "W/")
+                # Servers refuse a file with another tag. A weak tag never matches.
+                if not tag.startswith("W/"):
+                    options["headers"]["If-Match"] = tag
+            self._file = file_system.open(place, "rb", block_size=PIECE, **options)
         except Exception as error:
             raise _os_error(error) from None
 

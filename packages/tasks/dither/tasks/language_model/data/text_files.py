@@ -120,11 +120,7 @@ def find_files(pattern: str, *, folders: bool = False) -> list[Path]:
     Raises:
         Refused: There is none.
     """
-    if pattern.startswith("file:"):
-        message = f"{pattern}: a file of this machine is named by its path"
-        fix = "/" + pattern.removeprefix("file:").lstrip("/")
-        raise Refused(message, help=fix, code="invalid-value")
-    if address_of(pattern):
+    if address_of(pattern) or pattern.startswith("file:"):
         return remote_files(pattern, folders=folders)
     if pattern.startswith(HUB):
         return hub_files(pattern)
