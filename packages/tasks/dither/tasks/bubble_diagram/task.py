@@ -83,7 +83,7 @@ _Samples = Int[Tensor, "N L"]
 NEAREST = 500
 """Training plans, those nearest in area, whose numbers of rooms a given outline gets."""
 
-DRAWN = 64
+DRAWN = 36
 """Samples that are laid out to see whether they are dwellings, and compared with outlines and
 areas."""
 

@@ -45,7 +45,7 @@ from .diagram import (
 GRID_SAMPLES = 16
 """Samples in the grid."""
 
-PAGE_SAMPLES = 64
+PAGE_SAMPLES = 36
 """Samples on the HTML page."""
 
 MAX_FRAMES = 30

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,9 @@ __all__ = ["RIVALS", "Baselines", "MaskedBatch", "neighbour_mean", "with_neighbo
 _Values = Float[ndarray, "B L M"]
 _Mask = Bool[ndarray, "B L M"]
 _Motifs = Float32[ndarray, "... M"]
+
+SHIPPED = Path(__file__).parent / "boosting"
+"""Predictions of boosting for get_region/quick, which take 75 CPU s; written by tools/boosting.py."""
 
 RIVALS = ("logistic-sqrt", "mlp", "boosting")
 """Baselines of single columns that take longer to fit."""
@@ -219,11 +223,12 @@ class Baselines:
         key = sha256(repr(fit).encode())
         key.update(np.ascontiguousarray(known).data)
         file = cache_folder() / "boosting" / f"{key.hexdigest()}.npy"
-        # Without a file, or with a damaged one, boosting is fitted.
-        with suppress(OSError, ValueError):
-            cached = np.load(file, allow_pickle=False)
-            if cached.shape == known.shape[:1]:
-                return cached
+        for stored in (file, SHIPPED / file.name):
+            # Without a file, or with a damaged one, boosting is fitted.
+            with suppress(OSError, ValueError):
+                cached = np.load(stored, allow_pickle=False)
+                if cached.shape == known.shape[:1]:
+                    return cached
         guess = self._predict("boosting", column, inputs, known)
         if guess is not None:
             # Without a place to write the next run fits again.
