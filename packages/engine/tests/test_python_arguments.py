@@ -27,6 +27,7 @@ def text():
     [
         ({"n": "4"}, ["wrong-type"]),
         ({"n": True}, ["wrong-type"]),
+        ({"n": None, "seed": None}, ["wrong-type", "wrong-type"]),
         (
             {"n": -1, "seed": 0.5, "batch_size": 0},
             ["out-of-range", "wrong-type", "out-of-range"],

@@ -23,11 +23,9 @@ Labels = Mapping[str, Label] | Label
 
 
 def require_integers(**arguments: tuple[Any, int]) -> None:
-    """Refuse arguments, given as (value, smallest), that are no integers or too small; None is allowed."""
+    """Refuse arguments, given as (value, smallest), that are no integers or too small."""
     problems = []
     for name, (value, least) in arguments.items():
-        if value is None:
-            continue
         if not _is_integer(value):
             message = f"{name}: expected an integer, got {value!r}"
             problems.append(Problem(message, code="wrong-type"))

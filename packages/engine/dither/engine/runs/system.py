@@ -93,7 +93,10 @@ class System(Diffusion):
         Raises:
             Refused: The sampler, its options or the labels do not exist or do not fit the model.
         """
-        require_integers(n=(n, 0), seed=(seed, 0), batch_size=(batch_size, 1))
+        counts: dict[str, tuple[Any, int]] = {"n": (n, 0), "seed": (seed, 0)}
+        if batch_size is not None:
+            counts["batch_size"] = (batch_size, 1)
+        require_integers(**counts)
         like = self.like(n, seed)
         like = replace(like, cond=like.cond | self.label_ids(labels, n))
         system = self
