@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -216,9 +217,8 @@ def templates_seeded(s: Situation) -> None:
     assert (~like.fixed).any(), "all values are fixed"
 
 
-def metrics_batch_invariant(s: Situation) -> None:
-    """Metrics are finite and do not depend on the batch size."""
-    task = _task(s)
+def _evaluation(s: Situation, task: Any) -> Callable[[list[slice]], dict[str, float]]:
+    """Return a function that evaluates random output on validation samples, in these batches."""
     process = fitting_process(s.catalog, task.space)
     count = min(ROWS, task.size("valid"))
     clean = task.batch("valid", range(count))
@@ -240,6 +240,12 @@ def metrics_batch_invariant(s: Situation) -> None:
         computed: dict[str, float] = metrics.compute()
         return computed
 
+    return compute
+
+
+def metrics_batch_invariant(s: Situation) -> None:
+    """Metrics are finite and do not depend on the batch size."""
+    compute = _evaluation(s, _task(s))
     whole = compute([slice(None)])
     # Unequal batches: a mean of their means differs from the mean.
     uneven = compute([slice(0, 1), slice(1, None)])
@@ -259,6 +265,8 @@ def metrics_batch_invariant(s: Situation) -> None:
 def baselines_are_finite(s: Situation) -> None:
     """Baselines are finite and named `metric/baseline`."""
     task = _task(s)
+    # Some are those of the elements of the latest evaluation.
+    _evaluation(s, task)([slice(None)])
     assert task.baselines("valid", None), "there are no baselines"
     for split in ("valid", "test"):
         for name, value in task.baselines(split, ROWS).items():
