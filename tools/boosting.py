@@ -2,8 +2,8 @@
 
     python tools/boosting.py [FOLDER]
 
-They are found by a hash of all that they depend on, scikit-learn's version included; otherwise
-boosting is fitted during the run. A slow test fits them again.
+They are found by a hash of data and options; otherwise boosting is fitted during the run. A slow
+test fits them again.
 """
 
 from __future__ import annotations

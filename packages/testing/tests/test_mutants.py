@@ -496,6 +496,7 @@ MUTANTS = [
         positions_independent=module(forward=lambda inner, *a: (inner(*a)[0] + inner(*a)[0].mean(1, keepdim=True), 0)),
         pieces_equal_whole=module(forward=lambda inner, s, cond, start=0: (inner(s, cond, start)[0] + start, 0)),
         known_tokens_marked=module(forward=lambda inner, s, *a: inner(State.of(s.x), *a)),
+        labels_unread=module(forward=lambda inner, s, cond, *a: (inner(s, cond, *a)[0] + len(cond), 0)),
         embedding_tables=with_layers("tables", lambda old: nn.Embedding(old.num_embeddings + 1, old.embedding_dim)),
         gradients_reach_all=UNUSED,
     ),

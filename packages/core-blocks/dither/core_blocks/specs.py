@@ -325,13 +325,14 @@ class DenoiserModel(ModelSpec):
             "position-free" in embedding & self.condition.traits()
             and "equivariant" in self._shared_traits
         )
+        conditions_read = None
+        if not self.embedding.reads_labels:
+            conditions_read = self.condition.reads()
         return ModelFacts(
             self.block_size,
             cache=self._has_cache,
             dropped_conditions=self.condition.dropped(),
-            conditions_read=None
-            if self.embedding.reads_labels
-            else self.condition.reads(),
+            conditions_read=conditions_read,
             reads_known="known" in embedding,
             # Blocks of one position are causal, and causal attention distinguishes positions.
             # So does the position at which an output is read.

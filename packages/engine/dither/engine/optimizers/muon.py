@@ -177,8 +177,8 @@ def orthogonal(matrix: Float[Tensor, "N M"]) -> Float[Tensor, "N M"]:
     x = matrix if wide else matrix.T
     if x.device.type != "cpu":
         x = x.bfloat16()
-    # The Frobenius norm bounds the largest singular value, so that
-    # the iterations keep all singular values near 1.
+    # The Frobenius norm bounds the largest singular value, so that the iterations keep all of them
+    # near 1.
     x = x / x.norm().clamp(min=TINY)
     for _ in range(ITERATIONS):
         square = x @ x.T

@@ -229,6 +229,7 @@ class System(Diffusion):
         ids = {}
         by_condition = labels_by_condition(labels, self.task.space.conditions, n)
         if not by_condition:
+            # A system that was built without an experiment has no facts.
             return {}
         facts = self._experiment().model.facts()
         for condition, of_samples in by_condition.items():

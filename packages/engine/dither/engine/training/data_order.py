@@ -148,14 +148,17 @@ class MixtureOrder:
         cycle, place = divmod(number, len(self.source))
         begin = mix_seed(self.seed, cycle) % len(self.source)
         turn = (begin + place) % len(self.source)
-        source = self.source[turn]
+        source = int(self.source[turn])
         weight = int(self.weights[source])
+
         # A cycle that begins inside the pattern counts the samples of a source from there.
-        before = int((self.source[:begin] == source).sum())
-        k = cycle * weight + (int(self.k[turn]) - before) % weight
-        (row,) = self.orders[source].rows(k, 1)
-        number_in_all: int = row + int(self.firsts[source])
-        return number_in_all
+        skipped = self.source[:begin] == source
+        k_in_cycle = (int(self.k[turn]) - int(skipped.sum())) % weight
+
+        order = self.orders[source]
+        (row,) = order.rows(cycle * weight + k_in_cycle, 1)
+        first = int(self.firsts[source])
+        return first + row
 
 
 class BucketOrder:

@@ -120,7 +120,7 @@ def log_likelihood(
 def _clean_of(system: Diffusion, ids: Tensor, known: Any) -> Clean:
     """Return ids as a batch, with padding as the task defines it; Refused if no sample has them."""
     space = system.process.space
-    known = _mask(known, ids)
+    known = _mask(known, ids).cpu()
     ids = samples_of(space, ids)
     if not isinstance(space, TokenSpace):
         return Clean.of(ids, known=known)
@@ -133,7 +133,7 @@ def _clean_of(system: Diffusion, ids: Tensor, known: Any) -> Clean:
     valid = pad(valid, (0, missing))
     ids = pad(ids, (0, missing))
     _require_clean(space, ids, valid)
-    return Clean.of(ids, valid, pad(known.cpu(), (0, missing)))
+    return Clean.of(ids, valid, pad(known, (0, missing)))
 
 
 def _mask(known: Any, x0: Tensor) -> Bool[Tensor, "B L"]:

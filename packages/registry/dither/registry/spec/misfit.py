@@ -26,7 +26,6 @@ class Misfit:
 
 def misfits_of(answer: Any) -> list[Misfit]:
     """Return the misfits of a check as a list; TypeError for anything else."""
-    # A text is iterable as well.
     # A check that forgot to yield returns None, and a text would be iterated by letters.
     if isinstance(answer, str) or not isinstance(answer, Iterable):
         raise TypeError(f"a check must yield Misfits, not {answer!r}")

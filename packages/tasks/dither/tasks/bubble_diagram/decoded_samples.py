@@ -218,24 +218,26 @@ def box_metrics(
     take longer. `relations_shown` is the share of the relations of samples with legal boxes that
     these show.
     """
-    placements: list[Placement | None] = []
-    for diagram, _ in read_samples(tokens, rooms, boxes):
-        placements.append(None if diagram is None else place_diagram(diagram))
-    disjoint = [placed is not None and _is_disjoint(placed) for placed in placements]
+    legal = 0
+    disjoint = 0
     dwellings = 0
-    for placed in placements[:drawn]:
-        if placed is None or not _is_disjoint(placed):
-            continue
-        if not any(dwelling_problems(placed)):
-            dwellings += 1
     holds: list[bool] = []
-    for placed in placements:
-        if placed is not None:
-            holds += placed.holds
+    for number, (diagram, _) in enumerate(read_samples(tokens, rooms, boxes)):
+        if diagram is None:
+            continue
+        legal += 1
+        placed = place_diagram(diagram)
+        holds += placed.holds
+        if not _is_disjoint(placed):
+            continue
+        disjoint += 1
+        if number < drawn and not any(dwelling_problems(placed)):
+            dwellings += 1
+
     metrics = {
-        "boxes_legal": 1 - placements.count(None) / len(placements),
-        "boxes_disjoint": sum(disjoint) / len(disjoint),
-        "boxes_dwelling": dwellings / len(placements[:drawn]),
+        "boxes_legal": legal / len(tokens),
+        "boxes_disjoint": disjoint / len(tokens),
+        "boxes_dwelling": dwellings / min(drawn, len(tokens)),
     }
     if holds:
         metrics["relations_shown"] = sum(holds) / len(holds)

@@ -92,8 +92,8 @@ def write_samples(
     """Write samples of a model with the boxes of their layout; JSON lines only with exact ones.
 
     Samples with `drawn` boxes have these, and the relations that they show. A file is named by its
-    sample. Returns the files, and notes for the user: which samples do not
-    decode, how many have no boxes that show their relations, and how many miss areas or outline.
+    sample. Returns the files, and notes for the user: which samples do not decode, how many have no
+    boxes that show their relations, and how many miss areas or outline.
     """
     diagrams: dict[int, Diagram] = {}
     notes = []

@@ -196,15 +196,21 @@ class HarnessModel(LM):  # type: ignore[misc]
     ) -> list[tuple[float, bool]]:
         """Return log p of texts under an autoregressive model: one call has log p(x_i | x_<i) of every i."""
         rows = torch.cat([self._row(ids) for ids, _ in texts])
+        lengths = torch.tensor([len(ids) for ids, _ in texts])
+        cuts = torch.tensor([cut for _, cut in texts])
+        # B L
         positions = torch.arange(self.length)
-        valid = positions < torch.tensor([[len(ids)] for ids, _ in texts])
-        known = positions < torch.tensor([[cut] for _, cut in texts])
-        log_clean = self.model.log_clean(Clean.of(rows, valid, known))
+        valid = positions < lengths[:, None]
+        known = positions < cuts[:, None]
         scored = valid & ~known
-        log_p = log_clean.gather(2, rows[..., None])[..., 0].double()
-        values = log_p.where(scored, 0.0).sum(1)
-        likeliest = (log_clean.argmax(2) == rows) | ~scored
-        return list(zip(values.tolist(), likeliest.all(1).tolist(), strict=True))
+
+        # log p(x_i | x_<i): B L V, and of the ids of the texts: B L
+        log_clean = self.model.log_clean(Clean.of(rows, valid, known))
+        log_p = log_clean.gather(2, rows[..., None]).squeeze(2)
+        values = log_p.double().where(scored, 0.0).sum(1)
+        likeliest = log_clean.argmax(2) == rows
+        greedy = (likeliest | ~scored).all(1)
+        return list(zip(values.tolist(), greedy.tolist(), strict=True))
 
     @torch.no_grad()
     def _is_greedy(self, ids: Sequence[int], cut: int) -> bool:

@@ -85,6 +85,21 @@ def embeds_each_position(s: Situation) -> None:
     assert h.isfinite().all(), "values are not finite"
 
 
+def labels_unread(s: Situation) -> None:
+    """Labels and numbers of samples do not matter if `reads_labels` is false."""
+    if s.spec.reads_labels:
+        raise NotApplicable("the component may read labels")
+    embedding, state = _embedding(s)
+    cond = s.clean.cond
+    others = dict(cond)
+    for condition in s.space.conditions:
+        if condition.size is not None or condition.number is not None:
+            others.pop(condition.name, None)
+    h, _ = embedding(state, cond, 0)
+    without, _ = embedding(state, others, 0)
+    assert_equal(without, h, "without labels")
+
+
 def embeds_every_id(s: Situation) -> None:
     """All ids of a field, including MASK and PAD, have different vectors."""
     embedding, _ = _embedding(s)
@@ -760,6 +775,7 @@ CHECKS = (
     *checks_of(
         "embedding", embeds_each_position, positions_independent, rows_independent
     ),
+    *checks_of("embedding", labels_unread),
     *checks_of("embedding", pieces_equal_whole, needs="one-field"),
     *checks_of("embedding", embeds_every_id, needs="tokens"),
     *checks_of("embedding", masked_values_ignored, needs="features"),
