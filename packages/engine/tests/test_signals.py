@@ -12,9 +12,11 @@ import time
 import pytest
 from rich.console import Console
 
+from dither.engine.cli import main
 from dither.engine.runs import signals
 from dither.engine.runs.progress import ProgressDisplay, Screen
 from dither.engine.runs.signals import SIGNALS, stop_on_signals, stop_signals
+from dither.engine.sweeps.point_process import exit_code_of
 
 ON_TERMINAL = """
 import fcntl, signal, sys, termios
@@ -53,6 +55,26 @@ def test_every_signal_requests_a_stop(number, ended):
         "a closed terminal says so twice"
     )
     assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("is_command", [False, True])
+def test_libraries_that_catch_a_stop_do_not_hide_it(
+    is_command, monkeypatch, tmp_path, capsys
+):
+    """pydantic builds the validator of a class in compiled code and turns any exception into its own."""
+
+    def interrupted(*_):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except BaseException as error:
+            raise ValueError("SchemaError") from error
+
+    if is_command:
+        monkeypatch.setattr("dither.engine.cli.commands.app_for", interrupted)
+        assert main(["list"]) == 75
+        assert "stopped by SIGTERM" in capsys.readouterr().err
+    else:
+        assert exit_code_of(interrupted) == 75
 
 
 def test_nohup_ignores_sighup(ended):

@@ -7,7 +7,10 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..runs.signals import Stop
 
 __all__ = ["main"]
 
@@ -44,7 +47,8 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
     try:
         # Until a run installs its own handlers.
         with stop_on_signals(last=is_process) as stop:
-            stop.code = _run(sys.argv[1:] if arguments is None else arguments, verb)
+            words = sys.argv[1:] if arguments is None else arguments
+            stop.code = _run(words, verb, stop)
             return stop.code
     except Stopped as stopped:
         # The terminal may be closed.
@@ -53,7 +57,7 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
         return STOPPED
 
 
-def _run(arguments: Sequence[str], verb: str | None) -> int:
+def _run(arguments: Sequence[str], verb: str | None, stop: Stop) -> int:
     # pydantic searches all entry points for its own plugins, and fails at a broken one
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from .commands import COMPLETION, app_for, expand_overrides
@@ -82,6 +86,7 @@ def _run(arguments: Sequence[str], verb: str | None) -> int:
         # A component that exits with 0 must not look like a command that succeeded.
         raise RuntimeError(f"SystemExit: {ended.code}") from ended
     except Exception as error:
+        stop.raise_again(error)
         return _report(error)
     return result if isinstance(result, int) else 0
 

@@ -48,17 +48,26 @@ class Stopped(BaseException):
 class Stop:
     """Whether a signal requested a stop; `requested` is its name.
 
-    Until the program checks for requests and so has set `polled`, a signal raises `Stopped`. `code`
-    is the exit code of the command, once it is known.
+    Until the program checks for requests and so has set `polled`, a signal raises `Stopped`, and sets
+    `raised`. `code` is the exit code of the command, once it is known.
     """
 
     def __init__(self) -> None:
         self.requested: str | None = None
         self.polled = False
+        self.raised = False
         self.code = STOPPED
 
     def __call__(self) -> bool:
         return self.requested is not None
+
+    def raise_again(self, error: Exception) -> None:
+        """Raise `Stopped` if a signal has raised it, and other code has caught it and raised `error`.
+
+        So does pydantic while it builds the validator of a class.
+        """
+        if self.raised:
+            raise Stopped(self.requested) from error
 
 
 def interruption_message(name: object) -> str:
@@ -120,6 +129,7 @@ def stop_on_signals(last: bool = False) -> Iterator[Stop]:
         elif _importing(frame):
             _end(STOPPED, f"{interruption_message(name)}\n")
         else:
+            stop.raised = True
             raise Stopped(name)
 
     former = {}
@@ -129,6 +139,9 @@ def stop_on_signals(last: bool = False) -> Iterator[Stop]:
             former[number] = signal.signal(number, handle)
     try:
         yield stop
+    except Exception as error:
+        stop.raise_again(error)
+        raise
     finally:
         if last:
             # stdout is missing, closed, or a broken pipe.
