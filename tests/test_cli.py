@@ -663,7 +663,7 @@ def test_origins_one_key_or_table(here, cli, explained):
     assert all(key.startswith("model.block.") for key in found)
     steps = explained("quick.toml", "train.steps")
     assert steps == {
-        "train.steps": ("1100", "from " + place("quick.toml", "steps = 1100", "1100"))
+        "train.steps": ("1000", "from " + place("quick.toml", "steps = 1000", "1100"))
     }
     suggestions = {
         "model.bolck": "model.block",
@@ -759,7 +759,7 @@ def test_diff_of_two_runs(here, cli):
             cli("resolve", "quick.toml", *changes).out
         )
     found = json.loads(cli("runs", "diff", "one", "other", "--json").out)
-    assert found["options"] == {"train.steps": [1100, 3]}
+    assert found["options"] == {"train.steps": [1000, 3]}
     assert found["parts"] == {}
     assert found["plugins"]["core-blocks.version"] == ["0.1.0", "0.2.0"]
     assert found["plugins"]["mine.sha256"] == [None, "f00"]

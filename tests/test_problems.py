@@ -197,7 +197,7 @@ def test_validate_deep_prints_one_page_that_counts_every_part_of_a_batch(
     deep, parts = ["validate", str(PLANS), "--deep"], ["--set", "train.accumulate=4"]
     page = cli(*deep, *parts).out
     for words in (
-        "258,652",
+        "209,212",
         'embedding "graph"',
         "16 x 36 x 64",
         "training step",
@@ -292,7 +292,7 @@ def under_carets(text: str) -> list[str]:
         ('name = "bubble-quick"', "name = { a = 1 }", "wrong-type", "name", "{ a = 1 }"),
         ('name = "bubble-quick"', 'extends = "nowhere.toml"', "file-not-found", "extends", '"nowhere.toml"'),
         ("[train]", "[trian]", "unknown-key", "trian", "trian"),
-        ("steps = 1100", 'steps = "1100', "syntax-error", "", ""),
+        ("steps = 1000", 'steps = "1100', "syntax-error", "", ""),
         ("[sample]", '[sample]\n"日本" = "日本"', "unknown-key", 'sample."日本"', '"日本" ='),
     ],
 )  # fmt: skip
@@ -309,7 +309,7 @@ def test_each_mistake_has_a_code_a_path_and_a_caret(
 
 def test_all_problems_are_reported_in_line_order(problems_of):
     found = problems_of(
-        "[train]\nsteps = 1100",
+        "[train]\nsteps = 1000",
         '[train]\nsteps = "many"\nstpes = 1\nbatch = 2',
         "--set",
         "seed=-1",

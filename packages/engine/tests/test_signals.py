@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 from rich.console import Console
@@ -15,7 +16,12 @@ from rich.console import Console
 from dither.engine.cli import main
 from dither.engine.runs import signals
 from dither.engine.runs.progress import ProgressDisplay, Screen
-from dither.engine.runs.signals import SIGNALS, stop_on_signals, stop_signals
+from dither.engine.runs.signals import (
+    SIGNALS,
+    Stopped,
+    stop_on_signals,
+    stop_signals,
+)
 from dither.engine.sweeps.point_process import exit_code_of
 
 ON_TERMINAL = """
@@ -75,6 +81,16 @@ def test_libraries_that_catch_a_stop_do_not_hide_it(
         assert "stopped by SIGTERM" in capsys.readouterr().err
     else:
         assert exit_code_of(interrupted) == 75
+
+
+def test_a_stop_that_a_library_swallows_reaches_the_run():
+    with stop_on_signals() as command:
+        with suppress(Stopped):
+            signal.raise_signal(signal.SIGTERM)
+        with stop_on_signals() as of_run:
+            assert of_run.requested == command.requested == "SIGTERM"
+    with stop_on_signals() as of_next_command:
+        assert of_next_command.requested is None
 
 
 def test_nohup_ignores_sighup(ended):

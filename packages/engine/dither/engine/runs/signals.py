@@ -37,6 +37,8 @@ DUPLICATE_WINDOW = 3.0
 from torchrun; elsewhere another signal, from a cluster and from the sweep that runs the point."""
 received: list[str] = []
 """Names of the stop signals received by this process; executors read them."""
+_active: list[Stop] = []
+"""The stops that signals set now, the innermost last."""
 IMPORT = "<frozen importlib._bootstrap>"
 SHOW_CURSOR = "\x1b[?25h"
 
@@ -99,13 +101,17 @@ def handle_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator
 def stop_on_signals(last: bool = False) -> Iterator[Stop]:
     """Yield a `Stop` that signals set; restore the former handlers at the end.
 
-    Once the stop is polled, signals only set it, so that a checkpoint is never interrupted.
+    Once the stop is polled, signals only set it, so that a checkpoint is never interrupted. Within
+    another one that a signal has set, it is set: a library that caught `Stopped` and went on delays
+    the stop until the program checks for requests.
 
     Args:
         last: Whether the process ends afterwards; a later signal ends it immediately with the exit
             code of the command.
     """
     stop = Stop()
+    if _active:
+        stop.requested = _active[-1].requested
     first = 0.0
     grace = DUPLICATE_WINDOW if "TORCHELASTIC_RUN_ID" in os.environ else 0.0
 
@@ -137,12 +143,14 @@ def stop_on_signals(last: bool = False) -> Iterator[Stop]:
     with suppress(ValueError):
         for number in stop_signals():
             former[number] = signal.signal(number, handle)
+    _active.append(stop)
     try:
         yield stop
     except Exception as error:
         stop.raise_again(error)
         raise
     finally:
+        _active.remove(stop)
         if last:
             # stdout is missing, closed, or a broken pipe.
             with suppress(OSError, ValueError, AttributeError):
