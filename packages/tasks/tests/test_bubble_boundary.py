@@ -144,6 +144,12 @@ def test_outlines_are_read_and_centred(tmp_path, name, text):
         ("a.geojson", '{"type": "Polygon", "coordinates": [[[0, 0], [9, 0], [9, 9]], [[2, 1], [3, 1], [3, 2]]]}',
          "unreadable-file"),
         ("a.geojson", '{"type": "MultiPolygon", "coordinates": []}', "unreadable-file"),
+        ("a.svg", '<svg width="210mm"><rect width="90" height="90"/></svg>', "unreadable-file"),
+        ("a.svg", '<svg><style>rect { transform: scale(2) }</style><rect width="90" height="90"/></svg>',
+         "unreadable-file"),
+        ("a.json", '{"outline": [[0, 0], [90, 0], [90, NaN]]}', "out-of-range"),
+        ("a.json", '{"outline": [[0, 0], [90, 0], null]}', "unreadable-file"),
+        ("a.json", "[[0, 0], [90, 0], [90, 90]]", "unreadable-file"),
         ("a.geojson", '{"features": [{"type": "Polygon", "coordinates": [[[0, 0], [9, 0], [9, 9]]]}, '
                       '{"type": "Polygon", "coordinates": [[[0, 0], [9, 0], [9, 9]]]}]}', "unreadable-file"),
     ],
@@ -500,7 +506,27 @@ def test_edited_plans_are_turned_back_and_keep_their_boxes(
         assert exported.boxes == decoded.boxes
 
 
-@pytest.mark.parametrize("hidden", ['display="none"', 'style="display: none"'])
+@pytest.mark.parametrize(
+    ("name", "text", "named"),
+    [
+        ("a.svg", '<svg><rect id="r" width="100%" height="90"/></svg>', '<rect id="r">'),
+        ("a.svg", '<svg><rect id="r" width="9cm" height="9cm"/></svg>', '<rect id="r">'),
+        ("a.svg", '<svg><path id="r" d="M0 0 Hx"/></svg>', '<path id="r">'),
+        ("a.svg", '<svg><g id="r" transform="rotate(a)"><path/></g></svg>', '<g id="r">'),
+        ("a.svg", '<svg height="9in"><rect width="90" height="90"/></svg>', "<svg>"),
+        ("a.json", '{"outlines": [[0, 0], [90, 0], [90, 90]]}', '"outline"'),
+        ("a.json", '{"outline": [[0, 0], [90, 0]], "frontdoor": []}', '"front_door"'),
+    ],
+)  # fmt: skip
+def test_refusals_name_the_element_or_the_key(tmp_path, name, text, named, refusal):
+    (tmp_path / name).write_text(text)
+    assert named in refusal(read_boundary, tmp_path / name).problems[0].message
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    ['display="none"', 'style="display: none"', 'visibility="hidden"', 'style="visibility:hidden"'],
+)  # fmt: skip
 def test_hidden_shapes_and_a_byte_order_mark_are_skipped(tmp_path, hidden):
     path = tmp_path / "a.svg"
     path.write_text(

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from dither.engine.cli import main
 from dither.registry.config.errors import Refused
 from dither.tasks.bubble_diagram.formats.room_program import RoomProgram, read_program
+from dither.tasks.bubble_diagram.geometry.boundary import pack_boundary
 from dither.tasks.bubble_diagram.layout import _misses, _ranks, layout, plan_problems
 from dither.tasks.bubble_diagram.plans import Diagram
 from dither.tasks.bubble_diagram.relations import NEAR, labels_of
@@ -76,6 +78,46 @@ def test_contradictions_are_refused():
         with pytest.raises(Refused) as caught:
             layout(program)
         assert caught.value.codes == ["contradiction"]
+
+
+def test_contradictions_name_what_contradicts():
+    left = RELATIONS.index("left-of")
+    right = RELATIONS.index("right-of")
+    names = ("hall", "stove", "tub", "cot", "desk")
+    relations = ((0, 1, left), (1, 2, left), (0, 2, right), (3, 4, left))
+    program = RoomProgram((0, 2, 3, 5, 6), names, relations, doors=((0, 3), (1, 4)))
+    with pytest.raises(Refused) as caught:
+        layout(program)
+    (problem,) = caught.value.problems
+    for part in ("hall left-of stove", "stove left-of tub", "hall right-of tub"):
+        assert part in problem.message
+    assert not {"cot", "desk"} & set(problem.message.split())
+
+    loop = replace(program, relations=((1, 2, left), (2, 4, left), (4, 1, left)))
+    with pytest.raises(Refused) as caught:
+        layout(loop)
+    words = set(caught.value.problems[0].message.split())
+    assert {"stove", "tub", "desk"} <= words
+    assert not {"hall", "cot"} & words
+
+
+@pytest.mark.slow
+def test_the_front_door_of_an_outline_is_kept_or_reported():
+    outline = [(0, 0), (120, 0), (120, 90), (0, 90)]
+    places = {"left": [(0, 20), (0, 32)], "right": [(120, 20), (120, 32)]}
+    for place, door in places.items():
+        boundary = np.array(pack_boundary(outline, door))
+        doors = ((0, 1), (1, None))
+        program = RoomProgram((0, 2), ("a", "b"), doors=doors, boundary=boundary)
+        (plan,) = layout(program)
+        assert plan_problems(plan) == []
+        # The kitchen has the front door, and is at its place.
+        kitchen_first = plan.boxes[1, 0] < plan.boxes[0, 0]
+        assert kitchen_first == (place == "left")
+    # Its relation keeps the kitchen away from it.
+    left = RELATIONS.index("left-of")
+    (plan,) = layout(replace(program, relations=((1, 0, left),)))
+    assert any("front door" in problem for problem in plan.unmet)
 
 
 MISTAKES = """

@@ -93,7 +93,7 @@ def write_samples(
 
     Samples with `drawn` boxes have these, and the relations that they show. A file is named by its
     sample. Returns the files, and notes for the user: which samples do not decode, how many have no
-    boxes that show their relations, and how many miss areas or outline.
+    boxes that show their relations, and how many miss areas, outline or front door.
     """
     diagrams: dict[int, Diagram] = {}
     notes = []
@@ -125,8 +125,8 @@ def write_samples(
         )
     if unmet:
         notes.append(
-            f"{len(unmet):,} of {len(diagrams):,} samples have layouts that miss an area or the "
-            f"outline, the first {unmet[0]}"
+            f"{len(unmet):,} of {len(diagrams):,} samples have layouts that miss an area, the "
+            f"outline or its front door, the first {unmet[0]}"
         )
     files = write_diagrams(diagrams, folder, form)
     if form == "housegan":

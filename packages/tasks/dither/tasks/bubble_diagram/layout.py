@@ -22,7 +22,8 @@ from dither.registry.config.errors import Refused
 from .arrays import Boxes
 from .decoded_samples import DecodedSample
 from .export import laid_out, write_diagrams
-from .formats.room_program import RoomProgram, program_of, read_program
+from .formats.room_program import APART, RoomProgram, program_of, read_program
+from .formats.room_program import NEAR as NEAR_BY
 from .geometry.compactness import compactness
 from .geometry.floor_plan import room_areas
 from .geometry.outline_fit import place_in_outline
@@ -33,7 +34,7 @@ from .geometry.placement import (
     dwelling_problems,
     place_diagram,
 )
-from .geometry.realisability import realise
+from .geometry.realisability import Realisation, realise
 from .geometry.wall_program import PREFERRED_SIDES
 from .plans import Diagram, sort_doors
 from .plots.pictures import sample_drawings
@@ -45,6 +46,7 @@ from .vocabulary import (
     LEFT,
     LIVING,
     NO_EDGE,
+    RELATIONS,
     RIGHT,
     Export,
     pair_index,
@@ -101,9 +103,11 @@ def layout(
     end = monotonic() + seconds
     plans: dict[bytes, Placement] = {}
     for start in _starts(program, n * TRIES, seed):
-        boxes = _boxes_near(program, start)
-        if boxes is not None:
-            placement = _placed(program, boxes)
+        found = _boxes_near(program, start)
+        if found.verdict == "impossible":
+            raise _contradiction(program, start)
+        if found.boxes is not None:
+            placement = _placed(program, found.boxes)
             # Different starts may lead to the same plan.
             plans.setdefault(placement.boxes.tobytes(), placement)
         good = sum(not plan_problems(plan) for plan in plans.values())
@@ -174,7 +178,11 @@ def _order(program: RoomProgram) -> list[int]:
     try:
         return list(networkx.lexicographical_topological_sort(graph))
     except networkx.NetworkXUnfeasible:
-        message = f"{program.name}: the relations lead from a room back to itself"
+        rooms = [program.names[i] for i, _ in networkx.find_cycle(graph)]
+        path = " to ".join([*rooms, rooms[0]])
+        message = (
+            f"{program.name}: the relations lead from a room back to itself: {path}"
+        )
         hint = "state a relation of these rooms the other way round"
         raise Refused(message, help=hint, code="contradiction") from None
 
@@ -197,6 +205,7 @@ def _reordered(program: RoomProgram, order: Sequence[int]) -> RoomProgram:
     return replace(
         program,
         types=tuple(program.types[room] for room in order),
+        names=tuple(program.names[room] for room in order),
         relations=tuple((place[i], place[j], r) for i, j, r in program.relations),
         near=tuple(pair(i, j) for i, j in program.near),
         apart=tuple(pair(i, j) for i, j in program.apart),
@@ -239,12 +248,8 @@ def _near_pairs(program: RoomProgram) -> set[tuple[int, int]]:
     return ({*program.near} | doors) - labelled
 
 
-def _boxes_near(program: RoomProgram, start: Boxes) -> Boxes | None:
-    """Return boxes near a start that show a program; None if none are found.
-
-    Raises:
-        Refused: There are none (`contradiction`).
-    """
+def _boxes_near(program: RoomProgram, start: Boxes) -> Realisation:
+    """Search for boxes near a start that show a program."""
     types = program.types
     rooms = len(types)
     edges = np.full(len(pairs(rooms)), NO_EDGE, np.int8)
@@ -264,7 +269,7 @@ def _boxes_near(program: RoomProgram, start: Boxes) -> Boxes | None:
     rectangles = None
     if program.boundary is not None:
         rectangles = rectangles_within(program.boundary)
-    found = realise(
+    return realise(
         edges,
         rooms,
         apart=apart,
@@ -274,12 +279,40 @@ def _boxes_near(program: RoomProgram, start: Boxes) -> Boxes | None:
         near=start,
         unlabelled=unlabelled,
     )
-    if found.verdict == "impossible":
-        message = f"{program.name}: the relations and doors contradict each other"
-        if rectangles is not None:
-            message += ", or do not fit into the outline"
-        raise Refused(message, code="contradiction")
-    return found.boxes
+
+
+def _contradiction(program: RoomProgram, start: Boxes) -> Refused:
+    """Return a refusal that names statements which contradict each other, none of them in vain."""
+    core = program
+
+    def leave_out(without: RoomProgram) -> None:
+        nonlocal core
+        if _boxes_near(without, start).verdict == "impossible":
+            core = without
+
+    leave_out(replace(core, boundary=None))
+    for relation in program.relations:
+        rest = tuple(other for other in core.relations if other != relation)
+        leave_out(replace(core, relations=rest))
+    for pair in program.near:
+        leave_out(replace(core, near=tuple(p for p in core.near if p != pair)))
+    for pair in program.apart:
+        leave_out(replace(core, apart=tuple(p for p in core.apart if p != pair)))
+    for door in program.doors or ():
+        doors = tuple(other for other in core.doors or () if other != door)
+        leave_out(replace(core, doors=doors))
+
+    names = core.names
+    parts = [f"{names[i]} {RELATIONS[r]} {names[j]}" for i, j, r in core.relations]
+    parts += [f"{names[i]} {NEAR_BY} {names[j]}" for i, j in core.near]
+    parts += [f"{names[i]} {APART} {names[j]}" for i, j in core.apart]
+    for i, j in core.doors or ():
+        if j is not None:
+            parts.append(f"a door between {names[i]} and {names[j]}")
+    if core.boundary is not None:
+        parts.append(f"an outline for {len(names)} rooms")
+    message = f"{program.name}: these contradict each other: {', '.join(parts)}"
+    return Refused(message, help="change one of them", code="contradiction")
 
 
 def _placed(program: RoomProgram, boxes: Boxes) -> Placement:
@@ -402,6 +435,10 @@ def _misses(program: RoomProgram, boxes: Boxes) -> float:
     for room, other in program.doors or ():
         if other is not None:
             held.append(_share_a_wall(boxes[room], boxes[other]))
+        elif program.boundary is not None and program.boundary[0, 0] >= 0:
+            front = program.boundary[:2].mean(0)
+            away = np.maximum(boxes[room, :2] - front, front - boxes[room, 2:])
+            held.append(away.max() <= NEAR)
 
     sides = np.maximum(sides_of(boxes), 1)
     slim = sides.max(1) > 3 * sides.min(1)

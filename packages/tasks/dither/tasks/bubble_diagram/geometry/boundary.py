@@ -225,21 +225,15 @@ def read_boundary(path: Path, text: str | None = None) -> Boundary:
         outline, ends_of_front = read_outline(path, text)
         points = np.array(outline, float).reshape(-1, 2)
         door = np.array(ends_of_front, float).reshape(-1, 2)
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        IndexError,
-        AttributeError,
-    ) as error:
-        message = f"{path}: no outline: {error}"
-        help_text = f"expected {_EXPECTED}"
-        raise Refused(message, help=help_text, code="unreadable-file") from None
+    except (OSError, ValueError) as error:
+        raise _no_outline(path, str(error)) from None
+    # Values of another type than the layout has.
+    except (KeyError, TypeError, IndexError, AttributeError):
+        raise _no_outline(path, "another layout") from None
 
-    # shapely requires three corners; fewer are reported by their number.
+    # shapely requires three corners and finite numbers; others are reported below.
     problem = None
-    if len(outline) > 2:
+    if len(outline) > 2 and np.isfinite(np.append(points, door)).all():
         problem = shape_problem(outline, ends_of_front)
 
     turn = _alignment(points)
@@ -263,6 +257,11 @@ def read_boundary(path: Path, text: str | None = None) -> Boundary:
     shift = np.floor((GRID - low - high) / 2)
     ends = (door + shift).clip(0, GRID)
     return np.array(pack_boundary((points + shift).tolist(), ends.tolist()), np.int16)
+
+
+def _no_outline(path: Path, reason: str) -> Refused:
+    message = f"{path}: no outline: {reason}"
+    return Refused(message, help=f"expected {_EXPECTED}", code="unreadable-file")
 
 
 def _alignment(points: Float[ndarray, "P 2"]) -> Float[ndarray, "2 2"]:

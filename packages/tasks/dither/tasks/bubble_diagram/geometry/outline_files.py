@@ -17,12 +17,18 @@ from xml.etree import ElementTree
 import numpy as np
 from fontTools.misc.transform import Transform
 
+from dither.registry.config.errors import did_you_mean
 from dither.registry.files.limits import read_text
 
 from ..relations import METRES, UNITS
 
 _DOOR_GAP = 4
 """Largest distance between a front door and the outline in pixels, the thickness of a wall."""
+
+_KEYS = ("outline", "front_door", "unit")
+
+_PAPER = re.compile(r".*\d\s*(mm|cm|in|pt|pc|q)\s*", re.IGNORECASE)
+"""Length in a unit of paper."""
 
 _Points = list[tuple[float, float]]
 
@@ -76,10 +82,18 @@ def shape_problem(outline: _Points, door: _Points) -> str | None:
 
 def _parse_json(text: str) -> tuple[_Points, _Points]:
     content = json.loads(text)
-    if "outline" in content:
-        unknown = content.keys() - {"outline", "front_door", "unit"}
+    if not isinstance(content, dict):
+        raise ValueError("expected an object")
+    # Every object of GeoJSON has a type.
+    if not content.keys() & {"type", "features"}:
+        unknown = sorted(content.keys() - set(_KEYS))
         if unknown:
-            raise ValueError(f'unknown key "{min(unknown)}"')
+            hint = did_you_mean(unknown[0], _KEYS)
+            raise ValueError(
+                "; ".join(filter(None, [f'unknown key "{unknown[0]}"', hint]))
+            )
+        if "outline" not in content:
+            raise ValueError('no key "outline"')
         scale = _scale(content.get("unit", "px"))
         outline = _scaled(content["outline"], scale, scale)
         return outline, _scaled(content.get("front_door", []), scale, scale)
@@ -130,6 +144,10 @@ def _parse_svg(text: str) -> tuple[_Points, _Points]:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
         raise ValueError(f"invalid XML: {error}") from None
+    paper = [root.get(side, "") for side in ("width", "height")]
+    if "data-unit" not in root.attrib and any(map(_PAPER.fullmatch, paper)):
+        # A drawing of 140 mm is not one of 140 pixels, and its scale is unknown.
+        raise ValueError(f"<svg>: a drawing of {' x '.join(paper)} without data-unit")
     scale = _scale(root.get("data-unit", "px"))
     shapes = list(_svg_shapes(root, Transform(scale, 0, 0, scale, 0, 0)))
     if not shapes:
@@ -150,11 +168,15 @@ def _svg_shapes(
 ) -> Iterator[_Shape]:
     """Yield name, element and transform of each drawn shape, in document order."""
     tag = _tag(element)
+    name = f"<{tag}>"
+    if tag == "style" and _PLACES.search("".join(element.itertext())):
+        raise ValueError(f"{name}: rules that move or hide shapes are not read")
     style = element.get("style", "").replace(" ", "")
-    hidden = element.get("display") == "none" or "display:none" in style
+    hidden = "display:none" in style or "visibility:hidden" in style
+    hidden |= element.get("display") == "none"
+    hidden |= element.get("visibility") == "hidden"
     if tag in _NOT_DRAWN or hidden:
         return
-    name = f"<{tag}>"
     if element.get("id"):
         name = f'<{tag} id="{element.get("id")}">'
     # The viewport of a nested drawing, and transforms of CSS, are not applied here.
@@ -174,6 +196,9 @@ def _tag(element: Any) -> str:
     return str(element.tag).rpartition("}")[2].lower()
 
 
+_PLACES = re.compile(r"\b(transform|display|visibility)\b")
+"""Properties of CSS that change what is drawn where."""
+
 _FUNCTION = re.compile(r"\s*,?\s*(\w+)\s*\(([^()]*)\)")
 
 
@@ -186,7 +211,11 @@ def _transform(text: str, name: str) -> Transform:
         match = _FUNCTION.match(text, position)
         if match is None:
             raise ValueError(f"{name}: invalid transform {text!r}")
-        numbers = [float(part) for part in re.split(r"[\s,]+", match[2].strip())]
+        parts = re.split(r"[\s,]+", match[2].strip())
+        try:
+            numbers = [float(part) for part in parts]
+        except ValueError:
+            raise ValueError(f"{name}: invalid transform {match[0]!r}") from None
         result = result.transform(_function(match[1], numbers, name))
         position = match.end()
     return result
@@ -228,9 +257,15 @@ def _corners(name: str, element: Any, transform: Transform) -> _Points:
     plain.attrib.pop("transform", None)
     builder = PathBuilder()
     pen = RecordingPen()
-    if not builder.add_path_from_element(plain) or not builder.paths:
+    try:
+        known = builder.add_path_from_element(plain)
+        if known and builder.paths:
+            parse_path(builder.paths[0], pen)
+    # Also of lengths with a unit or in per cent
+    except (ValueError, KeyError) as error:
+        raise ValueError(f"{name}: {error}") from None
+    if not pen.value:
         raise ValueError(f"{name}: expected a shape of straight lines")
-    parse_path(builder.paths[0], pen)
 
     points: _Points = []
     for command, arguments in pen.value:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import hypot
 
 import numpy as np
 
@@ -45,6 +46,9 @@ _OVERLAP = 4
 
 _SEARCH = 120
 """Linear programs of the search for boxes inside an outline, for each start."""
+
+_MISPLACED = 1 / METRES
+"""Smallest distance in pixels at which a front door is not at its place in the outline."""
 
 NOT_INSIDE = "no boxes inside the outline with these relations were found"
 
@@ -87,7 +91,8 @@ def place_in_outline(placement: Placement, boundary: Boundary) -> Placement:
         )
         if placement.exact:
             unmet.append(NOT_INSIDE)
-    return Placement.of(diagram, boxes, boundary, tuple(unmet))
+    placed = Placement.of(diagram, boxes, boundary, tuple(unmet))
+    return replace(placed, unmet=(*placed.unmet, *_front_door_errors(placed)))
 
 
 def _best_inside(
@@ -123,6 +128,21 @@ def _best_inside(
         pulls_of=lambda boxes: _pulls(boxes, mask_of(boundary)),
         front=front,
     )
+
+
+def _front_door_errors(placement: Placement) -> Iterator[str]:
+    """Yield that no front door is drawn where the outline has it."""
+    front = placement.front_door
+    if front is None:
+        return
+    diagram = placement.diagram
+    plan = floor_plan(diagram.types, placement.boxes, front, diagram.doors)
+    fronts = [door for door in plan.doors if door.j is None]
+    distances = [hypot(door.x - front[0], door.y - front[1]) for door in fronts]
+    nearest = min(distances, default=np.inf)
+    if nearest >= _MISPLACED:
+        metres = nearest * METRES
+        yield f"the front door is {metres:.1f} m from its place in the outline"
 
 
 def _excess_areas(diagram: Diagram, boundary: Boundary) -> Iterator[str]:
