@@ -332,6 +332,18 @@ def test_floor_plans_show_possible_doors_and_whole_walls(far):
     assert page.height < 0.6 * page.width, "as large as the plan"
 
 
+@pytest.mark.parametrize("gap", range(6))
+def test_there_is_a_wall_between_rooms_however_thin(gap):
+    boxes = [(0, 0, 60, 60), (60 + gap, 0, 120 + gap, 60)]
+    plan = place_diagram(Diagram.from_boxes((1, 2), boxes))
+    (image,) = to_pngs([draw_floorplan(plan)])
+    pixels = np.asarray(Image.open(BytesIO(image)).convert("L"))
+    # Above the door, whose gap is white.
+    row = pixels[len(pixels) * 3 // 10]
+    middle = row[len(row) // 2 - 10 : len(row) // 2 + 10]
+    assert (middle < 100).sum() >= 8
+
+
 @pytest.fixture(scope="module")
 def samples():
     """Return six samples: valid, without living room, with a cycle, with MASK, empty, valid."""

@@ -571,15 +571,15 @@ def _longest_walls(label: PixelLabels) -> SharedWalls:
     return longest
 
 
-def thin_walls(label: PixelLabels) -> Iterator[tuple[Point, Point]]:
-    """Yield the lines along which rooms touch, without a gap for a wall."""
+def thin_walls(label: PixelLabels, widest: int = 0) -> Iterator[tuple[Point, Point]]:
+    """Yield the middle lines of walls of at most `widest` pixels; by default where rooms touch."""
     # Level lines are upright ones of the transposed image.
     for upright, image in ((True, label), (False, label.T)):
-        beyond = np.full_like(image, -1)
-        beyond[:, :-1] = image[:, 1:]
-        touching = (image >= 0) & (beyond >= 0) & (image != beyond)
-        gap = np.ones_like(image)
-        for _, _, across, low, high, _ in _runs(image, beyond, gap, touching):
+        beyond, gap = _next_rooms(image)
+        facing = (image >= 0) & (beyond >= 0) & (image != beyond)
+        # A gap of one is the step to the next pixel.
+        thin = facing & (gap <= widest + 1)
+        for _, _, across, low, high, _ in _runs(image, beyond, gap, thin):
             start = (across, float(low))
             end = (across, float(high))
             if upright:

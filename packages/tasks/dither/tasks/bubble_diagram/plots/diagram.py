@@ -612,7 +612,8 @@ def _wall_shapes(scene: Scene, plan: FloorPlan) -> list[str]:
         shapes.append(
             svg.path(path, floor, floor, 2 * _REVEAL * scene.scale, scene.names[room])
         )
-    for start, end in thin_walls(plan.label):
+    # Floors cover walls of two pixels, and most of wider ones.
+    for start, end in thin_walls(plan.label, 3):
         ends = (*scene.at(*start), *scene.at(*end))
         shapes.append(svg.line(*ends, _WALL, _THIN * scene.scale))
     return shapes
