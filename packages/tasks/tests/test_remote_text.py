@@ -5,7 +5,11 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import signal
+import subprocess
+import sys
 import threading
+import time
 import zlib
 from contextlib import contextmanager
 from functools import partial
@@ -15,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dither.registry.config.errors import Refused
 from dither.tasks.language_model.data import remote_files
 from dither.tasks.language_model.data.documents import find_sources, read_documents
 from dither.tasks.language_model.data.file_formats import record_format
@@ -29,7 +34,11 @@ from dither.tasks.language_model.data.remote_files import (
 from dither.tasks.language_model.data.remote_files import (
     remote_files as find,
 )
-from dither.tasks.language_model.data.remote_shards import fetch_shards
+from dither.tasks.language_model.data.remote_shards import (
+    BLOCKS,
+    fetch_store,
+    open_remote,
+)
 from dither.tasks.language_model.data.specs import (
     ConvertedText,
     PromptResponse,
@@ -42,6 +51,7 @@ from dither.tasks.language_model.data.text_files import (
     open_data,
     read_files,
 )
+from dither.tasks.language_model.task import LanguageModelling
 
 fsspec = pytest.importorskip("fsspec")
 pytest.importorskip("aiohttp")
@@ -109,14 +119,17 @@ class Handler(SimpleHTTPRequestHandler):
         self.wfile.write(data[start:stop])
 
 
+class Server(ThreadingHTTPServer):
+    # Blocks of a batch are requested together; others wait for seconds.
+    request_queue_size = 128
+
+
 @contextmanager
 def serving(folder: Path, *, breaks: tuple[int, ...] = (), **changes: object):
     handler = type(
         "Served", (Handler,), {"breaks": [*breaks], "requests": [], **changes}
     )
-    server = ThreadingHTTPServer(
-        ("localhost", 0), partial(handler, directory=str(folder))
-    )
+    server = Server(("localhost", 0), partial(handler, directory=str(folder)))
     thread = threading.Thread(
         target=server.serve_forever, kwargs={"poll_interval": 0.01}
     )
@@ -306,46 +319,226 @@ def test_compressed_remote_files_keep_to_the_size_policy(monkeypatch) -> None:
 def shards(tmp_path, monkeypatch) -> Path:
     """Token ids in a folder, to be served; the cache is empty."""
     monkeypatch.setenv("DITHER_DATA", str(tmp_path / "cache"))
-    fetch_shards.cache_clear()
-    (tmp_path / "a.txt").write_text("\n".join(TEXTS))
+    fetch_store.cache_clear()
+    text = " ".join(map(str, np.random.default_rng(0).integers(10**9, size=60_000)))
+    (tmp_path / "a.txt").write_text(text)
     folder = tmp_path / "served" / "ids"
     paths = [str(tmp_path / "a.txt")]
     ConvertedText(paths=paths, tokenizer="chars", to=str(folder)).prepare()
     return folder
 
 
-def test_remote_shards_are_the_local_ones_after_a_broken_copy(shards) -> None:
+def published(shards: Path) -> str:
+    """Copy shards to memory://, and return the address."""
+    store = fsspec.filesystem("memory")
+    for file in shards.iterdir():
+        store.pipe_file(f"/ids/{file.name}", file.read_bytes())
+    return "memory://ids"
+
+
+def reads(task: LanguageModelling, count: int) -> list[np.ndarray]:
+    """Return batches of windows in random order, twice."""
+    rows = np.random.default_rng(1).permutation(task.size("train"))
+    return [
+        task.batch("train", part).x0.numpy()
+        for part in [*rows[: 8 * count].reshape(count, 8)] * 2
+    ]
+
+
+@pytest.mark.parametrize(
+    ("service", "limit"),
+    [("memory", 0), ("memory", 3), ("memory", 5), ("memory", None), ("http", 4)],
+)
+def test_remote_batches_are_local_ones_with_a_bounded_cache(
+    shards, limit, service
+) -> None:
     local = ShardFolder(path=str(shards)).build()
-    with serving(shards.parent, breaks=(10_000, 100, 50)) as (host, handler):
+    if limit is not None:
+        limit = limit * (1 << 15) + 100
+    with serving(shards.parent, ranges=True) as (host, _):
+        address = f"{host}/ids" if service == "http" else published(shards)
+        remote = open_remote(address, "once", limit)
+        tasks = []
+        for store in (local, remote):
+            tasks.append(LanguageModelling(store, store.tokenizer, length=100))
+        for ours, theirs in zip(*(reads(task, 12) for task in tasks), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        assert tasks[0].baselines() == tasks[1].baselines()
+        for split, stream in local.splits.items():
+            ids = remote.splits[split].ids
+            np.testing.assert_array_equal(ids[:], stream.ids)
+            np.testing.assert_array_equal(ids[-7:-2], stream.ids[-7:-2])
+            assert ids[5:3].size == 0
+    used = (fetch_store(address) / BLOCKS).stat().st_blocks * 512
+    assert used <= (1 << 20 if limit is None else limit + 4096)
+    # Larger than the smaller caches.
+    assert (shards / "train.npy").stat().st_size > 400_000
+
+
+def test_cached_blocks_need_no_address(shards) -> None:
+    local = ShardFolder(path=str(shards)).build()
+    with serving(shards.parent, ranges=True) as (host, handler):
+        first = ShardFolder(path=f"{host}/ids").build()
+        ids = first.splits["train"].ids[:]
+        count = len(handler.requests)
+        again = ShardFolder(path=f"{host}/ids").build()
+        np.testing.assert_array_equal(again.splits["train"].ids[:], ids)
+        # The end of each split, to know that the server has ranges.
+        assert len(handler.requests) == count + 3
+    np.testing.assert_array_equal(ids, local.splits["train"].ids)
+    # A place that was not written to its end.
+    blocks = fetch_store(f"{host}/ids") / BLOCKS
+    content = bytearray(blocks.read_bytes())
+    content[1000] ^= 1
+    blocks.write_bytes(content)
+    # The server is gone.
+    with pytest.raises(Refused, match="train.npy"):
+        again.splits["train"].ids[:10]
+    np.testing.assert_array_equal(again.splits["train"].ids[-10:], ids[-10:])
+
+
+def test_remote_shards_after_broken_connections(shards) -> None:
+    local = ShardFolder(path=str(shards)).build()
+    with serving(shards.parent, ranges=True, breaks=(100,) * 4) as (host, handler):
         spec = ShardFolder(path=f"{host}/ids")
         assert not [*spec.check()]
-        count = len(handler.requests)
-        assert count > 8
-        # The copy stays: another process asks for the manifest only.
-        fetch_shards.cache_clear()
+        handler.breaks[:] = [100] * 4
         remote = spec.build()
-        assert len(handler.requests) == count + 1
-    for split, stream in local.splits.items():
-        assert np.array_equal(stream.ids, remote.splits[split].ids)
-        assert np.array_equal(stream.starts, remote.splits[split].starts)
+        handler.breaks[:] = [100] * 4
+        ids = remote.splits["train"].ids[:]
+    np.testing.assert_array_equal(ids, local.splits["train"].ids)
+    np.testing.assert_array_equal(
+        remote.splits["train"].starts, local.splits["train"].starts
+    )
     assert remote.tokenizer.fingerprint == local.tokenizer.fingerprint
 
 
-@pytest.mark.parametrize("damage", ["missing", "short", "changed", "manifest"])
-def test_damaged_remote_shards_are_refused(shards, refused, damage) -> None:
-    file = shards / ("manifest.json" if damage == "manifest" else "train.npy")
+@pytest.mark.parametrize(
+    ("damage", "code"),
+    [
+        ("missing", "file-not-found"),
+        ("short", "damaged-file"),
+        ("changed", "damaged-file"),
+        ("manifest", "damaged-file"),
+        ("without", "other-version"),
+        ("whole", "download-failed"),
+    ],
+)
+def test_damaged_remote_shards_are_refused(shards, refused, damage, code) -> None:
+    file = shards / "train.npy"
+    if damage in ("manifest", "without"):
+        file = shards / "manifest.json"
     content = file.read_bytes()
     file.unlink()
     if damage == "short":
         file.write_bytes(content[:-1])
-    if damage == "changed":
+    if damage in ("changed", "whole"):
         file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     if damage == "manifest":
         file.write_text("{}")
-    code = "download-failed" if damage == "missing" else "damaged-file"
-    with serving(shards.parent) as (host, _), refused(code):
-        spec = ShardFolder(path=f"{host}/ids")
-        spec.build()
+    if damage == "without":
+        file.write_bytes(content.replace(b"-checksums", b"-other"))
+    ranges = damage != "whole"
+    with serving(shards.parent, ranges=ranges) as (host, _), refused(code):
+        ShardFolder(path=f"{host}/ids").build()
+
+
+EXPERIMENT = """
+seed = 3
+sampler = "ancestral"
+process = "absorbing"
+loss = "masked-ce"
+
+[task]
+use = "language-model"
+length = 32
+data = { use = "token-shards", path = "ADDRESS" }
+
+[model]
+use = "denoiser"
+width = 16
+depth = 1
+blocks = [{ use = "adaln-zero", heads = 2 }]
+embedding = "tokens"
+condition = "level"
+head = "tokens"
+
+[train]
+steps = 120
+batch_size = 8
+checkpoint_every = 10
+workers = 2
+
+[evaluate]
+every = 60
+samples = 64
+"""
+
+PROGRAM = """
+import sys
+from pathlib import Path
+import fsspec
+from dither.engine.cli import main
+store = fsspec.filesystem("memory")
+for file in Path(sys.argv[1]).iterdir():
+    store.pipe_file(f"/ids/{file.name}", file.read_bytes())
+sys.exit(main(sys.argv[2:]))
+"""
+"""memory:// is that of a process."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("service", ["http", "memory"])
+def test_killed_runs_on_remote_shards_are_resumed_exactly(
+    shards, tmp_path, service
+) -> None:
+    from dither.engine.checkpoints.sharded_checkpoint import part_of, read_tensors
+
+    def program(name: str, *words: str) -> subprocess.Popen:
+        runs = str(tmp_path / name)
+        words = ("run", *words, "--runs", runs)
+        return subprocess.Popen([sys.executable, "-c", PROGRAM, str(shards), *words])
+
+    def steps(name: str) -> list[Path]:
+        return sorted((tmp_path / name).glob("*/checkpoints/step-*"))
+
+    (tmp_path / "local.toml").write_text(EXPERIMENT.replace("ADDRESS", str(shards)))
+    assert program("local", str(tmp_path / "local.toml")).wait(200) == 0
+    with serving(shards.parent, ranges=True) as (host, _):
+        address = f"{host}/ids" if service == "http" else "memory://ids"
+        # A fifth of the ids fits into the cache.
+        options = f'{address}", cache_gb = 1e-4, verify = "once'
+        (tmp_path / "remote.toml").write_text(EXPERIMENT.replace("ADDRESS", options))
+        running = program("remote", str(tmp_path / "remote.toml"))
+        while len(steps("remote")) < 2 and running.poll() is None:
+            time.sleep(0.005)
+        running.kill()
+        assert running.wait(100) == -signal.SIGKILL
+        last = steps("remote")[-1]
+        assert last.name < "step-00000120"
+        resumed = program("remote", "--resume", str(last.parent.parent))
+        assert resumed.wait(200) == 0
+    whole, again = (
+        read_tensors(part_of(steps(name)[-1], "model")) for name in ("local", "remote")
+    )
+    assert whole.keys() == again.keys()
+    for name, tensor in whole.items():
+        assert tensor.equal(again[name]), name
+
+
+@pytest.mark.parametrize("service", ["http", "memory"])
+def test_shards_that_change_while_they_are_read_are_refused(shards, service) -> None:
+    with serving(shards.parent, ranges=True) as (host, _):
+        address = f"{host}/ids" if service == "http" else published(shards)
+        ids = open_remote(address, "once", None).splits["train"].ids
+        first = ids[:10]
+        content = bytearray((shards / "train.npy").read_bytes())
+        content[200_000] ^= 1
+        (shards / "train.npy").write_bytes(content)
+        published(shards)
+        np.testing.assert_array_equal(ids[:10], first)
+        with pytest.raises(Refused, match=r"train.npy: has changed"):
+            ids[180_000:210_000]
 
 
 @pytest.mark.parametrize("ranges", [False, True])
@@ -375,9 +568,13 @@ def test_tables_that_change_while_they_are_read_are_refused(
     monkeypatch.setattr(remote_files, "PIECE", 100)
     (tmp_path / "x.parquet").write_bytes(b"a" * 1000)
     with (
-        serving(tmp_path, ranges=True) as (host, _),
+        serving(tmp_path, ranges=True) as (host, handler),
         RandomReader(RemotePath(f"{host}/x.parquet")) as reader,
     ):
+        assert reader.read(10) == b"a" * 10
+        # A connection that breaks is opened again.
+        handler.breaks[:] = [3, 5]
+        reader.seek(300)
         assert reader.read(10) == b"a" * 10
         (tmp_path / "x.parquet").write_bytes(b"b" * 1000)
         reader.seek(500)
@@ -452,17 +649,19 @@ def test_hidden_files_and_folders_are_no_documents(tmp_path) -> None:
         assert len(find(f"{host}/**")) == 2
 
 
-def test_links_with_signatures_are_refused(tmp_path, refusal) -> None:
+def test_links_with_signatures_are_left_out(tmp_path, refusal, caplog) -> None:
     (tmp_path / "index.html").write_text(
-        '<a href="a.txt">a</a> <a href="?C=N;O=D">by name</a>'
+        '<a href="a.txt">a</a> <a href="?C=N;O=D">by name</a> '
+        '<a href="b.txt?sig=SECRET">b</a> <a href="c/?C=N">c</a>'
     )
     (tmp_path / "signed").mkdir()
     (tmp_path / "signed" / "index.html").write_text('<a href="s.txt?sig=SECRET">s</a>')
     with serving(tmp_path) as (host, _):
         assert [path.name for path in find(f"{host}/*")] == ["a.txt"]
+        assert "left out: 1" in caplog.text
         (problem,) = refusal(find, f"{host}/signed/*").problems
-    assert problem.code == "invalid-value"
-    assert "SECRET" not in problem.message
+    assert problem.code == "file-not-found"
+    assert "SECRET" not in problem.message + caplog.text
 
 
 def test_remote_folders_of_data_sets(tmp_path) -> None:
@@ -495,6 +694,8 @@ def test_paths_of_this_machine_are_no_addresses(refusal, address) -> None:
     (problem,) = refusal(find_files, address).problems
     assert problem.code == "invalid-value"
     assert problem.help == "/a/x.txt"
+    (misfit,) = ShardFolder(path=address).check()
+    assert (misfit.path, misfit.help) == (("path",), problem.help)
 
 
 def test_remote_sizes_that_cannot_be_asked_are_named(tmp_path, refused) -> None:

@@ -27,6 +27,7 @@ from dither.tasks.language_model.data.tokenizers.huggingface import Learned
 from dither.tasks.language_model.metrics import baselines
 from dither.tasks.language_model.metrics.baselines import (
     WittenBell,
+    count,
     distinct,
     diversity_metrics,
     strong_baselines,
@@ -138,7 +139,7 @@ def test_every_order_with_short_contexts_at_the_start():
 def test_trivial_baselines():
     tokenizer = Characters("ab")
     train, held = tokenizer.encode("aaab"), tokenizer.encode("abab")
-    found = trivial_baselines(train, held, tokenizer)
+    found = trivial_baselines(count(train, tokenizer.size), held, tokenizer)
     assert found["bits_per_char/uniform"] == pytest.approx(log2(3))
     learned = [4 / 7, 2 / 7]  # counts 3, 1 and 0 with one added to each
     assert found["bits_per_char/unigram"] == pytest.approx(

@@ -411,10 +411,8 @@ class LanguageModelling(TextTemplates, Task):
             return
         for split in ("valid", "test"):
             ids = self.ids[split]
-            count = 0
-            # Block by block: the ids may be a memory-mapped array that is larger than memory.
-            for start in range(0, len(ids), LIMIT):
-                count += int(np.count_nonzero(ids[start : start + LIMIT] == unknown))
+            counts = self.corpus.splits[split].count(self.tokenizer.size)
+            count = int(counts[unknown])
             if count:
                 yield (
                     f"{count:,} of {len(ids):,} ids of the {split} split are unknown to the "
@@ -492,17 +490,17 @@ class LanguageModelling(TextTemplates, Task):
         They are computed on the first `samples` windows, by default all. Like a model, n-grams see
         the ids before in the same window; only xz sees all text before.
         """
-        train = self.ids["train"]
         count = min(samples or self.size(split), self.size(split))
         windows = self._windows[split].ids(count)
         # There may be no window. The smallest type does not widen that of the ids.
         text = np.concatenate([np.zeros(0, np.uint8), *windows])
-        metrics = trivial_baselines(train, text, self.tokenizer)
+        counts = self.corpus.splits["train"].count(self.tokenizer.size)
+        metrics = trivial_baselines(counts, text, self.tokenizer)
         if self._ngrams is not None:
             starts = np.cumsum([0, *map(len, windows)])[:-1]
             metrics |= strong_baselines(
                 ngrams=self._ngrams,
-                train=train,
+                train=self.ids["train"][-LIMIT:],
                 text=text,
                 tokenizer=self.tokenizer,
                 starts=starts,

@@ -1,6 +1,6 @@
 """Weighted mixtures of texts: the windows of several sources under one numbering.
 
-Letters: S sources, W windows, B batch, L length.
+Letters: S sources, V size of the vocabulary, W windows, B batch, L length.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ...row_numbers import row_numbers
 from .corpus import SPLITS, Corpus, TextSource
 from .token_store import (
     Documents,
+    IdReader,
     Spans,
     TokenStore,
     TokenStream,
@@ -71,23 +72,26 @@ class MixedText(TextSource):
         return [source for source in self.sources if isinstance(source, Corpus)]
 
 
-class JoinedIds:
-    """Arrays one after the other, of which slices are read; they may be memory-mapped."""
+class JoinedIds(IdReader):
+    """The ids of several arrays one after the other."""
 
-    def __init__(self, arrays: Sequence[Ids]) -> None:
+    def __init__(self, arrays: Sequence[Ids | IdReader]) -> None:
         self._arrays = arrays
         self._stops = np.cumsum([len(array) for array in arrays])
 
     def __len__(self) -> int:
         return int(self._stops[-1])
 
-    def __getitem__(self, part: slice) -> Ids:
-        start, stop, _ = part.indices(len(self))
-        pieces = []
-        for array, end in zip(self._arrays, self._stops.tolist(), strict=True):
-            first = end - len(array)
-            pieces.append(array[max(start - first, 0) : max(stop - first, 0)])
-        return np.concatenate(pieces)
+    def slices(self, starts: Sequence[int], sizes: Sequence[int]) -> list[Ids]:
+        slices = []
+        for start, size in zip(starts, sizes, strict=True):
+            pieces = []
+            for array, end in zip(self._arrays, self._stops.tolist(), strict=True):
+                first = end - len(array)
+                begin = max(start - first, 0)
+                pieces.append(array[begin : max(start + size - first, 0)])
+            slices.append(np.concatenate(pieces))
+        return slices
 
 
 @dataclass(frozen=True)
@@ -105,9 +109,16 @@ class MixedStream(TokenStream):
 
     @classmethod
     def of(cls, parts: tuple[TokenStream, ...], *, interleaved: bool) -> MixedStream:
-        ids: Any = JoinedIds([part.ids for part in parts])
+        ids = JoinedIds([part.ids for part in parts])
         starts = np.concatenate([part.starts for part in parts])
         return cls(ids, starts, parts=parts, interleaved=interleaved)
+
+    def count(self, size: int) -> Int64[ndarray, " V"]:
+        """Return how often each of `size` ids occurs."""
+        total = np.zeros(size, np.int64)
+        for part in self.parts:
+            total += part.count(size)
+        return total
 
 
 class MixedWindows(Windows):
@@ -143,9 +154,7 @@ class MixedWindows(Windows):
             part = self.parts[source]
             window = number - self._firsts[source]
             starts, sizes = part.spans(np.array([window]))
-            start = int(starts[0])
-            stop = start + int(sizes[0])
-            ids.append(part.stream.ids[start:stop])
+            ids += part.stream.slices(starts.tolist(), sizes.tolist())
         return ids
 
     def spans(self, rows: Int64[ndarray, " B"]) -> Spans:

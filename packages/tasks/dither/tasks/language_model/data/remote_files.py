@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from dither.registry.config.errors import Refused
@@ -19,7 +20,9 @@ from dither.registry.files.addresses import (
 from ...missing_library import require_extra
 
 __all__ = [
+    "ChangedError",
     "RandomReader",
+    "RangeReader",
     "RemotePath",
     "RemoteReader",
     "exact_path",
@@ -27,14 +30,20 @@ __all__ = [
     "remote_files",
 ]
 
+logger = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
+
 PIECE = 1 << 22
 """Bytes per request to a service that reads ranges."""
-ATTEMPTS = 3
-"""How often a piece is requested."""
+WAITS = (0.2, 0.8, 3.2, 12.8)
+"""Seconds before each further attempt to read a piece: a network may be gone for a while."""
 SILENCE = 60.0
 """Seconds without a byte after which a connection counts as broken."""
 GONE = (404, 410)
 """Status of HTTP for a file that does not exist."""
+IDENTITY = {"Accept-Encoding": "identity"}
+"""Header of HTTP; compressed on the way, parts of a file would have other offsets."""
 CHANGED = 412
 """Status of HTTP for a file that has another tag than was asked for."""
 
@@ -85,7 +94,12 @@ def remote_files(address: str, *, folders: bool = False) -> list[Path]:
         raise Refused(message, help=f"{address}/*", code="unreadable-file")
 
     names = _visible_files(place, entries)
-    if not names:
+    # An address with a query is refused, as it may be a signature.
+    plain = [name for name in names if not _has_query(name, address)]
+    left_out = len(names) - len(plain)
+    if left_out:
+        logger.warning("%s: links with a query, left out: %d", address, left_out)
+    if not plain:
         raise Refused(f"{address}: no such file", code="file-not-found")
     # A name found has neither service nor host, except those of HTTP.
     within = place.lstrip("/")
@@ -93,7 +107,11 @@ def remote_files(address: str, *, folders: bool = False) -> list[Path]:
         message = f"{address}: this service lists files by other names"
         raise Refused(message, help="name each file", code="invalid-value")
     root = address.removesuffix(within)
-    return [exact_path(root + name.lstrip("/")) for name in names]
+    return [exact_path(root + name.lstrip("/")) for name in plain]
+
+
+def _has_query(name: str, address: str) -> bool:
+    return _is_http(address) and "?" in name
 
 
 def _visible_files(place: str, entries: Mapping[str, Any]) -> list[str]:
@@ -170,6 +188,8 @@ def _os_error(error: BaseException) -> OSError:
     code, reason = _reason(error)
     if code == "file-not-found":
         return FileNotFoundError(reason)
+    if isinstance(error, ChangedError) or getattr(error, "status", None) == CHANGED:
+        return ChangedError(reason)
     return OSError(reason)
 
 
@@ -200,6 +220,76 @@ def file_stamp(path: Path) -> int:
         raise _refused(str(path), error) from None
 
 
+class ChangedError(OSError):
+    """A file has changed since it was opened."""
+
+
+def _retried(request: Callable[[], _Result]) -> _Result:
+    """Return the result of a request, after several attempts.
+
+    Raises:
+        OSError: The last one failed, or the file is missing or has changed.
+    """
+    for wait in (*WAITS, None):
+        try:
+            return request()
+        except Exception as error:
+            final = _os_error(error)
+            # A ValueError is that of a server without ranges.
+            permanent = isinstance(error, ValueError)
+            permanent |= isinstance(final, FileNotFoundError | ChangedError)
+            if wait is None or permanent:
+                raise final from None
+        time.sleep(wait)
+    raise AssertionError
+
+
+class RangeReader:
+    """A file at an address, of which several ranges are requested together.
+
+    Raises:
+        Refused: A library is missing, or the service needs more than an address.
+    """
+
+    def __init__(self, path: RemotePath) -> None:
+        self._file_system, self._place = _file_system(path)
+        self._options: dict[str, Any] = {}
+        if _is_http(str(path)):
+            self._options["headers"] = IDENTITY
+
+    def read(
+        self,
+        ranges: Sequence[range],
+        use: Callable[[range, bytes], None],
+    ) -> None:
+        """Call `use` with the bytes of each range.
+
+        Raises:
+            OSError: One cannot be read, after several attempts, or `use` raised ChangedError.
+        """
+        missing = list(ranges)
+
+        def request() -> None:
+            contents = self._file_system.cat_ranges(
+                [self._place] * len(missing),
+                [part.start for part in missing],
+                [part.stop for part in missing],
+                on_error="return",
+                **self._options,
+            )
+            failure = None
+            for part, content in zip(tuple(missing), contents, strict=True):
+                if isinstance(content, BaseException):
+                    failure = content
+                    continue
+                use(part, content)
+                missing.remove(part)
+            if failure is not None:
+                raise failure
+
+        _retried(request)
+
+
 class RandomReader(io.RawIOBase):
     """A file at an address of which parts are read, such as a table, by requests of ranges.
 
@@ -209,18 +299,18 @@ class RandomReader(io.RawIOBase):
 
     def __init__(self, path: RemotePath) -> None:
         file_system, place = _file_system(path)
-        options: dict[str, Any] = {}
-        try:
+
+        def opened() -> Any:
+            options: dict[str, Any] = {}
             if _is_http(str(path)):
-                # Compressed on the way, a part would have other offsets.
-                options["headers"] = {"Accept-Encoding": "identity"}
+                options["headers"] = dict(IDENTITY)
                 tag = file_system.info(place).get("ETag", "W/")
                 # Servers refuse a file with another tag. A weak tag never matches.
                 if not tag.startswith("W/"):
                     options["headers"]["If-Match"] = tag
-            self._file = file_system.open(place, "rb", block_size=PIECE, **options)
-        except Exception as error:
-            raise _os_error(error) from None
+            return file_system.open(place, "rb", block_size=PIECE, **options)
+
+        self._file = _retried(opened)
 
     def readable(self) -> bool:
         return True
@@ -237,10 +327,8 @@ class RandomReader(io.RawIOBase):
         return position
 
     def readinto(self, buffer: Any) -> int:
-        try:
-            data = self._file.read(len(buffer))
-        except Exception as error:
-            raise _os_error(error) from None
+        # After an error, the position is that of before.
+        data = _retried(lambda: self._file.read(len(buffer)))
         buffer[: len(data)] = data
         return len(data)
 
@@ -270,24 +358,14 @@ class RemoteReader(io.RawIOBase):
         self._position = 0
         self._file: Any = None
         self._version: object = None
-        try:
-            self.size: int | None = self._file_system.info(self._place).get("size")
-        except Exception as error:
-            raise _os_error(error) from None
+        about = _retried(lambda: self._file_system.info(self._place))
+        self.size: int | None = about.get("size")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                data = self._read(len(buffer))
-                break
-            except Exception as error:
-                self._forget()
-                if attempt == ATTEMPTS:
-                    raise _os_error(error) from None
-                time.sleep(0.2 * attempt)
+        data = _retried(lambda: self._read(len(buffer)))
         buffer[: len(data)] = data
         self._position += len(data)
         return len(data)
@@ -297,6 +375,14 @@ class RemoteReader(io.RawIOBase):
         super().close()
 
     def _read(self, count: int) -> bytes:
+        try:
+            return self._next(count)
+        except Exception:
+            # It is opened again at the position.
+            self._forget()
+            raise
+
+    def _next(self, count: int) -> bytes:
         if self._file is None:
             # Servers refuse a range that is empty.
             if self._position == self.size:
@@ -318,16 +404,12 @@ class RemoteReader(io.RawIOBase):
             self._file.seek(self._position)
             return
 
-        # One request for all of it, as many servers have no ranges; it may take hours. Compressed
-        # on the way, a file would have other offsets.
+        # One request for all of it, as many servers have no ranges; it may take hours.
         self._file = self._file_system.open(
             self._place,
             "rb",
             block_size=0,
-            headers={
-                "Accept-Encoding": "identity",
-                "Range": f"bytes={self._position}-",
-            },
+            headers={**IDENTITY, "Range": f"bytes={self._position}-"},
         )
         response = self._file.r
         versions = ("ETag", "Last-Modified")
@@ -344,7 +426,7 @@ class RemoteReader(io.RawIOBase):
         if self._version is None:
             self._version = version
         if version != self._version:
-            raise OSError("the file has changed")
+            raise ChangedError("the file has changed")
 
     def _forget(self) -> None:
         if self._file is not None:

@@ -1,13 +1,23 @@
-"""Token ids at addresses of fsspec: copied into the cache, where they are memory-mapped."""
+"""Token ids at addresses of fsspec, requested block by block, and a cache of bounded size."""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import os
 import shutil
+import weakref
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
+from jaxtyping import UInt32
+from numpy import ndarray
 from pydantic import ValidationError
 
 from dither.registry.config.errors import Refused
@@ -15,19 +25,40 @@ from dither.registry.files.atomic import atomic_folder
 from dither.registry.files.cache import cache_folder
 from dither.registry.files.limits import RECORD_BYTES
 
-from ...prepared.manifest import MANIFEST, Manifest
+from ...prepared.arrays import map_npy
+from ...prepared.manifest import MANIFEST, ArrayRecord, Manifest, read_manifest
+from .corpus import SPLITS
 from .manifest import SHARDS, StoreInfo
-from .remote_files import RemotePath, RemoteReader, exact_path
+from .remote_files import (
+    ChangedError,
+    RandomReader,
+    RangeReader,
+    RemotePath,
+    RemoteReader,
+    exact_path,
+)
+from .token_store import BLOCK, IdReader, TokenStore, open_store
+from .tokenizers.base import Ids
 
-__all__ = ["fetch_shards"]
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from dither.registry.contracts.protocols import Split
+
+__all__ = ["fetch_store", "open_remote"]
+
+BLOCKS = "blocks"
+"""File of the cached blocks of ids, next to the copied files."""
+NUMBER = 8
+"""Bytes of the number of a block, before its content."""
 
 
 @lru_cache(maxsize=64)
-def fetch_shards(address: str) -> Path:
-    """Return the copy of a folder that `dither prepare text` wrote; it is made on the first use.
+def fetch_store(address: str) -> Path:
+    """Return a copy, made on the first use, of all but the ids of a folder of `dither prepare text`.
 
-    Windows are drawn in any order, for which requests of ranges would be slower than training. A
-    folder with another manifest has another copy, so that data do not change during a run.
+    Its manifest is that of the copied files; `made` has the records of the others. A folder with
+    another manifest has another copy, so that data do not change during a run.
 
     Raises:
         Refused: It is not such a folder, or cannot be read or written.
@@ -41,18 +72,31 @@ def fetch_shards(address: str) -> Path:
         raise Refused(message, code="download-failed") from None
     try:
         manifest = Manifest.model_validate_json(content)
-        tokenizer = StoreInfo.model_validate(manifest.info).tokenizer.file
+        info = StoreInfo.model_validate(manifest.info)
     except ValidationError:
         message = f"{root}/{MANIFEST} is not one of prepared {SHARDS.name}"
         raise Refused(message, code="damaged-file") from None
+    if any(f"{split}-checksums" not in manifest.arrays for split in info.splits):
+        message = f"{root} has no checksums of blocks, with which parts are read"
+        fix = f"prepare it again ({SHARDS.command}), or copy it to a local folder"
+        raise Refused(message, help=fix, code="other-version")
 
-    name = hashlib.sha256(address.encode() + content).hexdigest()[:32]
+    name = hashlib.sha256(root.encode() + content).hexdigest()[:32]
     folder = cache_folder() / "remote" / name
     if (folder / MANIFEST).is_file():
         return folder
-    names = [record.file for record in manifest.arrays.values()]
+    elsewhere = {}
+    copied = {}
+    for name, record in manifest.arrays.items():
+        if name in info.splits:
+            elsewhere[name] = record.model_dump(mode="json")
+        else:
+            copied[name] = record
+    names = [record.file for record in copied.values()]
     # No other name: it may lead out of the folder.
-    names += [file for file in SHARDS.files if file == tokenizer]
+    names += [file for file in SHARDS.files if file == info.tokenizer.file]
+    made = {**manifest.made, "address": root, "elsewhere": elsewhere}
+    manifest = manifest.model_copy(update={"arrays": copied, "made": made})
     try:
         with atomic_folder(folder) as temporary:
             for name in names:
@@ -62,8 +106,202 @@ def fetch_shards(address: str) -> Path:
                     (temporary / name).open("wb") as file,
                 ):
                     shutil.copyfileobj(reader, file, 1 << 20)
-            (temporary / MANIFEST).write_bytes(content)
+            (temporary / MANIFEST).write_text(manifest.model_dump_json(), "utf-8")
     except OSError as error:
         message = f"{address}: cannot be copied: {error.strerror or error}"
         raise Refused(message, code="download-failed") from None
     return folder
+
+
+def open_remote(
+    address: str, check: Literal["once", "always", "never"], limit: int | None
+) -> TokenStore:
+    """Open the ids of a folder at an address, with a cache of at most `limit` bytes.
+
+    Without a limit, it is at most half of the space that is free at the first use: checkpoints need
+    the rest.
+
+    Raises:
+        Refused: A file is missing or damaged.
+    """
+    folder = fetch_store(address)
+    made = read_manifest(folder, SHARDS).made
+    records = {
+        split: ArrayRecord.model_validate(record)
+        for split, record in made["elsewhere"].items()
+    }
+    ids = sum(record.bytes for record in records.values())
+    cache = BlockCache(folder / BLOCKS, ids, limit)
+    readers: dict[Split, IdReader] = {}
+    first = 0
+    for split, record in records.items():
+        checksums = np.asarray(map_npy(folder / f"{split}-checksums.npy"))
+        path = RemotePath(f"{made['address']}/{record.file}")
+        readers[split] = RemoteIds(path, record, checksums, cache, first)
+        first += len(checksums)
+    return open_store(folder, check, readers=readers)
+
+
+class BlockCache:
+    """Blocks in a file, each at the one place that follows from its number.
+
+    Training reads the windows of an epoch in random order, where no rule of replacement has more
+    hits than this one, which needs no index: each block is compared with its checksum, so that one
+    that another process is writing, or a killed one has not written to its end, is missing.
+
+    Args:
+        path: The file, with holes where no block is.
+        size: Bytes of all blocks.
+        limit: Most bytes of the file; None for that of an existing file, or half of the free space.
+    """
+
+    def __init__(self, path: Path, size: int, limit: int | None) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        weakref.finalize(self, os.close, self._file)
+        length = os.fstat(self._file).st_size
+        self.places = length // (NUMBER + BLOCK)
+        if limit is not None or not length:
+            if limit is None:
+                limit = shutil.disk_usage(path.parent).free // 2
+            # Each split ends with a shorter block.
+            blocks = size // BLOCK + len(SPLITS)
+            self.places = min(limit // (NUMBER + BLOCK), blocks)
+            os.ftruncate(self._file, self.places * (NUMBER + BLOCK))
+
+    def read(self, number: int, size: int, checksum: int) -> bytes | None:
+        """Return a block of `size` bytes, or None if it is not there."""
+        if not self.places:
+            return None
+        entry = os.pread(self._file, NUMBER + size, self._offset(number))
+        content = entry[NUMBER:]
+        is_it = entry[:NUMBER] == number.to_bytes(NUMBER, "little")
+        return content if is_it and zlib.crc32(content) == checksum else None
+
+    def write(self, number: int, content: bytes) -> None:
+        """Put a block in its place."""
+        if not self.places:
+            return
+        entry = number.to_bytes(NUMBER, "little") + content
+        # On a full disk, it is requested again.
+        with suppress(OSError):
+            os.pwrite(self._file, entry, self._offset(number))
+
+    def _offset(self, number: int) -> int:
+        return number % self.places * (NUMBER + BLOCK)
+
+
+class RemoteIds(IdReader):
+    """The ids of a split at an address, in blocks with checksums.
+
+    Args:
+        path: The address of the file.
+        record: Type and number of the ids.
+        checksums: The CRC-32 of each block.
+        cache: Blocks on this machine.
+        first: The number of the first block in the cache.
+
+    Raises:
+        Refused: The file cannot be read, has changed, or is damaged.
+    """
+
+    def __init__(
+        self,
+        path: RemotePath,
+        record: ArrayRecord,
+        checksums: UInt32[ndarray, " B"],
+        cache: BlockCache,
+        first: int,
+    ) -> None:
+        self.path = path
+        self.dtype = np.dtype(record.dtype)
+        self._count = record.shape[0]
+        self._checksums = checksums
+        self._cache = cache
+        self._first = first
+        self._size = self._count * self.dtype.itemsize
+        self._header = record.bytes - self._size
+        self._require_ranges()
+        self._reader = RangeReader(path)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def slices(self, starts: Sequence[int], sizes: Sequence[int]) -> list[Ids]:
+        """Return slices, of which blocks that are not in the cache are requested together."""
+        width = self.dtype.itemsize
+        places = []
+        for start, size in zip(starts, sizes, strict=True):
+            stop = -(-(start + size) * width // BLOCK) if size else 0
+            places.append(range(start * width // BLOCK, stop))
+        blocks = self._blocks(sorted({*chain.from_iterable(places)}))
+        slices = []
+        for start, size, numbers in zip(starts, sizes, places, strict=True):
+            content = b"".join(map(blocks.__getitem__, numbers))
+            offset = start - numbers.start * BLOCK // width
+            slices.append(np.frombuffer(content, self.dtype)[offset : offset + size])
+        return slices
+
+    def _blocks(self, numbers: Sequence[int]) -> dict[int, bytes]:
+        blocks: dict[int, bytes] = {}
+        missing: list[range] = []
+        for number in numbers:
+            part = self._bytes_of(number)
+            checksum = int(self._checksums[number])
+            content = self._cache.read(self._first + number, len(part), checksum)
+            if content is not None:
+                blocks[number] = content
+            # Consecutive blocks are one request.
+            elif missing and missing[-1].stop == part.start:
+                missing[-1] = range(missing[-1].start, part.stop)
+            else:
+                missing.append(part)
+
+        def use(part: range, content: bytes) -> None:
+            for start in range(0, len(part), BLOCK):
+                number = (part.start + start - self._header) // BLOCK
+                block = content[start : start + BLOCK]
+                self._require_same(number, block)
+                blocks[number] = block
+                self._cache.write(self._first + number, block)
+
+        if missing:
+            with self._readable():
+                self._reader.read(missing, use)
+        return blocks
+
+    def _bytes_of(self, number: int) -> range:
+        stop = min((number + 1) * BLOCK, self._size)
+        return range(self._header + number * BLOCK, self._header + stop)
+
+    def _require_same(self, number: int, content: bytes) -> None:
+        if zlib.crc32(content) != self._checksums[number]:
+            part = self._bytes_of(number)
+            message = f"bytes {part.start:,} to {part.stop:,} differ from {MANIFEST}"
+            raise ChangedError(f"has changed or is damaged: {message}")
+
+    def _require_ranges(self) -> None:
+        """Read the end of the file, of which a server without ranges would send all."""
+        last = len(self._checksums) - 1
+        with self._readable():
+            if last != (self._size - 1) // BLOCK:
+                raise ChangedError(f"the number of its blocks differs from {MANIFEST}")
+            if not self._count:
+                return
+            with RandomReader(self.path) as reader:
+                reader.seek(self._bytes_of(last).start)
+                self._require_same(last, reader.read(BLOCK))
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            code = "download-failed"
+            fix = "copy the folder to this machine if the server has no ranges"
+            if isinstance(error, ChangedError):
+                code = "damaged-file"
+                fix = f"run: {SHARDS.command}"
+            if isinstance(error, FileNotFoundError):
+                code = "file-not-found"
+            message = f"{self.path}: {error.strerror or error}"
+            raise Refused(message, help=fix, code=code) from None

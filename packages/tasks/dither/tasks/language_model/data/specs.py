@@ -249,19 +249,26 @@ class ShardFolder(DataSpec):
     name = "token-shards"
     gives: ClassVar[str] = "token-ids"
     path: Annotated[str, PathMark(ADDRESS)] = Option(min_length=1)
-    """The folder, relative to the working directory, or its address, such as s3://bucket/ids, which
-    is copied into the cache on first use (extra `remote`)."""
+    """The folder, relative to the working directory, or its address, such as s3://bucket/ids, of
+    which blocks of ids are requested when they are needed (extra `remote`)."""
     verify: Literal["once", "always", "never"] = "once"
     """When to compare checksums and check ids: on first use and after a change, always, or never.
-    File lengths are always compared."""
+    File lengths are always compared, and so are blocks from an address."""
+    cache_gb: float | None = Option(None, gt=0)
+    """Largest size of the cache of ids from an address, in GB; by default half of the space on disk
+    that is free at the first use."""
 
     def folder(self) -> Path:
-        """Return the folder, or the copy of one at an address."""
-        if address_of(self.path) is None:
+        """Return the folder, or for an address that of copied files and the cache of ids."""
+        if not self._is_remote():
             return Path(self.path).expanduser()
-        from .remote_shards import fetch_shards
+        from .remote_shards import fetch_store
 
-        return fetch_shards(self.path)
+        return fetch_store(self.path)
+
+    def _is_remote(self) -> bool:
+        # A local address is refused with the path to use.
+        return address_of(self.path) is not None or self.path.startswith("file:")
 
     def check(self) -> Iterator[Misfit]:
         """Yield files that are missing or cut short."""
@@ -277,13 +284,20 @@ class ShardFolder(DataSpec):
         return read_store(self.folder())[1]
 
     def build(self) -> TokenStore:
-        """Memory-map the ids."""
-        from .token_store import open_store
+        """Memory-map the ids, or open them at their address."""
+        if not self._is_remote():
+            from .token_store import open_store
 
-        return open_store(self.folder(), self.verify)
+            return open_store(self.folder(), self.verify)
+        from .remote_shards import open_remote
+
+        limit = None
+        if self.cache_gb is not None:
+            limit = int(self.cache_gb * 1e9)
+        return open_remote(self.path, self.verify, limit)
 
     def prepare(self) -> str:
-        """Verify every file."""
+        """Verify every file on this machine."""
         # A copy, since specs are frozen.
         self.model_copy(update={"verify": "always"}).build()
         return (

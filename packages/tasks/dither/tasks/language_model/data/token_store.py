@@ -1,27 +1,33 @@
 """Token ids of a corpus, in memory or memory-mapped, and windows over them.
 
-Letters: N ids, D documents, W windows, P packed windows, B batch, L length.
+Letters: N ids, V size of the vocabulary, D documents, W windows, P packed windows, B batch, L length.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import zlib
+from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Int64, Shaped
+from jaxtyping import Bool, Int64, Shaped, UInt32
 from numpy import ndarray
 
 from dither.registry.config.errors import Refused
 from dither.registry.files.cache import cache_folder
 
+from ...prepared.arrays import map_npy
 from ...prepared.store import ArrayStream, Writer, open_arrays, verify, write_folder
 from ...row_numbers import row_numbers
+from ..metrics.baselines import count
 from .corpus import SPLITS, Corpus, Document
 from .manifest import SHARDS, SplitInfo, StoreInfo, read_store
 from .markov import MarkovChain
@@ -32,9 +38,11 @@ if TYPE_CHECKING:
     from dither.registry.contracts.protocols import Split
 
 __all__ = [
+    "BLOCK",
     "RESIDENT",
     "Documents",
     "EncodedPart",
+    "IdReader",
     "Part",
     "SplitWriter",
     "TokenStore",
@@ -56,19 +64,56 @@ BATCH = 1 << 22
 """Characters of texts that are encoded together."""
 MANY = 4096
 """Number of texts that are encoded together."""
+BLOCK = 1 << 15
+"""Bytes of ids with a checksum of their own, which are requested from an address together: a window
+of 1,024 ids has a tenth of it, and the answer to a shorter request is no faster."""
 
 Documents = Literal["stream", "separate", "ended", "packed"]
 Spans = tuple[Int64[ndarray, " W"], Int64[ndarray, " W"]]
 """The offset of each window in a stream, and its number of ids."""
 
 
+class IdReader(ABC):
+    """The ids of a split that is not in memory; a slice of it is."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of ids."""
+
+    @abstractmethod
+    def slices(self, starts: Sequence[int], sizes: Sequence[int]) -> list[Ids]:
+        """Return slices that are read together."""
+
+    def __getitem__(self, part: slice) -> Ids:
+        start, stop, _ = part.indices(len(self))
+        (ids,) = self.slices([start], [max(stop - start, 0)])
+        return ids
+
+
 @dataclass(frozen=True)
 class TokenStream:
-    """The ids of a split, the offset of each document, and the number of ids between documents."""
+    """The ids of a split, the offset of each document, and the number of ids between documents.
 
-    ids: Ids
+    Attributes:
+        counts: How often each id occurs, if it is stored.
+    """
+
+    ids: Ids | IdReader
     starts: _Starts
     gap: int = 0
+    counts: Int64[ndarray, " V"] | None = None
+
+    def slices(self, starts: Sequence[int], sizes: Sequence[int]) -> list[Ids]:
+        """Return the ids of slices."""
+        if isinstance(self.ids, IdReader):
+            return self.ids.slices(starts, sizes)
+        return _slices(self.ids, starts, sizes)
+
+    def count(self, size: int) -> Int64[ndarray, " V"]:
+        """Return how often each of `size` ids occurs."""
+        if self.counts is not None:
+            return self.counts
+        return count(self.ids, size)
 
     def stops(self) -> _Starts:
         """Offset after each document."""
@@ -115,8 +160,7 @@ class Windows:
     def ids(self, count: int) -> list[Ids]:
         """Return the ids of the first windows, without padding."""
         starts, sizes = self.spans(np.arange(count))
-        spans = zip(starts.tolist(), sizes.tolist(), strict=True)
-        return [self.stream.ids[start : start + size] for start, size in spans]
+        return self.stream.slices(starts.tolist(), sizes.tolist())
 
     def spans(self, rows: Int64[ndarray, " B"]) -> Spans:
         """Return the offset of each window, and its number of ids."""
@@ -142,7 +186,7 @@ class Windows:
         numbers = row_numbers(rows, len(self))
         # Stored ids have the smallest type, embeddings of torch take int64.
         x0 = np.full((len(numbers), self.length), self.pad, np.int64)
-        self._copy(self.stream.ids, numbers, x0)
+        self._copy(self.stream.slices, numbers, x0)
         if self._padding_is_valid:
             return x0, np.ones_like(x0, bool)
         _, sizes = self.spans(numbers)
@@ -153,20 +197,27 @@ class Windows:
     ) -> Bool[ndarray, "B L"]:
         """Return a mask of the stream in windows; False where a window is longer."""
         mask = np.zeros((len(rows), self.length), bool)
-        self._copy(values, np.asarray(rows, np.int64), mask)
+        self._copy(partial(_slices, values), np.asarray(rows, np.int64), mask)
         return mask
 
     def _copy(
         self,
-        values: Shaped[ndarray, " N"],
+        read: Callable[[Sequence[int], Sequence[int]], list[Shaped[ndarray, " N"]]],
         rows: Int64[ndarray, " B"],
         windows: Shaped[ndarray, "B L"],
     ) -> None:
-        """Write values of the stream into the beginnings of windows."""
+        """Write slices of the stream into the beginnings of windows."""
         starts, sizes = self.spans(rows)
-        spans = zip(windows, starts.tolist(), sizes.tolist(), strict=True)
-        for window, start, size in spans:
-            window[:size] = values[start : start + size]
+        values = read(starts.tolist(), sizes.tolist())
+        for window, part in zip(windows, values, strict=True):
+            window[: len(part)] = part
+
+
+def _slices(
+    values: Shaped[ndarray, " N"], starts: Sequence[int], sizes: Sequence[int]
+) -> list[Shaped[ndarray, " M"]]:
+    spans = zip(starts, sizes, strict=True)
+    return [values[start : start + size] for start, size in spans]
 
 
 def _windows_of_documents(stream: TokenStream, length: int) -> Spans:
@@ -275,8 +326,11 @@ def open_store(
     folder: Path,
     check: Literal["once", "always", "never"] = "once",
     tokenizer: Tokenizer | None = None,
+    readers: Mapping[Split, IdReader] = MappingProxyType({}),
 ) -> TokenStore:
     """Memory-map the ids of a folder; `check` says when to compare checksums. Lengths always are.
+
+    Splits in `readers` have their ids elsewhere.
 
     Raises:
         Refused: A file is missing or damaged.
@@ -289,16 +343,21 @@ def open_store(
     gap = len(info.tokenizer.separator)
     splits: dict[Split, TokenStream] = {}
     for split in info.splits:
-        mapped = open_arrays(
-            folder=folder,
-            manifest=manifest,
-            kind=SHARDS,
-            names=(split, f"{split}-starts"),
-        )
+        names = [f"{split}-starts"]
+        # Folders that were prepared earlier lack them.
+        if f"{split}-counts" in manifest.arrays:
+            names.append(f"{split}-counts")
+        if split not in readers:
+            names.append(split)
+        mapped = open_arrays(folder, manifest, SHARDS, names)
         # plain arrays over the mapped ones: the subclass makes every access slower
-        ids = np.asarray(mapped[split])
-        starts = np.asarray(mapped[f"{split}-starts"])
-        splits[split] = TokenStream(ids, starts, gap)
+        arrays = {name: np.asarray(array) for name, array in mapped.items()}
+        splits[split] = TokenStream(
+            ids=arrays[split] if split not in readers else readers[split],
+            starts=arrays[f"{split}-starts"],
+            gap=gap,
+            counts=arrays.get(f"{split}-counts"),
+        )
     return TokenStore(str(folder), splits, tokenizer)
 
 
@@ -395,6 +454,10 @@ def write_store(
     for split, written in splits.items():
         writer.end(split)
         writer.add(f"{split}-starts", written.starts)
+        # What would take all ids later, which may be too many to copy.
+        ids = np.asarray(map_npy(writer.folder / f"{split}.npy"))
+        writer.add(f"{split}-counts", count(ids, tokenizer.size).astype("<i8"))
+        writer.add(f"{split}-checksums", block_checksums(ids))
         infos[split] = SplitInfo(
             documents=len(written.starts),
             characters=written.characters,
@@ -408,6 +471,14 @@ def write_store(
     )
     writer.info |= info.model_dump()
     return info
+
+
+def block_checksums(ids: Ids) -> UInt32[ndarray, " B"]:
+    """Return the CRC-32 of each block of ids."""
+    size = BLOCK // ids.dtype.itemsize
+    blocks = range(0, len(ids), size)
+    sums = [zlib.crc32(ids[start : start + size].data) for start in blocks]
+    return np.array(sums, "<u4")
 
 
 def encode_parts(parts: Iterable[Part], tokenizer: Tokenizer) -> Iterator[EncodedPart]:

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import log
+from typing import Protocol
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64, Integer
@@ -32,6 +33,7 @@ __all__ = [
     "LIMIT",
     "WittenBell",
     "check_vocabulary",
+    "count",
     "distribution_baselines",
     "diversity_metrics",
     "strong_baselines",
@@ -151,13 +153,15 @@ def _next(gram: Int64[ndarray, " N"]) -> Int64[ndarray, " N"]:
     return context
 
 
-def trivial_baselines(train: Ids, text: Ids, tokenizer: Tokenizer) -> dict[str, float]:
+def trivial_baselines(
+    train: Int64[ndarray, " V"], text: Ids, tokenizer: Tokenizer
+) -> dict[str, float]:
     """Return uniform, the unigram of the training split, and the best possible unigram.
 
-    `unigram` learns from `train` (one count added to every id) and predicts `text`;
+    `unigram` learns from `train`, the counts of ids (one added to each), and predicts `text`;
     `unigram-of-split` is the entropy of `text` itself, which no unigram can beat.
     """
-    learned = count(train, tokenizer.size) + 1.0
+    learned = train + 1.0
     counts = count(text, tokenizer.size)
     nats = {
         "uniform": len(text) * log(tokenizer.size),
@@ -177,7 +181,7 @@ def strong_baselines(
     """Return n-grams of order 2 and up, and xz: the bits that `text` adds after `train`.
 
     The context of n-grams ends at `starts` of windows. They take 2 s of CPU per million ids, so
-    they are optional; large splits are cut (LIMIT, EVALUATED).
+    they are optional, `train` is the end of the split (LIMIT), and `text` is cut (EVALUATED).
     """
     text = text[:EVALUATED]
     if starts is not None:
@@ -188,13 +192,20 @@ def strong_baselines(
             nats[f"{order}-gram"] = order_nats
 
     # xz refers back over at most 64 MB: all of both.
-    known = tokenizer.decode(train[-LIMIT:]).encode()[-LIMIT:]
+    known = tokenizer.decode(train).encode()[-LIMIT:]
     added = _packed(known + tokenizer.decode(text).encode()) - _packed(known)
     nats["xz"] = 8 * added * log(2)
     return _metrics(nats, text, tokenizer)
 
 
-def count(ids: Ids, size: int) -> Int64[ndarray, " size"]:
+class Slices(Protocol):
+    """Ids of which slices are read."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, part: slice, /) -> Ids: ...
+
+
+def count(ids: Slices, size: int) -> Int64[ndarray, " size"]:
     """Count each id, block by block, so that a memory-mapped array is never read as a whole.
 
     Raises:
