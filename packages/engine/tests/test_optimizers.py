@@ -2,6 +2,8 @@
 
 import copy
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -66,6 +68,30 @@ def test_adamw_is_torch_fused_adamw():
     assert {key: decayed[key] for key in ("lr", "betas", "eps", "weight_decay", "fused")} == {
         "lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.5, "fused": True,
     }  # fmt: skip
+
+
+NO_COMPILER = """
+import sys
+import torch
+from dither.engine.optimizers.components import AdamW, AdamW8bit, Muon
+for spec in (AdamW(), AdamW8bit(), Muon()):
+    net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64))
+    optimizer = spec.build(net)
+    for _ in range(2):
+        net(torch.ones(2, 64)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert all(p.grad is None for p in net.parameters())
+    optimizer.load_state_dict(optimizer.state_dict())
+assert "torch._dynamo" not in sys.modules
+"""
+
+
+def test_no_optimizer_imports_the_compiler():
+    """As those of torch do, which takes a second of the start of a run."""
+    command = [sys.executable, "-c", NO_COMPILER]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
 
 
 def train(model, optimizer, steps, first=0):

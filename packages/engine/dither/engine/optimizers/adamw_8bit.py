@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Float32, UInt8
 from torch import Tensor
-from torch.optim import Optimizer
 
 from dither.registry.config.errors import Refused
 
 from ..distributed.ranks import ShardedTensor
+from .eager_optimizer import EagerOptimizer
 
 __all__ = ["AdamW8bit", "dequantized", "dynamic_map", "quantized"]
 
@@ -24,7 +24,7 @@ SMALL = 4096
 TINY = 1e-12
 
 
-class AdamW8bit(Optimizer):
+class AdamW8bit(EagerOptimizer):
     """AdamW with averages in blocks of 8-bit values of a dynamic type.
 
     `grad_scale` and `found_inf` are as for the fused optimizers of torch. Refused if parameters are

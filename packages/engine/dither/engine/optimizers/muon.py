@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..distributed.ranks import ShardedTensor
+from .eager_optimizer import AdamW, EagerOptimizer
 
 __all__ = ["Muon", "Orthogonal", "adamw", "orthogonal", "parameter_groups"]
 
@@ -22,7 +23,7 @@ ITERATIONS = 5
 TINY = 1e-7
 
 
-class Muon(Optimizer):
+class Muon(EagerOptimizer):
     """Orthogonalised momentum (Jordan et al. 2024), with updates of the RMS of AdamW (Liu et al. 2025).
 
     Tables of `nn.Embedding`, vectors, and everything in `head` of the module, the output map, are
@@ -93,7 +94,7 @@ class Muon(Optimizer):
                 )
 
 
-class Orthogonal(Optimizer):
+class Orthogonal(EagerOptimizer):
     """Orthogonalised momentum: `torch.optim.Muon` with the update RMS of AdamW.
 
     A sharded matrix is gathered for the update, and each rank keeps its rows, so that the update
@@ -242,10 +243,10 @@ def adamw(
     lr: float,
     betas: tuple[float, float],
     eps: float,
-) -> torch.optim.AdamW:
+) -> AdamW:
     """Return AdamW, with a fused kernel where torch has one for all parameters."""
     parameters = chain.from_iterable(group["params"] for group in groups)
     fused = all(
         p.is_floating_point() and p.device.type in {"cpu", "cuda"} for p in parameters
     )
-    return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=fused)
+    return AdamW(groups, lr=lr, betas=betas, eps=eps, fused=fused)

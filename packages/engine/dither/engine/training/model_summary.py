@@ -50,6 +50,8 @@ ADAM_STATES = 2
 """Tensors per parameter of AdamW, assumed for an optimizer that cannot take a step on the meta
 device."""
 DRAWS = {Tensor.normal_, Tensor.uniform_}
+SMALL_SHARE = 100
+"""Times its weights that a model must fit into memory to be trained without counting its needs."""
 MAX_TENSORS = 100_000
 """Parameters that a model may have; to build more takes minutes even without memory."""
 
@@ -76,6 +78,9 @@ def require_memory(
         raise
     # Not every third party's model can be built on the meta device.
     except Exception:
+        return
+    # A step of an optimizer on the meta device may import torch._dynamo, which takes 1.5 s.
+    if SMALL_SHARE * _bytes(model.parameters()) < room * shards:
         return
     needs = memory_needs(experiment, model)
     total = sum(needs.values()) // shards
