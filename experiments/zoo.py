@@ -24,11 +24,11 @@ from safetensors.torch import load_file, save_file
 
 import dither
 from dither.engine.files.checksums import MANIFEST, write_manifest
+from dither.engine.files.installed_models import EXPERIMENT, WEIGHTS
 from dither.engine.files.metrics_file import (
     shown_baselines,
     with_interval,
 )
-from dither.engine.runs.bundle import EXPERIMENT, WEIGHTS
 from dither.engine.runs.evaluate_run import evaluate_run
 from dither.engine.runs.exports import export_run
 from dither.engine.sampling.samples import make_samples

@@ -68,6 +68,51 @@ def test_every_command_has_help_without_heavy_imports():
         ), verb
 
 
+def test_wrong_requests_to_a_model_are_refused_before_torch_is_imported(tmp_path):
+    model = "zoo/bubble-small"
+    wrong = [
+        (["sample", model, "--export", "dwg"], "unknown-format"),
+        (["sample", model, "--figures", "eps"], "unknown-format"),
+        (["sample", model, "--checkpoint", "last"], "usage"),
+        (["sample", model, "--checkpoint", "best"], "usage"),
+        (["sample", model, "--out", str(ROOT)], "file-exists"),
+        (["sample", model, "sampler.temprature=1"], "unknown-key"),
+        (["sample", model, "model.width=8"], "invalid-value"),
+        (["sample", str(tmp_path)], "not-a-run"),
+        (["edit", model, "plan.json", "--export", "dwg"], "unknown-format"),
+        (["infill", model, "text", "--checkpoint", "last"], "usage"),
+        (["frontier", model, "--over", "temprature=1,2"], "unknown-key"),
+        (["evaluate", model, "evaluate.sampels=8"], "unknown-key"),
+        (["evaluate", model, "--likelihood", "ode"], "misfit"),
+        (["certify", model, "--out", str(ROOT)], "file-exists"),
+        (["certify", model, "sampler.steps=8"], "invalid-value"),
+        (["export", str(tmp_path), "--out", "new"], "not-a-run"),
+        (["export", str(tmp_path), "--out", str(ROOT)], "file-exists"),
+        (["export", str(tmp_path), "--adapter"], "usage"),
+        (["predict", model, "--export", "xls"], "unknown-format"),
+        (["predict", model, "--checkpoint", "last"], "usage"),
+        (["embed", model, "--export", "csv"], "unknown-format"),
+        (["attribute", model, "--figures", "eps"], "unknown-format"),
+    ]
+    code = (
+        "import contextlib, io, json, sys\n"
+        "from dither.engine.cli import main\n"
+        "rows = []\n"
+        "for words in json.loads(sys.argv[1]):\n"
+        "    with contextlib.redirect_stdout(out := io.StringIO()), contextlib.redirect_stderr(out):\n"
+        "        code = main(['--format', 'json', *words])\n"
+        "    rows.append((code, out.getvalue(), 'torch' in sys.modules))\n"
+        "print(json.dumps(rows))\n"
+    )
+    rows = json.loads(
+        python(code, json.dumps([words for words, _ in wrong]), cwd=tmp_path)
+    )
+    for (words, problem), (exit_code, text, torch) in zip(wrong, rows, strict=True):
+        assert exit_code == 2, f"{words}: {text}"
+        assert f'"{problem}"' in text, f"{words}: {text}"
+        assert not torch, words
+
+
 @pytest.mark.slow
 def test_light_commands_import_no_torch():
     verbs = [

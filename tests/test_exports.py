@@ -495,9 +495,15 @@ def test_requests_of_the_harness_keep_context_and_temperature(run) -> None:
 
 @pytest.mark.slow
 def test_the_harness_runs_a_local_task(run, toy_task) -> None:
-    from dither.tasks.language_model.lm_eval import HarnessModel, evaluate_tasks
+    from dither.tasks.language_model.lm_eval import (
+        HarnessModel,
+        evaluate_tasks,
+        find_tasks,
+    )
 
-    found = evaluate_tasks(load_model(run), [str(toy_task)], samples=8)["toy_cat"]
+    found = evaluate_tasks(load_model(run), find_tasks([str(toy_task)]), samples=8)[
+        "toy_cat"
+    ]
     model = HarnessModel(load_model(run), samples=8)
     values = [
         model._score([*q, *a], len(q))[0]

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from dither.engine.runs.request_checks import check_forms
 from dither.engine.sampling import session
 from dither.engine.sampling.samples import (
     PATHS,
     SHOWN,
-    check_forms,
     draw_accepted,
     export_samples,
     make_samples,

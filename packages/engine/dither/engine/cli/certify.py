@@ -90,6 +90,12 @@ def certify(
     from dither.registry.contracts.commands import RunOptions
 
     from ..files.mirror import local_run
+    from ..runs.request_checks import (
+        EVALUATION,
+        check_options,
+        new_folder,
+        require_empty,
+    )
 
     changes = joined(overrides, words)
     # Without RUN the first override takes its place.
@@ -98,16 +104,20 @@ def certify(
         run = ""
     options = RunOptions(checkpoint, changes, plugins)
     source = local_run(Path(run)) if run else None
+    if source is None and verify is None:
+        raise typer.BadParameter("give a run, or --verify FILE")
+    # Before torch is imported.
+    require_empty(out)
+    if source is not None and source.suffix != ".toml":
+        check_options(source, options, EVALUATION)
     if verify is not None:
         return _verify(verify, source, options, part, wants_json(as_json))
-    if source is None:
-        raise typer.BadParameter("give a run, or --verify FILE")
+    assert source is not None
 
     from dither.registry.files.atomic import atomic_write
 
     from ..reports.certificate_page import result_rows, write_certificate_page
     from ..runs.certificate import CERTIFICATE, CertificateOptions, make_certificate
-    from ..runs.evaluate_run import new_folder
     from ..runs.progress import Screen
 
     settings = CertificateOptions(split, samples, draws, tight, seed)

@@ -1,12 +1,15 @@
-"""The engine as commands of plugins receive it. Methods import torch, the module does not."""
+"""The engine as commands of plugins receive it. Methods import torch, the module does not.
+
+Wrong options are refused first: torch and the weights of a model take seconds.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from dither.registry.contracts.commands import (
@@ -26,9 +29,13 @@ class RunEngine:
     """Implements `dither.registry.contracts.commands.Engine`."""
 
     def load(self, path: Path, options: RunOptions) -> SystemModel:
+        from ..runs.request_checks import check_options
+
+        local = _local(path)
+        check_options(local, options)
         from ..runs.evaluate_run import load_model
 
-        return load_model(_local(path), options)
+        return load_model(local, options)
 
     def sample(
         self,
@@ -38,12 +45,16 @@ class RunEngine:
         templates: Templates | None = None,
         as_json: bool = False,
     ) -> None:
-        from ..runs.evaluate_run import sample_run
         from ..runs.progress import Screen
+        from ..runs.request_checks import check_sampling
         from .output import echo_json, wants_json
 
+        local = _local(run)
+        check_sampling(local, options, request)
+        from ..runs.evaluate_run import sample_run
+
         screen = Screen(stderr=wants_json(as_json))
-        result = sample_run(_local(run), request, options, templates, screen)
+        result = sample_run(local, request, options, templates, screen)
         echo_json(as_json, asdict(result))
 
     def evaluate(
@@ -53,22 +64,35 @@ class RunEngine:
         task: Callable[[Any], Task] | None = None,
         as_json: bool = False,
         split: Split = "valid",
-        **likelihood: Any,
+        tight: int | None = None,
+        likelihood: Literal["bound", "ode"] | None = None,
+        draws: int = 16,
     ) -> None:
-        """Show metrics next to baselines; `likelihood` has options of `evaluate_run`."""
+        """Show metrics next to baselines; the last arguments are those of `evaluate_run`."""
         from ..files.metrics_file import (
             is_companion_metric,
             shown_baselines,
             with_interval,
         )
-        from ..runs.evaluate_run import evaluate_run
         from ..runs.progress import Screen
+        from ..runs.request_checks import check_evaluation
         from .output import echo, echo_json
+
+        local = _local(run)
+        check_evaluation(local, options, tight, likelihood)
+        from ..runs.evaluate_run import evaluate_run
 
         # The status goes to stderr, so that the metrics can be piped.
         with Screen(stderr=True).status(f"evaluating on the {split} split"):
-            local = _local(run)
-            metrics, baselines = evaluate_run(local, options, split, task, **likelihood)
+            metrics, baselines = evaluate_run(
+                local,
+                options,
+                split,
+                task,
+                tight=tight,
+                likelihood=likelihood,
+                draws=draws,
+            )
         if echo_json(as_json, metrics | baselines):
             return
         for name in metrics:
@@ -80,9 +104,15 @@ class RunEngine:
     def draw(
         self, run: Path, options: RunOptions, points: Sequence[Sequence[str]]
     ) -> tuple[Task, int, Iterator[DrawnSamples]]:
+        from ..runs.request_checks import POINT_TABLES, check_options
+
+        local = _local(run)
+        for point in points:
+            changed = replace(options, changes=[*options.changes, *point])
+            check_options(local, changed, POINT_TABLES)
         from ..runs.evaluate_run import draw_points
 
-        return draw_points(_local(run), options, points)
+        return draw_points(local, options, points)
 
     def echo_json(self, as_json: bool, value: object) -> bool:
         from .output import echo_json
@@ -92,7 +122,7 @@ class RunEngine:
     def new_folder(
         self, run: Path, default: Sequence[str], out: Path | None
     ) -> AbstractContextManager[Path]:
-        from ..runs.evaluate_run import new_folder
+        from ..runs.request_checks import new_folder
 
         return new_folder(_local(run), default, out)
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from dither.registry.contracts.records import Clean
 
     from ..runs.list_runs import ListedRun
+    from ..runs.request_checks import Which
 
 __all__: list[str] = []
 
@@ -396,26 +397,29 @@ def export(
     sampler.* and sample.*. HF_TOKEN is the access token of the hub.
     """
     from ..files.mirror import local_run
-    from ..runs.evaluate_run import parse_checkpoint
-    from ..runs.exports import export_run, load, read_export_manifest
-    from ..runs.hub import PROGRAM, export_program, export_to_hub_folder
-    from ..runs.hub import push as push_folder
 
     # --push alone uploads the folder of an earlier export.
-    if out is None and push is None:
+    if out is None and (adapter or push is None):
         raise typer.BadParameter(
             "give --out FOLDER; or --push, for a folder of an export"
         )
     source = local_run(source)
-    if adapter:
-        _export_adapter(source, out, checkpoint, plugins, as_json=as_json)
+    changes = joined(overrides, words)
+    which = _check_export(source, out, checkpoint, changes, plugins)
+    # These import torch.
+    from ..runs.exports import export_adapter, export_run, load, read_export_manifest
+    from ..runs.hub import PROGRAM, export_program, export_to_hub_folder
+    from ..runs.hub import push as push_folder
+
+    if adapter and out is not None:
+        files = export_adapter(source, out, which, plugins)
+        text = "\n".join(map(str, files))
+        echo_files(as_json, files, text, data=[], pushed=None)
         return
     folder = out or source
     files = []
     left_out: list[tuple[str, str]] = []
     if out is not None:
-        which = parse_checkpoint(checkpoint)
-        changes = joined(overrides, words)
         # A model repository needs a card and a configuration, any other export does not.
         if hub or push is not None:
             files = export_to_hub_folder(
@@ -447,19 +451,23 @@ def export(
     echo_json(as_json, {"files": names, "data": left_out, "pushed": address})
 
 
-def _export_adapter(
-    run: Path,
+def _check_export(
+    source: Path,
     out: Path | None,
     checkpoint: str,
-    plugins: list[str] | None,
-    *,
-    as_json: bool,
-) -> None:
-    from ..runs.evaluate_run import parse_checkpoint
-    from ..runs.exports import export_adapter
+    changes: Sequence[str],
+    plugins: Words,
+) -> Which:
+    """Refuse wrong options of an export; return the checkpoint."""
+    from dither.registry.contracts.commands import RunOptions
 
-    if out is None:
-        raise typer.BadParameter("--adapter requires --out FOLDER")
-    files = export_adapter(run, out, parse_checkpoint(checkpoint), plugins)
-    text = "\n".join(map(str, files))
-    echo_files(as_json, files, text, data=[], pushed=None)
+    from ..runs.request_checks import check_options, parse_checkpoint, require_absent
+    from ..runs.run_directory import resolved_file
+
+    if out is not None:
+        require_absent(out)
+        resolved_file(source)
+    # Without overrides a run is exported whose plugins are not installed.
+    if changes:
+        check_options(source, RunOptions(checkpoint, changes, plugins))
+    return parse_checkpoint(checkpoint)

@@ -14,9 +14,12 @@ from dither.registry.plugins.discovery import entry_points_of, package_folders
 
 from .mirror import local_run
 
-__all__ = ["installed_models", "model_folder"]
+__all__ = ["EXPERIMENT", "WEIGHTS", "installed_models", "model_folder"]
 
 GROUP = "dither.models"
+WEIGHTS = "weights.safetensors"
+"""File that only exports and installed models have."""
+EXPERIMENT = "experiment.toml"
 
 
 def installed_models() -> dict[str, Path]:
@@ -24,7 +27,7 @@ def installed_models() -> dict[str, Path]:
     models = {}
     for point in entry_points_of(GROUP):
         for folder in package_folders(point):
-            for weights in folder.glob("*/weights.safetensors"):
+            for weights in folder.glob(f"*/{WEIGHTS}"):
                 models[f"{point.name}/{weights.parent.name}"] = weights.parent
     return dict(sorted(models.items()))
 

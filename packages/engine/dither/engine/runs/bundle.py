@@ -25,11 +25,11 @@ from dither.registry.plugins.catalog import Catalog
 
 from ..config.experiment import Experiment
 from ..files.checksums import MANIFEST, write_manifest
+from ..files.installed_models import EXPERIMENT, WEIGHTS
+from .request_checks import require_absent
 from .run_directory import ASSETS
 
 __all__ = [
-    "EXPERIMENT",
-    "WEIGHTS",
     "Bundle",
     "has_assets",
     "pack",
@@ -39,8 +39,6 @@ __all__ = [
     "write_bundle",
 ]
 
-WEIGHTS = "weights.safetensors"
-EXPERIMENT = "experiment.toml"
 MAX_FILE_BYTES = 1 << 26
 """Size of a file, such as a tokenizer, up to which it is bundled if an option names it."""
 MACHINE_OPTIONS = frozenset({"device", "threads", "start_from", "start_layout"})
@@ -125,8 +123,7 @@ def write_bundle(
         space: That of a sample, as JSON; None if it is unknown.
         trained_length: Of samples in training; None if it is that of the experiment.
     """
-    if exists(to):
-        raise Refused(f"{to} exists; nothing is overwritten", code="file-exists")
+    require_absent(to)
     try:
         with atomic_folder(to, overwrite=False) as folder:
             weights(folder / WEIGHTS)

@@ -47,9 +47,9 @@ from ..training.likelihood import (
     tight_log_likelihood,
 )
 from ..training.randomness import mix_seed
-from .evaluate_run import EVALUATION, parse_checkpoint
 from .exports import load_trained
 from .loading import build, load_start
+from .request_checks import EVALUATION, parse_checkpoint
 from .system import System
 
 __all__ = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,17 +24,14 @@ from dither.registry.contracts.pictures import Picture, check_figure_formats
 from dither.registry.contracts.protocols import Split, Task
 from dither.registry.contracts.records import Clean
 from dither.registry.contracts.spaces import FeatureSpace
-from dither.registry.files.lookup import exists, is_folder
-from dither.registry.files.safe_path import safe_name
 from dither.registry.kinds import TaskSpec
 
-from ..config.load_experiment import SAMPLING_TABLES, load_for_sampling
+from ..config.load_experiment import load_for_sampling
 from ..config.options import warn_conditions
 from ..files.per_sample import write_per_sample
 from ..files.run_folders import require_folder
 from ..sampling.samples import (
     SampleSet,
-    check_forms,
     export_samples,
     make_samples,
     missing_samples,
@@ -56,9 +52,18 @@ from ..training.likelihood import (
     log_likelihood_of,
     tight_log_likelihood,
 )
-from .exports import experiment_file, is_export, load_trained
-from .loading import Which
+from .exports import load_trained
 from .progress import Screen, say, show_metrics
+from .request_checks import (
+    EVALUATION,
+    POINT_TABLES,
+    check_forms,
+    experiment_file,
+    is_export,
+    new_folder,
+    parse_checkpoint,
+    require_empty,
+)
 from .summary import reading_aids
 from .system import System, SystemModel
 
@@ -67,14 +72,9 @@ __all__ = [
     "draw_points",
     "evaluate_run",
     "load_model",
-    "new_folder",
-    "parse_checkpoint",
     "sample_run",
 ]
 
-EVALUATION = ("evaluate",)
-"""Tables of options that overrides may change for an evaluation."""
-MAX_STEP_DIGITS = 12
 MAX_TEXTS = 4
 """Samples whose text is printed."""
 MAX_CHARACTERS = 2000
@@ -82,8 +82,6 @@ MAX_CHARACTERS = 2000
 DRAWS = 16
 """Draws of noise for the likelihood of each sample."""
 DEFAULTS = RunOptions()
-RUNS = Path("runs")
-"""Folder of the results of exports, which are not written into."""
 
 
 @dataclass(frozen=True)
@@ -100,20 +98,6 @@ class SampleResult:
     texts: list[str]
     metrics: dict[str, float]
     baselines: dict[str, float]
-
-
-def parse_checkpoint(word: str) -> Which:
-    """Return "newest", "best" or the number of a step, or raise `Refused`."""
-    if word == "newest":
-        return "newest"
-    if word == "best":
-        return "best"
-    # isdigit alone accepts superscripts, which int refuses.
-    if word.isascii() and word.isdigit() and len(word) <= MAX_STEP_DIGITS:
-        return int(word)
-    raise Refused(
-        f'--checkpoint: expected newest, best or a step, got "{word}"', code="usage"
-    )
 
 
 def evaluate_run(
@@ -282,7 +266,7 @@ def sample_run(
     """
     screen = console or Screen()
     # Before the weights are read, which may take long.
-    _require_empty(request.out)
+    require_empty(request.out)
     check_figure_formats(request.figures)
     loaded, system, step = load_trained(
         run,
@@ -371,13 +355,12 @@ def draw_points(
 
     A point is a list of overrides of sampling, in addition to those of `options`.
     """
-    tables = (*EVALUATION, *SAMPLING_TABLES)
     loaded, system, _ = load_trained(
         run,
         checkpoint=parse_checkpoint(options.checkpoint),
         changes=options.changes,
         select=options.plugins,
-        tables=tables,
+        tables=POINT_TABLES,
     )
     # All points are validated before the first one is sampled.
     experiments = [
@@ -386,7 +369,7 @@ def draw_points(
             None,
             [*options.changes, *point],
             options.plugins,
-            tables,
+            POINT_TABLES,
         ).experiment
         for point in points
     ]
@@ -442,47 +425,6 @@ def _show_texts(console: Console, texts: Sequence[Picture]) -> None:
         say(console, _shortened(str(picture.text)) + "\n")
     if len(texts) > MAX_TEXTS:
         say(console, f"and {len(texts) - MAX_TEXTS:,} more texts in the files\n")
-
-
-def _require_empty(out: Path | None) -> None:
-    if out is not None and exists(out) and (not is_folder(out) or any(out.iterdir())):
-        message = f"{out} exists and is not an empty folder; nothing is overwritten"
-        raise Refused(message, code="file-exists")
-
-
-@contextmanager
-def new_folder(
-    run: Path, default: Sequence[str], out: Path | None = None
-) -> Iterator[Path]:
-    """Create a folder: `out`, or a new one inside the run; remove it if it remains empty.
-
-    Results of an export or an installed model are written into runs/NAME. The names of `default`
-    may come from data.
-    """
-    _require_empty(out)
-    parent = RUNS / run.name if is_export(run) else run
-    folder = out or _free_folder(parent.joinpath(*map(safe_name, default)))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:
-        message = f"{folder} cannot be created: {error}"
-        raise Refused(message, code="unwritable-file") from None
-    try:
-        yield folder
-    finally:
-        # A folder with files stays.
-        with suppress(OSError):
-            folder.rmdir()
-
-
-def _free_folder(path: Path) -> Path:
-    """Return a path that does not exist: this one, or with the first free number."""
-    number = 1
-    free = path
-    while exists(free):
-        number += 1
-        free = path.with_name(f"{path.name}-{number}")
-    return free
 
 
 def _show_sample_metrics(

@@ -40,14 +40,12 @@ from ..config.load_experiment import (
 from ..config.paths import absolute_path
 from ..config.plugins import names_in
 from ..files.checksums import MANIFEST, verify
-from ..files.installed_models import model_folder
+from ..files.installed_models import EXPERIMENT, WEIGHTS, model_folder
 from ..training.device import choose_device
 from ..training.lora import add_lora, write_merged
 from ..training.peft_adapter import write_adapter
 from ..training.randomness import preserved_generators
 from .bundle import (
-    EXPERIMENT,
-    WEIGHTS,
     has_assets,
     pack,
     space_as_json,
@@ -55,20 +53,19 @@ from .bundle import (
     write_assets,
     write_bundle,
 )
-from .loading import Which, build, find_checkpoint, load_run, on_device
+from .loading import build, find_checkpoint, load_run, on_device
 from .progress import Screen, say
+from .request_checks import Which, require_absent, require_newest
 from .run_directory import ASSETS, resolved_file
 from .system import System
 
 __all__ = [
     "anchor",
     "download",
-    "experiment_file",
     "export_adapter",
     "export_run",
     "first_line",
     "import_hub",
-    "is_export",
     "is_hub_name",
     "load",
     "load_trained",
@@ -181,22 +178,8 @@ def load_trained(
         return load_run(
             path, console, constraints, checkpoint, changes, device, select, tables
         )
-    if checkpoint != "newest":
-        message = f"{path} is an export: it has the weights of one step"
-        raise Refused(Problem(message, help="omit --checkpoint", code="usage"))
+    require_newest(path, checkpoint)
     return _load_export(path, device, constraints, changes, select, tables)
-
-
-def is_export(path: Path) -> bool:
-    """Return whether a path names an export or an installed model, not a run."""
-    return is_file(model_folder(path) / WEIGHTS)
-
-
-def experiment_file(path: Path) -> Path:
-    """Return the file with the experiment of a run, an export or an installed model."""
-    if is_export(path):
-        return model_folder(path) / EXPERIMENT
-    return resolved_file(path)
 
 
 def _load_export(
@@ -466,8 +449,7 @@ def export_adapter(
     # The weights follow from the checkpoint.
     add_lora(system.model, options.model_copy(update={"start_from": None}))
     load_weights(weights_of(found), system.model)
-    if exists(to):
-        raise Refused(f"{to} exists already", code="file-exists")
+    require_absent(to)
     write_adapter(system.model, options, to)
     return sorted(to.iterdir())
 

@@ -22,11 +22,11 @@ from dither.registry.kinds import TaskSpec
 from dither.registry.plugins.manager import default_catalog
 from dither.registry.spec import Spec
 
+from ..files.installed_models import EXPERIMENT, WEIGHTS
 from ..files.metrics_file import is_companion_metric, shown_baselines, with_interval
 from ..training.diffusion import Diffusion
-from .bundle import EXPERIMENT, WEIGHTS
 from .exports import export_run, first_line, import_hub, read_export_manifest
-from .loading import Which
+from .request_checks import Which
 from .run_directory import ASSETS, read_manifest
 
 __all__ = ["PROGRAM", "export_program", "export_to_hub_folder", "push"]

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import torch
 from rich.console import Console
@@ -28,7 +27,7 @@ from ..config.load_experiment import SAMPLING_TABLES, Loaded, load_for_sampling
 from ..config.options import Train
 from ..config.provenance import changed_plugin_files
 from ..files.checksums import MANIFEST, verify
-from ..files.installed_models import model_folder
+from ..files.installed_models import WEIGHTS, model_folder
 from ..training.device import (
     choose_device,
     choose_threads,
@@ -38,13 +37,12 @@ from ..training.device import (
 from ..training.diffusion import Diffusion
 from ..training.lora import load_merged, merged
 from ..training.nan_guard import all_finite
-from .bundle import WEIGHTS
 from .progress import Screen, say
+from .request_checks import Which
 from .run_directory import read_manifest, resolved_file
 from .system import System
 
 __all__ = [
-    "Which",
     "build",
     "find_checkpoint",
     "find_weights",
@@ -54,9 +52,6 @@ __all__ = [
     "start_from",
     "step_size",
 ]
-
-Which = Literal["newest", "best"] | int
-"""A checkpoint: the newest intact one, that of the best evaluation, or one of a step."""
 
 
 def build(

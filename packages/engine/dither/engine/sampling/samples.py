@@ -14,11 +14,9 @@ from jaxtyping import Bool, Int, Shaped
 from safetensors.torch import save_file
 from torch import Tensor
 
-from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.contracts.protocols import Picture
 from dither.registry.contracts.records import Clean
 from dither.registry.files.atomic import atomic_write, follow_umask
-from dither.registry.kinds import TaskSpec
 
 from ..files.resource_errors import disk_errors
 from ..training.diffusion import Diffusion
@@ -29,7 +27,6 @@ from .session import ModelCalls, draw
 __all__ = [
     "SampleSet",
     "TrajectoryRecorder",
-    "check_forms",
     "draw_accepted",
     "export_samples",
     "make_samples",
@@ -317,23 +314,6 @@ def write_samples(
         )
         follow_umask(beside)
     return [*files, folder / "samples.safetensors"]
-
-
-def check_forms(task: TaskSpec, forms: Sequence[str]) -> None:
-    """Raise Refused for export formats that the task does not have, or whose library is missing."""
-    offered = ", ".join(task.exports) or "none"
-    problems = []
-    for form in dict.fromkeys(forms):
-        if form in task.exports:
-            for misfit in task.check_export(form):
-                problem = Problem(misfit.message, help=misfit.help, code=misfit.code)
-                problems.append(problem)
-            continue
-        message = f'task "{task.name}" does not export "{form}"; its forms: {offered}'
-        fix = did_you_mean(form, task.exports)
-        problems.append(Problem(message, help=fix, code="unknown-format"))
-    if problems:
-        raise Refused(problems)
 
 
 def export_samples(

@@ -31,8 +31,9 @@ from ..config.load_experiment import (
 )
 from ..files.installed_models import model_folder
 from ..runs.api import save_experiment
-from ..runs.exports import anchor, experiment_file, is_export, trained_folder
+from ..runs.exports import anchor, trained_folder
 from ..runs.progress import Screen, say
+from ..runs.request_checks import experiment_file, is_export
 from ..runs.run_directory import flat, resolved_file
 from ..runs.signals import STOPPED
 from .arms import Arm, check_comparison, compare_of, require_arm, training_key

@@ -10,6 +10,7 @@ import typer
 
 from dither.registry.config.errors import Refused
 from dither.registry.contracts.commands import Engine, RunOptions
+from dither.registry.contracts.pictures import check_figure_formats
 
 from ..command_options import (
     Checkpoint,
@@ -88,12 +89,13 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         as_json: Json = False,
     ) -> None:
         """Predict the unknown columns of regions: of another split, cell type or source."""
-        from . import predict
+        from .export import PREDICTIONS, check_forms
 
+        check_forms(export or (), PREDICTIONS)
         data, settings = split_words(words)
         _apply(
             engine=engine,
-            method=predict.predict,
+            method="predict",
             run=run,
             options=run_options(checkpoint, plugins, overrides, settings),
             out=out,
@@ -117,12 +119,14 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         as_json: Json = False,
     ) -> None:
         """Write embeddings of regions and of cell types."""
-        from . import predict
+        from .export import EMBEDDINGS, check_forms
 
+        check_forms(export or (), EMBEDDINGS)
+        check_figure_formats(figures or ())
         data, settings = split_words(words)
         _apply(
             engine=engine,
-            method=predict.embed,
+            method="embed",
             run=run,
             options=run_options(checkpoint, plugins, overrides, settings),
             out=out,
@@ -146,13 +150,12 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         as_json: Json = False,
     ) -> None:
         """Attribute predictions of regions to motifs: gradient x input, and knock-out."""
-        from .attributions import attribute
-
+        check_figure_formats(figures or ())
         data, settings = split_words(words)
         options = run_options(checkpoint, plugins, overrides, settings)
         _apply(
             engine=engine,
-            method=attribute,
+            method="attribute",
             run=run,
             options=options,
             out=out,
@@ -175,27 +178,34 @@ class _Regions(NamedTuple):
 
 def _apply(
     engine: Engine,
-    method: Callable[..., Sequence[Path]],
+    method: Literal["predict", "embed", "attribute"],
     run: Path,
     options: RunOptions,
     out: Path | None,
     as_json: bool,
     regions: _Regions,
 ) -> None:
-    """Apply a method of `predict.py` to the model of a run, and print the files that it writes."""
-    # These import torch, for which help must not wait.
-    from .source_windows import DataRequest
-    from .task import RegionWindows
-
+    """Apply a function to the model of a run, and print the files that it writes."""
     data = regions.data
     # Data of the user have no training regions to leave out.
     split = regions.split or ("all" if data else "valid")
     # Requests of other regions or cell types get other folders.
     names = [split, regions.cell, data[0].stem if data else None]
-    default = (method.__name__, "-".join(filter(None, names)))
+    default = (method, "-".join(filter(None, names)))
     # A folder that stays empty, as if the model cannot be loaded, is removed.
     with engine.new_folder(run, default, out) as folder:
         model = engine.load(run, options)
+        # These import torch, for which neither help nor a refusal waits.
+        from .attributions import attribute
+        from .predict import embed, predict
+        from .source_windows import DataRequest
+        from .task import RegionWindows
+
+        methods: dict[str, Callable[..., Sequence[Path]]] = {
+            "predict": predict,
+            "embed": embed,
+            "attribute": attribute,
+        }
         if not isinstance(model.task, RegionWindows):
             message = "the task of the run is not about regions"
             raise Refused(message, ("task",), code="misfit")
@@ -209,7 +219,7 @@ def _apply(
             figures=regions.figures,
             color=regions.color,
         )
-        files = [str(file) for file in method(model.task, model, request)]
+        files = [str(file) for file in methods[method](model.task, model, request)]
     record = {"files": files, "notes": list(request.notes)}
     if engine.echo_json(as_json, record):
         return

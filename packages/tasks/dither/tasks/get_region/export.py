@@ -19,8 +19,18 @@ from dither.registry.files.safe_path import safe_name
 from ..missing_library import missing_libraries
 from .formats.tables import open_table
 
-__all__ = ["check_forms", "read_chrom_sizes", "write_anndata", "write_tracks"]
+__all__ = [
+    "EMBEDDINGS",
+    "PREDICTIONS",
+    "check_forms",
+    "read_chrom_sizes",
+    "write_anndata",
+    "write_tracks",
+]
 
+PREDICTIONS = ("csv", "npz", "h5ad", "bedgraph", "bigwig")
+EMBEDDINGS = ("npz", "h5ad")
+"""Formats of predictions, and of embeddings; the first is the default."""
 EXTRAS = {"h5ad": "anndata", "bigwig": "bigwig"}
 """Extra of dither-tasks that a format requires."""
 # bigWig stores positions in 32 bits.

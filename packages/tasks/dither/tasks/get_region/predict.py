@@ -20,7 +20,14 @@ from dither.registry.files.atomic import atomic_write
 
 from ..missing_library import missing_libraries
 from ..plot_style import to_picture
-from .export import check_forms, read_chrom_sizes, write_anndata, write_tracks
+from .export import (
+    EMBEDDINGS,
+    PREDICTIONS,
+    check_forms,
+    read_chrom_sizes,
+    write_anndata,
+    write_tracks,
+)
 from .plots import draw_umap
 from .source_windows import (
     DataRequest,
@@ -32,8 +39,6 @@ from .source_windows import (
 
 __all__ = ["embed", "predict", "predict_values"]
 
-FORMS = ("csv", "npz", "h5ad", "bedgraph", "bigwig")
-
 
 def predict(
     task: RegionWindows, model: TrainedModel, request: DataRequest
@@ -42,7 +47,7 @@ def predict(
 
     Of several draws they are the mean, and the standard deviation `sd` is written, too.
     """
-    forms = check_forms(request.formats or ("csv",), FORMS)
+    forms = check_forms(request.formats or PREDICTIONS[:1], PREDICTIONS)
     sizes = None
     if request.chrom_sizes is not None:
         sizes = read_chrom_sizes(request.chrom_sizes, forms)
@@ -161,7 +166,7 @@ def embed(task: RegionWindows, model: TrainedModel, request: DataRequest) -> lis
 
     The UMAP is of regions, or of each region in each cell type if it is coloured by them.
     """
-    forms = check_forms(request.formats or ("npz",), ("npz", "h5ad"))
+    forms = check_forms(request.formats or EMBEDDINGS[:1], EMBEDDINGS)
     check_figure_formats(request.figures)
     color = request.color
     has_umap = _has_umap(request)

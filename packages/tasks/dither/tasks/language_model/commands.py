@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -33,6 +33,9 @@ from ..command_options import (
     split_words,
 )
 from ..missing_library import require_extra
+
+if TYPE_CHECKING:
+    from dither.registry.contracts.records import Clean
 
 __all__ = ["add_commands", "write_frontier"]
 
@@ -73,8 +76,12 @@ def _add_sampling(app: typer.Typer, engine: Engine) -> None:
         as_json: Json = False,
     ) -> None:
         """Complete a text or DNA with gaps: sample given its known tokens."""
-        # The commands of all tasks are registered by every `dither`, which must not import torch.
-        from ..infilling import require_infilling
+
+        def templates(task: Any, n: int, seed: int) -> Clean:
+            # Options are refused before torch is imported.
+            from ..infilling import require_infilling
+
+            return require_infilling(task).infill(text, n, seed)
 
         request = SampleRequest(
             count=count,
@@ -89,7 +96,7 @@ def _add_sampling(app: typer.Typer, engine: Engine) -> None:
             run,
             run_options(checkpoint, plugins, overrides, settings),
             request,
-            lambda task, n, seed: require_infilling(task).infill(text, n, seed),
+            templates,
             as_json,
         )
 
@@ -232,10 +239,11 @@ def _add_evaluation(app: typer.Typer, engine: Engine) -> None:
         """Evaluate a run on tasks of lm-evaluation-harness, and print the results as JSON."""
         # Before the checkpoint is read.
         require_extra("lm-eval", "dither lm-eval")
-        from .lm_eval import evaluate_tasks
+        from .lm_eval import evaluate_tasks, find_tasks
 
+        found = find_tasks(tasks.split(","))
         model = engine.load(run, run_options(checkpoint, plugins, overrides, settings))
-        results = evaluate_tasks(model, tasks.split(","), limit, samples)
+        results = evaluate_tasks(model, found, limit, samples)
         # The results are always JSON.
         engine.echo_json(True, results)
 

@@ -30,7 +30,7 @@ else:
     except ImportError:
         LM = object
 
-__all__ = ["HarnessModel", "evaluate_tasks"]
+__all__ = ["HarnessModel", "evaluate_tasks", "find_tasks"]
 
 logger = logging.getLogger(__name__)
 
@@ -227,19 +227,12 @@ class HarnessModel(LM):  # type: ignore[misc]
         return True
 
 
-def evaluate_tasks(
-    model: TrainedModel,
-    tasks: Sequence[str],
-    limit: int | None = None,
-    samples: int = 32,
-) -> dict[str, dict[str, Any]]:
-    """Return the results of tasks of the harness by name.
+def find_tasks(tasks: Sequence[str]) -> tuple[Any, list[str]]:
+    """Return the `TaskManager` that knows tasks of the harness, and their names; Refused if one is unknown.
 
-    A task that is a YAML file brings its folder with it. Nothing is downloaded for tasks whose
-    files name local data.
+    A task that is a YAML file brings its folder with it.
     """
     require_extra("lm-eval", "lm-eval")
-    from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
 
     files = [Path(task) for task in tasks if task.endswith((".yaml", ".yml"))]
@@ -261,9 +254,25 @@ def evaluate_tasks(
                 for name in unknown
             ]
         )
+    return manager, names
+
+
+def evaluate_tasks(
+    model: TrainedModel,
+    found: tuple[Any, Sequence[str]],
+    limit: int | None = None,
+    samples: int = 32,
+) -> dict[str, dict[str, Any]]:
+    """Return the results of tasks that `find_tasks` found, by name.
+
+    Nothing is downloaded for tasks whose files name local data.
+    """
+    from lm_eval import simple_evaluate
+
+    manager, names = found
     results = simple_evaluate(
         model=HarnessModel(model, samples),
-        tasks=names,
+        tasks=list(names),
         limit=limit,
         task_manager=manager,
         bootstrap_iters=0,
