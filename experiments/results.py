@@ -138,8 +138,14 @@ LONG = {
         Metric("sample", "level_2", "samples at level 2", (), percent=True),
         Metric("sample", "unique", "unique samples", (), percent=True),
     ),
+    "bubble_diagram/outline": (
+        Metric("valid", "nats_per_graph", "nats per graph", ("unigram", "uniform")),
+        Metric("sample", "level_2", "samples at level 2", (), percent=True),
+        Metric("sample", "level_5", "samples at level 5", ("shuffled",), percent=True),
+        Metric("sample", "outline_iou", "IoU of drawn plans with their outline", ()),
+    ),
 }
-"""Experiments of half an hour, which run only if `--only` names them; README omits them."""
+"""Experiments that are no quick runs, which run only if `--only` names them; README omits them."""
 
 MEASURED = QUICK | LONG
 
