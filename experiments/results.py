@@ -140,7 +140,6 @@ LONG = {
     ),
     "bubble_diagram/outline": (
         Metric("valid", "nats_per_graph", "nats per graph", ("unigram", "uniform")),
-        Metric("sample", "level_2", "samples at level 2", (), percent=True),
         Metric("sample", "level_5", "samples at level 5", ("shuffled",), percent=True),
         Metric("sample", "outline_iou", "IoU of drawn plans with their outline", ()),
     ),

@@ -708,7 +708,7 @@ def test_origins_one_key_or_table(here, cli, explained):
     assert all(key.startswith("model.block.") for key in found)
     steps = explained("quick.toml", "train.steps")
     assert steps == {
-        "train.steps": ("1000", "from " + place("quick.toml", "steps = 1000", "1100"))
+        "train.steps": ("1000", "from " + place("quick.toml", "steps = 1000", "1000"))
     }
     suggestions = {
         "model.bolck": "model.block",
