@@ -131,7 +131,7 @@ def stop_on_signals(last: bool = False) -> Iterator[Stop]:
             _print(
                 f"\n{name}: finishing the step, then writing a checkpoint; repeat to end immediately\n"
             )
-        # Nothing is open yet, and an exception might be lost or abort the process.
+        # An exception might be lost or abort the process, and leaves modules half imported.
         elif _importing(frame):
             _end(STOPPED, f"{interruption_message(name)}\n")
         else:
@@ -160,12 +160,12 @@ def stop_on_signals(last: bool = False) -> Iterator[Stop]:
 
 
 def _importing(frame: FrameType | None) -> bool:
-    """Return whether the import system itself, or an import of torch, is interrupted."""
-    # importlib marks a module while it is imported.
-    torch = getattr(sys.modules.get("torch"), "__spec__", None)
-    return getattr(torch, "_initializing", False) or (
-        frame is not None and frame.f_code.co_filename == IMPORT
-    )
+    """Return whether a module is being imported."""
+    while frame is not None:
+        if frame.f_code.co_filename == IMPORT:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _end(code: int, text: str) -> None:
