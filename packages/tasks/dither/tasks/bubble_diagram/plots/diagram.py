@@ -614,8 +614,11 @@ def _wall_shapes(scene: Scene, plan: FloorPlan) -> list[str]:
         )
     # Floors cover walls of two pixels, and most of wider ones.
     for start, end in thin_walls(plan.label, 3):
-        ends = (*scene.at(*start), *scene.at(*end))
-        shapes.append(svg.line(*ends, _WALL, _THIN * scene.scale))
+        # To the walls at both ends, into which floors reach.
+        longer = np.sign(np.subtract(end, start)) * _REVEAL
+        first = scene.at(*(start - longer).tolist())
+        last = scene.at(*(end + longer).tolist())
+        shapes.append(svg.line(*first, *last, _WALL, _THIN * scene.scale))
     return shapes
 
 
