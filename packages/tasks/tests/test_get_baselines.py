@@ -22,11 +22,13 @@ from dither.tasks.get_region.metrics.baselines import (
     BOOSTING,
     MLP,
     PENALTY,
+    RIVALS,
     Baselines,
     MaskedBatch,
     neighbour_mean,
 )
 from dither.tasks.get_region.metrics.region_metrics import (
+    MIN_WINDOWS,
     RegionMetrics,
     baseline_metrics,
     bootstrap_weights,
@@ -320,6 +322,23 @@ def test_baselines_have_the_names_of_metrics_and_the_expected_order(train, refer
     assert "logistic" not in predictions_of(
         Baselines(flat, np.arange(P) == 0, GROUPS), batch(train)
     ), "constant labels"
+
+
+def test_rivals_are_not_fitted_for_a_few_windows(train):
+    starts = np.arange(P) % 100 == 0
+    reference = Baselines(train, starts, GROUPS, rivals=True)
+    few = batch(train, mask="accessibility")
+    many = [batch(train, seed=seed, mask="accessibility") for seed in range(4)]
+    assert len(few.truth) < MIN_WINDOWS <= 4 * len(few.truth)
+    names = {"accessibility_auc/boosting", "accessibility_auc/mlp"}
+    found = baseline_metrics(fresh, lambda cell: reference, {"": [few]})
+    assert not names & found.keys()
+    assert not {key[0] for key in reference._fitted} & {*RIVALS}
+    both = {"": many, "sample ": [few]}
+    found = baseline_metrics(fresh, lambda cell: reference, both)
+    assert names < found.keys()
+    assert "sample accessibility_auc/logistic" in found
+    assert "sample accessibility_auc/boosting" not in found
 
 
 def test_baselines_are_fitted_by_cell_type(train):

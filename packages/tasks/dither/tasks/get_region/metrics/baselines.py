@@ -148,8 +148,13 @@ class Baselines:
             (block, np.ones(len(block))) for block in blocks
         )
 
-    def predictions(self, batch: MaskedBatch) -> Iterator[tuple[str, _Values, _Mask]]:
-        """Yield name, predictions in the units of the data, and predicted elements."""
+    def predictions(
+        self, batch: MaskedBatch, *, rivals: bool = True
+    ) -> Iterator[tuple[str, _Values, _Mask]]:
+        """Yield name, predictions in the units of the data, and predicted elements.
+
+        `rivals` takes those that take longer to fit, too, if they are among the baselines.
+        """
         truth = batch.truth
         visible = batch.visible
         target = batch.target
@@ -171,11 +176,12 @@ class Baselines:
         for column in columns[self.motifs :].tolist():
             counted = target & (columns == column)
             if counted.any():
-                for name, guess in self._of_column(column, batch):
+                names = [name for name in self.names if rivals or name not in RIVALS]
+                for name, guess in self._of_column(column, batch, names):
                     yield name, guess, counted
 
     def _of_column(
-        self, column: int, batch: MaskedBatch
+        self, column: int, batch: MaskedBatch, names: Sequence[str]
     ) -> Iterator[tuple[str, _Values]]:
         """Yield predictions of a column after the motifs from the motifs.
 
@@ -187,7 +193,7 @@ class Baselines:
         rows = batch.target[..., column]
         visible = np.where(batch.visible, batch.truth, np.float32(np.nan))
         known = visible[rows][:, inputs]
-        for name in self.names:
+        for name in names:
             if name == "boosting":
                 first = np.arange(rows.shape[1]) == 0
                 beside = with_neighbours(visible[..., inputs], first)[rows]

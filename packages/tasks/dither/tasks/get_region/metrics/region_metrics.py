@@ -196,7 +196,8 @@ def baseline_metrics(
     on the same elements minus that of the baseline, and `METRIC/BASELINE-lead_ci95` half of its 95
     % interval by the paired bootstrap: both are computed in the same resamples of windows. `fit`
     returns the baselines fitted on a cell type, by number, or -1; one is in memory at a time.
-    `batches` are by the prefix of the names of their metrics.
+    `batches` are by the prefix of the names of their metrics; those of fewer than `MIN_WINDOWS`
+    windows are without the rivals.
     """
     rivals: dict[tuple[str, str], RegionMetrics] = {}
     models: dict[tuple[str, str], RegionMetrics] = {}
@@ -208,6 +209,8 @@ def baseline_metrics(
     for cell in sorted(cells):
         baselines = fit(cell)
         for prefix, of_prefix in batches.items():
+            # Fitting takes minutes, and of fewer windows a comparison says nothing.
+            rivals_too = sum(len(b.truth) for b in of_prefix) >= MIN_WINDOWS
             for batch in of_prefix:
                 of_cell = batch.of_windows(batch.cell == cell)
                 if of_cell.target.any():
@@ -218,6 +221,7 @@ def baseline_metrics(
                         new=new,
                         rivals=rivals,
                         models=models,
+                        rivals_too=rivals_too,
                     )
         # Before the next ones are fitted: each has a copy of the training regions.
         del baselines
@@ -260,9 +264,11 @@ def _predict(
     new: Callable[[], RegionMetrics],
     rivals: dict[tuple[str, str], RegionMetrics],
     models: dict[tuple[str, str], RegionMetrics],
+    *,
+    rivals_too: bool,
 ) -> None:
     """Add predictions of each baseline, and those of the model for the same elements."""
-    for name, guess, counted in baselines.predictions(batch):
+    for name, guess, counted in baselines.predictions(batch, rivals=rivals_too):
         rival = rivals.setdefault((prefix, name), new())
         rival.predictions.add(batch.truth, guess, counted, batch.window)
         key = _model_key(name)
