@@ -234,6 +234,21 @@ def test_a_wrong_file_of_constraints_is_refused(run, tmp_path, cli, text, said):
         assert words in printed
 
 
+def test_constraints_of_the_page_are_a_file_for_a_run_of_the_same_task(
+    run, tmp_path, cli
+):
+    path = tmp_path / "c.toml"
+    text = (
+        '[task]\nuse = "{}"\n[task.constraints]\nrooms = 4\n[sampler]\nuse = "guided"\n'
+    )
+    path.write_text(text.format("bubble-diagram"))
+    options = ("--count", "2", "--no-metrics", "--no-pictures")
+    cli("sample", str(run), "--constraints", str(path), *options)
+    path.write_text(text.format("get-region"))
+    printed = cli("sample", str(run), "--constraints", str(path), code=2).err
+    assert "task.use" in printed
+
+
 def test_the_page_about_constraints_says_what_is_so(tmp_path, capsys):
     page = (QUICK.parents[2] / "docs/floor-plans.md").read_text()
     page = page.split("\n## Constraints\n")[1]

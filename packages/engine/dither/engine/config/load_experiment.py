@@ -287,15 +287,24 @@ def open_for_sampling(
     document, plugins = open_experiment(experiment, changes, select=select)
     if constraints is not None:
         layer = Layer.read(constraints)
+        task = document.at(("task",))
+        # As in the experiment file from which constraints are copied.
+        match layer.tree.get("task"):
+            case {"use": str(name)} as table:
+                if _short(name) == _short(document.at(("task", "use"))):
+                    del table["use"]
         if problems := _invalid_constraints(layer):
             raise Refused(problems)
-        task = document.at(("task",))
         if isinstance(task, dict) and "constraints" in task:
             # The constraints of the file replace those of the run, and are not merged with them.
             document.merge(Layer("", {"task": {"constraints": {}}}))
             del task["constraints"]
         document.merge(layer)
     return document, plugins
+
+
+def _short(reference: str) -> str:
+    return reference.rpartition("/")[2].partition("@")[0]
 
 
 def _invalid_constraints(layer: Layer) -> list[Problem]:
