@@ -289,10 +289,10 @@ def open_for_sampling(
         layer = Layer.read(constraints)
         task = document.at(("task",))
         # As in the experiment file from which constraints are copied.
-        match layer.tree.get("task"):
-            case {"use": str(name)} as table:
-                if _short(name) == _short(document.at(("task", "use"))):
-                    del table["use"]
+        named = layer.tree.get("task")
+        reference = named.get("use") if isinstance(named, dict) else None
+        if reference and _short(str(reference)) == _short(document.at(("task", "use"))):
+            del layer.tree["task"]["use"]
         if problems := _invalid_constraints(layer):
             raise Refused(problems)
         if isinstance(task, dict) and "constraints" in task:
