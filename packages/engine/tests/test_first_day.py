@@ -38,6 +38,15 @@ def test_unknown_keys_are_searched_in_the_whole_tree(override, path, expected, r
     assert "lora" not in problem.help.partition("accepted")[0]
 
 
+def test_an_option_of_another_component_names_the_components_that_have_it(refusal):
+    (problem,) = refusal(
+        load_experiment, "bubble_diagram/quick", ["sampler.steps=5"]
+    ).problems
+    assert "samplers with this key" in problem.help
+    assert "ordered" in problem.help
+    assert "train.steps" not in problem.help
+
+
 def test_a_key_of_a_file_is_searched_too(tmp_path, refusal):
     file = tmp_path / "mine.toml"
     file.write_text(

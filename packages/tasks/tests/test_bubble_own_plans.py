@@ -70,10 +70,14 @@ def test_polygons_have_the_relations_of_their_bounding_boxes(tmp_path):
 def test_further_keys_are_counted_and_misspelt_ones_are_mistakes(tmp_path):
     line = {"types": ["LivingRoom", "Kitchen"], "edges": [[0, 1, "above"]]}
     path = write(
-        tmp_path, line | {"city": "Bonn", "rent": 900}, line | {"city": "Kiel"}
+        tmp_path,
+        line | {"city": "Bonn", "rent": 900},
+        # Somewhat like `doors` and `types`
+        line | {"city": "Kiel", "floor": 2, "rooms": 3, "style": "loft"},
     )
     plans, extra = read_lines(path, LineOptions())
-    assert (len(plans), extra) == (2, {"city": 2, "rent": 1})
+    words = {"city": 2, "rent": 1, "floor": 1, "rooms": 1, "style": 1}
+    assert (len(plans), extra) == (2, words)
     (message,) = codes(write(tmp_path, line | {"door": []}))
     assert "doors" in message
     data = JsonPlans(
@@ -88,6 +92,17 @@ def test_further_keys_are_counted_and_misspelt_ones_are_mistakes(tmp_path):
     data = JsonPlans(path=str(write(tmp_path, *others)), valid=0.3, test=0)
     task = BubbleDiagram(data=data).build()
     assert any("city (4)" in line for line in task.data_warnings())
+
+
+@pytest.mark.parametrize(("unit", "given"), [("m", "px"), ("cm", "mm"), ("m", "cm")])
+def test_plans_in_a_larger_unit_than_stated_are_refused(tmp_path, unit, given):
+    scale = {"m": 0.001, "cm": 0.1}[unit]
+    boxes = [[scale * side for side in box] for box in MM["boxes"]]
+    line = MM | {"boxes": boxes}
+    (message,) = codes(write(tmp_path, line), unit=given, types=NAMES)
+    assert f"is the unit {given}?" in message
+    plans, _ = read_lines(write(tmp_path, line), LineOptions(unit=unit, types=NAMES))
+    assert len(plans) == 1
 
 
 def test_mistakes_of_units_names_and_numbers_of_rooms(tmp_path):

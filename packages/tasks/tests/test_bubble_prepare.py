@@ -270,13 +270,13 @@ TWO = '{"types": ["LivingRoom", "Kitchen"], '
         ),
         (
             TWO
-            + '"boxes": [[0, 0, 9, 9], [12, 0, 25, 9]], "edges": [[0, 1, "above"]]}',
+            + '"boxes": [[0, 0, 9, 40], [12, 0, 25, 40]], "edges": [[0, 1, "above"]]}',
             "edges",
             "show left-of",
         ),
         (
             TWO
-            + '"boxes": [[0, 0, 9, 9], [40, 0, 65, 9]], "edges": [[0, 1, "left-of"]]}',
+            + '"boxes": [[0, 0, 9, 40], [40, 0, 65, 40]], "edges": [[0, 1, "left-of"]]}',
             "edges",
             "show no relation",
         ),

@@ -112,6 +112,7 @@ class ErrorConverter:
         self.document = document
         self.catalog = catalog
         self._accepted: dict[Path, dict[str, Any]] = {}
+        self._kinds: dict[Path, str] = {}
         self._listed: set[Path] = set()
 
     def convert(self, details: Sequence[Detail]) -> Iterator[Problem]:
@@ -183,6 +184,7 @@ class ErrorConverter:
             for model in models_of(annotation, value, self.catalog):
                 if issubclass(model, Spec):
                     keys["use"] = None
+                    self._kinds[table] = model.kind
                 keys |= model.model_fields
             self._accepted[table] = keys
         return self._accepted[table]
@@ -192,7 +194,12 @@ class ErrorConverter:
         allowed = sorted(self._keys(table))
         close = nearest(path[-1], allowed)
         hints = []
-        if names := self._similar_options(path, detail["input"], close):
+        names = self._similar_options(path, detail["input"], close)
+        below = [name for name in names if name.startswith(dotted(table))]
+        others = self._components_with(table, str(path[-1]))
+        if others and close not in names and not below:
+            hints.append(f"{self._kinds[table]}s with this key: {_join(others)}.")
+        elif names:
             hints.append(
                 f"did you mean {_join([f'{chr(34)}{name}{chr(34)}' for name in names])}?"
             )
@@ -209,6 +216,13 @@ class ErrorConverter:
             code="unknown-key",
         )
         return problem, close
+
+    def _components_with(self, table: Path, key: str) -> list[str]:
+        """Return the components of the kind of a table that have an option."""
+        if self.catalog is None or table not in self._kinds:
+            return []
+        parts = self.catalog.parts(self._kinds[table])
+        return [part.name for part in parts if key in part.spec.model_fields]
 
     def _similar_options(self, path: Path, given: Any, close: str | None) -> list[str]:
         """Return options that an unknown key may mean: of this name anywhere, or else similar ones.

@@ -26,7 +26,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import from_json
 
-from dither.registry.config.errors import Origin, Problem, Refused, did_you_mean
+from dither.registry.config.errors import Origin, Problem, Refused, nearest
+from dither.registry.config.nearest_name import similarity
 from dither.registry.files.limits import TABLE_BYTES, read_bytes
 
 from ..plans import Diagram, is_door, sort_doors
@@ -55,6 +56,13 @@ from .housegan import read_housegan
 
 SHOWN = 20
 """Faults that are listed; further ones are counted."""
+
+
+_MISSPELT = 0.8
+"""Similarity to a key from which on an unknown one is a mistake."""
+
+_SHORTEST = 2 / METRES
+"""Smallest extent of a plan in pixels: in metres, most plans are less than 30 long."""
 
 
 class LineOptions(NamedTuple):
@@ -284,8 +292,10 @@ def _repeated_keys(line: bytes) -> Iterator[Fault]:
 def _key_faults(keys: Sequence[str]) -> Iterator[Fault]:
     """Yield keys that look like misspelt ones."""
     for key in keys:
-        if hint := did_you_mean(key, _Line.model_fields):
-            yield Fault("text", f"{key}: unknown key; {hint}")
+        close = nearest(key, _Line.model_fields)
+        # Less similar ones, such as `rooms` or `floor`, are data of the file's owner.
+        if close and similarity(key, close) >= _MISSPELT:
+            yield Fault("text", f'{key}: unknown key; did you mean "{close}"?')
 
 
 def _pixels(boxes: Any, unit: Unit) -> Any:
@@ -294,20 +304,29 @@ def _pixels(boxes: Any, unit: Unit) -> Any:
     if unit == "px" or not len(walls):
         return walls
     walls = walls * UNITS[unit]
-    low = walls[:, :2].min(0)
-    high = walls[:, 2:].max(0)
-    size = high - low
-    if not (np.isfinite(size).all() and size.max() <= GRID):
-        metres = " x ".join(f"{side * METRES:.4g}" for side in size.tolist())
-        limit = GRID * METRES
-        message = (
-            f"a plan of {metres} m, expected at most {limit:g} m; is the unit {unit}?"
-        )
-        raise RejectedPlan(Fault("boxes", message))
+    # Before rounding, which leaves nothing of small boxes.
+    low, high = _check_extent(walls, unit)
     # By whole pixels, which preserves the relations of walls at whole pixels.
     shift = np.floor((GRID - low - high) / 2)
     # Rounding may move a plan as wide as the canvas across its edge.
     return np.rint(walls + np.tile(shift, 2)).clip(0, GRID)
+
+
+def _check_extent(walls: Any, unit: Unit) -> tuple[Any, Any]:
+    """Return the corners of the bounding rectangle of boxes in pixels.
+
+    Raises:
+        RejectedPlan: It is as large as no flat is, which another unit may explain.
+    """
+    low = walls[:, :2].min(0)
+    high = walls[:, 2:].max(0)
+    size = high - low
+    if not (np.isfinite(size).all() and _SHORTEST <= size.max() <= GRID):
+        metres = " x ".join(f"{side * METRES:.4g}" for side in size.tolist())
+        limits = f"{_SHORTEST * METRES:g} to {GRID * METRES:g} m"
+        message = f"a plan of {metres} m, expected {limits}; is the unit {unit}?"
+        raise RejectedPlan(Fault("boxes", message))
+    return low, high
 
 
 def _bounding_boxes(
@@ -347,6 +366,7 @@ def _rooms_of(plan: _Line, options: LineOptions) -> Diagram:
 
     unit = plan.unit or options.unit
     diagram = diagram_of_boxes(types, _pixels(boxes, unit), plan.name, most)
+    _check_extent(np.array(diagram.boxes, float), unit)
     if edges:
         stated = diagram_of_edges(types, edges, plan.name, most)
         if faults := list(_contradictions(stated, diagram)):
