@@ -299,7 +299,7 @@ def test_text_files_are_evaluated_as_the_split_that_holds_them(
         task.text(open_store(tmp_path / "same").splits["valid"].ids.tolist())
     )
     stored = evaluate_run(
-        run, task=lambda task: task.over_store(tmp_path / "same", "valid")
+        run, task=lambda task: task.over_store(str(tmp_path / "same"), "valid")
     )
     assert stored == evaluate_run(run, task=of_text)
     assert (
@@ -308,10 +308,20 @@ def test_text_files_are_evaluated_as_the_split_that_holds_them(
     assert main(["perplexity", str(run), "--data", str(tmp_path / "other")]) == 2
     changes = RunOptions(changes=["train.steps=4"])
     assert refusal(evaluate_run, run, changes).problems[0].path == ("train", "steps")
-    assert (
-        "cannot be read"
-        in cli("perplexity", str(run), str(tmp_path / "none.txt"), code=2).err
-    )
+    missing = str(tmp_path / "none.txt")
+    assert "no such file" in cli("perplexity", str(run), missing, code=2).err
+
+    # The same at an address.
+    fsspec = pytest.importorskip("fsspec")
+    store = fsspec.filesystem("memory")
+    for source in (tmp_path / "same").iterdir():
+        store.pipe_file(f"/same/{source.name}", source.read_bytes())
+    store.pipe_file("/text.txt", file.read_bytes())
+    for words in (["memory://text.txt"], ["--data", "memory://same"]):
+        printed = json.loads(cli("perplexity", str(run), *words, "--json").out)
+        assert printed == stored[0] | stored[1]
+    said = cli("perplexity", str(run), "--data", f"file://{tmp_path}/same", code=2).err
+    assert f"{tmp_path}/same" in said
 
 
 def test_baselines_predict_the_windows_of_the_model(run) -> None:

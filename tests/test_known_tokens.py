@@ -12,6 +12,8 @@ import torch
 from dither.core_blocks.specs import DenoiserModel
 from dither.engine import Diffusion, System, load_experiment
 from dither.engine.runs.api import load as load_system
+from dither.engine.runs.evaluate_run import load_model
+from dither.engine.runs.system import SystemModel
 from dither.engine.sampling.session import draw
 from dither.engine.training.diffusion import random_known
 from dither.losses.tokens import score_entropy
@@ -19,6 +21,7 @@ from dither.processes.samplers.ancestral import Ancestral
 from dither.processes.schedules.alpha import LogLinear
 from dither.processes.tokens.process import TokenProcess
 from dither.processes.tokens.specs import Uniform
+from dither.registry.contracts.commands import RunOptions
 from dither.registry.contracts.records import Clean, State
 from dither.registry.contracts.spaces import Field, TokenSpace
 
@@ -202,6 +205,16 @@ def test_a_prompt_takes_an_exact_sampler_and_says_its_cost(
     assert "biased" in lines[0]
     # Without a prompt nothing is said.
     assert "particle-gibbs" not in cli("sample", str(run), "-n", "1").out
+
+    # A harness draws from the same distribution.
+    known = replace(like, known=torch.arange(like.x0.shape[1])[None] < 4)
+    model = load_model(run)
+    with pytest.warns(UserWarning, match="particle-gibbs"):
+        drawn = model.sample(known, 5)
+    assert drawn.equal(SystemModel(exact).sample(known, 5))
+    named = load_model(run, RunOptions(changes=["sampler.steps=4"]))
+    with pytest.warns(UserWarning, match="biased"):
+        named.sample(known, 5)
 
 
 def test_a_block_model_warns_of_known_tokens_behind_a_gap(trained) -> None:
@@ -588,6 +601,33 @@ def test_rendered_ids_are_those_of_transformers(tmp_path) -> None:
     assert ids.count(joined) == 1
     assert EOT + 1 not in ids
     assert ours.decode(np.array(ids)) == chat.prompt("\n\n<|eot|>").text
+
+
+def test_templates_write_json_and_mark_answers_like_transformers(tmp_path) -> None:
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer
+
+    from dither.tasks.language_model.data.chat import ChatTemplate
+
+    folder = tmp_path / "chat"
+    chat_tokenizer(folder)
+    template = (
+        "{% for m in messages %}{{ m.role }}:{% if m.role == 'assistant' %}"
+        "{% generation %}{{ m.content | tojson }}{% endgeneration %}"
+        "{% else %}{{ m | tojson(indent=1) }}{% endif %}\n{% endfor %}"
+    )
+    (folder / "template.jinja").write_text(template)
+    theirs = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_file(str(folder / "tokenizer.json"))
+    )
+    messages = [
+        {"role": "user", "content": "<é> & 'x'"},
+        {"role": "assistant", "content": '"ü" > 1'},
+    ]
+    text = theirs.apply_chat_template(messages, chat_template=template, tokenize=False)
+    assert "<é> & 'x'" in text
+    ours = ChatTemplate(folder / "template.jinja")
+    assert ours.conversation(messages).text == text
 
 
 def test_quoted_ends_of_text_are_letters_for_added_ends() -> None:

@@ -281,6 +281,23 @@ def test_keys_that_change_the_computation_are_refused(changes: dict, refusal) ->
     assert options_of_llada(config() | neutral) == options_of_llada(config())
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"d_model": "32"},
+        {"n_layers": 0},
+        {"n_heads": [4]},
+        {"mlp_hidden_size": True},
+        {"rope_parameters": "default"},
+        {"layer_types": 2},
+        {"rms_norm_eps": "1e-5"},
+    ],
+    ids=str,
+)
+def test_values_of_another_type_are_refused(changes: dict, refusal) -> None:
+    assert refusal(options_of_llada, config() | changes).codes == ["invalid-value"]
+
+
 @pytest.mark.parametrize("mask", [-1, "1", True, 1.5])
 def test_ids_of_mask_that_are_none(folder: Path, tmp_path: Path, mask, refusal) -> None:
     (folder / "config.json").write_text(json.dumps(config() | {"mask_token_id": mask}))

@@ -264,9 +264,10 @@ def test_examples_and_splits_at_addresses(tmp_path) -> None:
     assert [example.published for example in examples] == ["test"] * 4 + ["train"] * 4
     assert examples[0].name == "memory://pairs/test.jsonl:1"
     assert not [*PromptResponse(paths=["memory://pairs/*.jsonl"]).check()]
-    (document,) = read_files(["memory://pairs/train.jsonl"])
-    assert document.load().count("\n") == 3
-    assert document.name == "memory://pairs/train.jsonl"
+    store.pipe_file("/pairs/train.txt", b"one\ntwo")
+    (document,) = read_files(["memory://pairs/train.txt"])
+    assert document.load() == "one\ntwo"
+    assert document.name == "memory://pairs/train.txt"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from dither.tasks.language_model.data.specs import (
     PromptResponse,
     TextFiles,
 )
-from dither.tasks.language_model.data.text_files import read_text_file
+from dither.tasks.language_model.data.text_files import NotText, read_text_file
 from dither.tasks.prepared.rejected import Rejected
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -151,6 +151,9 @@ def test_broken_lines_are_named_by_both_readers(tmp_path, damage):
         ("a.csv", 'text,n\n"a"b,c'),
         ("a.csv", "text,n\na,b,c"),
         ("a.jsonl", ""),
+        ("a.jsonl", "\n \n"),
+        ("a.json", "[]"),
+        ("a.csv", "text,n\n"),
         ("a.parquet", "text"),
         ("a.arrow", "text"),
         ("a.parquet.gz", "text"),
@@ -160,6 +163,43 @@ def test_damaged_records_are_never_plain_text(tmp_path, name, content):
     (tmp_path / name).write_text(content)
     (rejected,) = read_documents(tmp_path / name, "text")
     assert isinstance(rejected, Rejected)
+
+
+@pytest.mark.parametrize(
+    "name", ["a.jsonl", "a.json", "a.csv", "a.TSV", "part-0", "a.txt", "a.gz"]
+)
+def test_records_are_never_plain_text(tmp_path, refused, name):
+    lines = "".join(json.dumps({"text": f"line {n}"}) + "\n" for n in range(3))
+    data = lines.encode()
+    if name.endswith(".gz"):
+        data = gzip.compress(data)
+    path = tmp_path / name
+    path.write_bytes(data)
+    with refused("unknown-format"):
+        TextFiles(paths=[str(path)]).build()
+    with refused("unreadable-file"):
+        read_text_file(path)
+    # Of a name that says nothing, also where records are expected.
+    if name in ("part-0", "a.txt", "a.gz"):
+        (document,) = read_documents(path, "text")
+        with pytest.raises(NotText, match="JSON lines"):
+            "".join(document.pieces)
+        # Another key is that of a text in JSON.
+        (document,) = read_documents(path, "body")
+        assert "".join(document.pieces) == lines
+
+
+def test_arrow_streams_that_end_between_batches_are_cut_short(tmp_path):
+    path = tmp_path / "a.arrow"
+    write_arrow(path)
+    whole = path.read_bytes()
+    assert len([*read_documents(path, "prompt")]) == len(ROWS)
+    # pyarrow reads all batches that are complete.
+    path.write_bytes(whole[:-8])
+    assert len(pyarrow.ipc.open_stream(path).read_all()) == len(ROWS)
+    (rejected,) = read_documents(path, "prompt")
+    assert isinstance(rejected, Rejected)
+    assert rejected.sort == "unreadable"
 
 
 def test_a_line_of_json_errors_in_an_array_is_named(tmp_path, refusal):

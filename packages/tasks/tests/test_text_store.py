@@ -134,7 +134,7 @@ def test_rejected_documents_are_counted_and_listed(tmp_path):
         "empty": 2,
         "binary": 1,
         "encoding": 2,
-        "unreadable": 1,
+        "missing": 1,
         "json": 1,
         "key": 3,
     }
@@ -149,7 +149,7 @@ def test_rejected_documents_are_counted_and_listed(tmp_path):
     places = {(row["place"].rpartition("/")[2], row["sort"]) for row in rows}
     assert places == {
         ("copy.txt", "duplicate"), ("empty.txt", "empty"), ("blank.txt", "empty"), ("tool.bin", "binary"),
-        ("latin.txt", "encoding"), ("gone.txt", "unreadable"), ("c.jsonl, line 2", "json"), ("c.jsonl, line 3", "key"),
+        ("latin.txt", "encoding"), ("gone.txt", "missing"), ("c.jsonl, line 2", "json"), ("c.jsonl, line 3", "key"),
         ("c.jsonl, line 5", "key"), ("c.jsonl, line 6", "encoding"), ("c.jsonl, line 7", "key"),
     }  # fmt: skip
     assert len(rows) == 11

@@ -109,6 +109,9 @@ KEYS = {
     "tied": ("weight_tying", "tie_word_embeddings"),
 }
 
+SIZES = tuple(chain.from_iterable(list(KEYS.values())[:6]))
+"""Keys of whole numbers."""
+
 
 REQUIRED: dict[str, tuple[Any, ...]] = {
     "model_type": ("llada", "llama", "mistral", "qwen2", "qwen3", "Dream"),
@@ -132,6 +135,23 @@ HARMLESS = re.compile(
     r"|output_.*|name_or_path|chunk_size_feed_forward|tokenizer_class|task_specific_params"
 )
 """Keys without effect on the logits, and those that are compared with others."""
+
+
+def _refuse_wrong_types(config: Mapping[str, Any]) -> None:
+    """Raise Refused for values that no configuration has, such as a text for a size."""
+    kinds: dict[str, type[Any] | tuple[type[Any], ...]] = dict.fromkeys(SIZES, int)
+    kinds |= {"rope_parameters": dict, "layer_types": list}
+    kinds |= dict.fromkeys((*KEYS["eps"], *KEYS["rope_theta"]), (int, float))
+    problems = []
+    for key, kind in kinds.items():
+        value = config.get(key)
+        # In JSON, true is an int of Python.
+        wrong = not isinstance(value, kind) or isinstance(value, bool)
+        if value is not None and (wrong or (key in SIZES and value < 1)):
+            message = f"{key} = {value!r} is not possible"
+            problems.append(Problem(message, code="invalid-value"))
+    if problems:
+        raise Refused(problems)
 
 
 def _refuse_other_computations(config: Mapping[str, Any]) -> None:
@@ -172,6 +192,7 @@ def options_of_llada(config: Mapping[str, Any]) -> dict[str, Any]:
         KeyError: A size is missing; its argument lists the names that are accepted.
         Refused: A key changes the computation in a way that is not supported.
     """
+    _refuse_wrong_types(config)
     # Newer configurations hold the base of RoPE in a table of its own.
     nested = {**config, **(config.get("rope_parameters") or {})}
     _refuse_other_computations(nested)
@@ -185,7 +206,8 @@ def options_of_llada(config: Mapping[str, Any]) -> dict[str, Any]:
         if options[key] is None:
             raise KeyError(" or ".join(KEYS[key]))
 
-    eps = options["eps"] or 1e-5
+    # The defaults of LLaDA, and of the models of transformers.
+    eps = options["eps"] or (1e-5 if "d_model" in config else 1e-6)
     bias = bool(nested.get("include_qkv_bias") or nested.get("attention_bias"))
     head_width = options["head_width"]
     shape = {}

@@ -400,7 +400,9 @@ def load_model(path: Path, options: RunOptions = DEFAULTS) -> SystemModel:
         changes=options.changes,
         select=options.plugins,
     )
-    return SystemModel(system, loaded.experiment.seed)
+    # A sampler that the user names is kept.
+    kept = any(change.startswith("sampler") for change in options.changes)
+    return SystemModel(system, loaded.experiment.seed, keep_sampler=kept)
 
 
 def _texts(pictures: Sequence[Picture]) -> list[Picture]:

@@ -398,9 +398,12 @@ class System(Diffusion):
 class SystemModel:
     """A system as the `TrainedModel` that the methods and commands of its task receive."""
 
-    def __init__(self, system: Diffusion, seed: int = 0) -> None:
+    def __init__(
+        self, system: Diffusion, seed: int = 0, *, keep_sampler: bool = False
+    ) -> None:
         self.system = system.eval()
         self.seed = seed
+        self.keep_sampler = keep_sampler
         self.seeds = (mix_seed(seed, number) for number in count())
         self.task = system.task
 
@@ -422,6 +425,14 @@ class SystemModel:
         if options:
             assert isinstance(system, System)
             system = system._with_sampler(options, None)
+        has_facts = isinstance(system, System) and system.experiment is not None
+        if has_facts and bool(like.known.any()):
+            assert isinstance(system, System)
+            system, lines = system.for_known_tokens(
+                like, keep_sampler=self.keep_sampler
+            )
+            for line in lines:
+                warnings.warn(line, stacklevel=2)
         return draw(system, like, next(self.seeds) if seed is None else seed)
 
     def log_likelihood(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -163,7 +163,8 @@ def _add_evaluation(app: typer.Typer, engine: Engine) -> None:
             list[str] | None,
             typer.Argument(
                 metavar="FILE|KEY=VALUE",
-                help="Text files, each one document, and overrides of evaluate.*.",
+                help="Text files, each one document, also at addresses, and overrides of "
+                "evaluate.*.",
                 show_default=False,
             ),
         ] = None,
@@ -190,15 +191,16 @@ def _add_evaluation(app: typer.Typer, engine: Engine) -> None:
             raise typer.BadParameter("give either text files or --data FOLDER")
 
         def other_text(task: Any) -> Any:
-            from .data.text_files import read_text_file
+            from .data.text_files import find_files, read_text_file
             from .task import LanguageModelling
 
             if not isinstance(task, LanguageModelling):
                 message = "the task of the run is not about text"
                 raise Refused(message, ("task",), code="misfit")
             if data is not None:
-                return task.over_store(data, split)
-            return task.over_texts([read_text_file(file) for file in files])
+                return task.over_store(str(data), split)
+            paths = chain.from_iterable(find_files(str(file)) for file in files)
+            return task.over_texts([read_text_file(path) for path in paths])
 
         engine.evaluate(
             run,

@@ -26,12 +26,12 @@ from dither.registry.contracts.protocols import Picture, Split, Task
 from dither.registry.contracts.records import Clean
 from dither.registry.contracts.spaces import Field, TokenSpace
 
-from ..infilling import with_known
+from ..infilling import MASK, with_known
 from .data.chat import Piece, encode_piece
 from .data.corpus import Corpus
 from .data.mixture import MixedStream, MixedText, MixedWindows
 from .data.pairs import Example, ExampleIds, Long, encode_examples
-from .data.specs import text_conditions
+from .data.specs import ShardFolder, text_conditions
 from .data.text_files import NotText, check_encodable
 from .data.token_store import (
     Documents,
@@ -41,7 +41,6 @@ from .data.token_store import (
     TokenStream,
     Windows,
     encode_corpus,
-    open_store,
 )
 from .data.tokenizers import ADD_END, NO_END
 from .data.tokenizers.base import Ids, Tokenizer
@@ -121,6 +120,9 @@ class TextTemplates:
 
     def prompted(self, prompt: str, n: int, seed: int) -> Clean:
         """Return `n` windows that begin with a prompt, in place of that of the experiment."""
+        gap = MASK.search(prompt)
+        if gap is not None:
+            logger.warning('"%s" is text of the prompt; gaps are for infill', gap[0])
         # A shallow copy, which shares the corpus.
         task = copy(self)
         task.prompt = self._prompt_ids(prompt)
@@ -444,13 +446,14 @@ class LanguageModelling(TextTemplates, Task):
             writer.add(EncodedPart(0, ids, len(text), begins=True, ends=True))
         return self._over(writer.stream())
 
-    def over_store(self, folder: Path, split: Split) -> LanguageModelling:
-        """Return the task with a split of prepared token ids as its validation split.
+    def over_store(self, folder: str, split: Split) -> LanguageModelling:
+        """Return the task with a split of prepared token ids, perhaps at an address, for validation.
 
         Raises:
             Refused: The ids are those of another tokenizer.
         """
-        return self._over(open_store(folder, tokenizer=self.tokenizer).splits[split])
+        store = ShardFolder(path=folder).open(self.tokenizer)
+        return self._over(store.splits[split])
 
     def _over(self, stream: TokenStream) -> LanguageModelling:
         task = copy(self)

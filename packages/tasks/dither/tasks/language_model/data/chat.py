@@ -212,6 +212,9 @@ def _spans(
 
 def _compile(text: str) -> Template:
     from jinja2 import TemplateError, Undefined
+    from jinja2.ext import Extension
+    from jinja2.nodes import Node
+    from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Required(Undefined):
@@ -220,16 +223,30 @@ def _compile(text: str) -> Template:
         __str__ = Undefined._fail_with_undefined_error
         __iter__ = Undefined._fail_with_undefined_error
 
+    class Generation(Extension):
+        """The tag that encloses answers, which are known without it."""
+
+        tags = {"generation"}
+
+        def parse(self, parser: Parser) -> list[Node]:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
     def raise_exception(message: str) -> None:
         raise TemplateError(message)
+
+    def tojson(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+        # That of Jinja is for HTML, and writes < as \\u003c.
+        return json.dumps(value, ensure_ascii=ensure_ascii, **options)
 
     # The environment of transformers, whose templates these are.
     sandbox = ImmutableSandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=Required,
-        extensions=["jinja2.ext.loopcontrols"],
+        extensions=["jinja2.ext.loopcontrols", Generation],
     )
+    sandbox.filters["tojson"] = tojson
     sandbox.globals["raise_exception"] = raise_exception
     return sandbox.from_string(text)
 

@@ -18,6 +18,7 @@ from .text_files import (
     find_all,
     plain_text,
     read_blocks,
+    require_plain,
 )
 
 if TYPE_CHECKING:
@@ -95,7 +96,8 @@ def read_documents(
     if form is None:
         # In blocks, as a file may be larger than the memory.
         blocks = (text for _, text in read_blocks(source))
-        yield SourceDocument(str(source), cut_pieces(plain_text(blocks)))
+        texts = plain_text(require_plain(source, blocks, column))
+        yield SourceDocument(str(source), cut_pieces(texts))
         return
     try:
         for where, record in read_records(source, form, column):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import json
+import os
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -29,6 +30,9 @@ ROWS = 256
 ARROW_FILE = b"ARROW1"
 """First bytes of an Arrow file; a stream, as of `datasets`, begins otherwise."""
 
+ARROW_END = b"\xff\xff\xff\xff\0\0\0\0"
+"""Last bytes of a stream, whose first four begin every part of it."""
+
 
 def read_records(
     path: Path, form: str, column: str | None = None
@@ -45,23 +49,26 @@ def read_records(
         Refused: A table has no such column, or a library is missing.
     """
     if form in TABLES:
-        return _table_rows(path, form, column)
-    if form in ("csv", "tsv"):
-        return _csv_rows(path, form, column)
-    if form == "json":
-        return _json_records(path)
-    return _json_lines(path)
+        records = _table_rows(path, form, column)
+    elif form in ("csv", "tsv"):
+        records = _csv_rows(path, form, column)
+    elif form == "json":
+        records = _json_records(path)
+    else:
+        records = _json_lines(path)
+    empty = True
+    for record in records:
+        empty = False
+        yield record
+    if empty:
+        raise NotText("empty", "no records")
 
 
 def _json_lines(path: Path) -> Iterator[tuple[str, Record]]:
-    empty = True
     with closing(_lines(path)) as lines:
         for number, raw in enumerate(lines, 1):
-            empty = False
             if raw.strip():
                 yield f"line {number}", _json_object(raw)
-    if empty:
-        raise NotText("empty", "empty")
 
 
 def _lines(path: Path) -> Generator[bytes, None, None]:
@@ -190,8 +197,6 @@ def _table_rows(
         if isinstance(error, NotText):
             raise
         raise NotText("unreadable", str(error).splitlines()[0]) from None
-    if number == 0:
-        raise NotText("empty", "no rows")
 
 
 def _batches(path: Path, form: str, column: str | None) -> Iterator[Any]:
@@ -214,11 +219,24 @@ def _batches(path: Path, form: str, column: str | None) -> Iterator[Any]:
             reader = ipc.open_file(source)
             batches = map(reader.get_batch, range(reader.num_record_batches))
         else:
+            _require_end(source)
             reader = ipc.open_stream(source)
             batches = iter(reader)
         columns = _text_columns(path, reader.schema, column)
         for batch in batches:
             yield batch if columns is None else batch.select(columns)
+
+
+def _require_end(source: Any) -> None:
+    """Refuse an Arrow stream that was cut short between two batches, which pyarrow accepts."""
+    begins = source.read(4)
+    source.seek(0, os.SEEK_END)
+    source.seek(max(source.tell() - len(ARROW_END), 0))
+    ends = source.read()
+    source.seek(0)
+    # Streams of before 2019 begin and end otherwise.
+    if begins == ARROW_END[:4] and ends != ARROW_END:
+        raise NotText("unreadable", "an Arrow stream without its end: cut short")
 
 
 def _open_arrow(path: Path) -> Any:

@@ -38,7 +38,7 @@ from .remote_files import (
     exact_path,
 )
 from .token_store import BLOCK, IdReader, TokenStore, open_store
-from .tokenizers.base import Ids
+from .tokenizers.base import Ids, Tokenizer
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -114,7 +114,10 @@ def fetch_store(address: str) -> Path:
 
 
 def open_remote(
-    address: str, check: Literal["once", "always", "never"], limit: int | None
+    address: str,
+    check: Literal["once", "always", "never"],
+    limit: int | None,
+    tokenizer: Tokenizer | None = None,
 ) -> TokenStore:
     """Open the ids of a folder at an address, with a cache of at most `limit` bytes.
 
@@ -139,7 +142,7 @@ def open_remote(
         path = RemotePath(f"{made['address']}/{record.file}")
         readers[split] = RemoteIds(path, record, checksums, cache, first)
         first += len(checksums)
-    return open_store(folder, check, readers=readers)
+    return open_store(folder, check, tokenizer, readers)
 
 
 class BlockCache:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .mixture import MixedText
     from .pairs import Example
     from .token_store import TokenStore
+    from .tokenizers.base import Tokenizer
 
 __all__ = [
     "ConvertedText",
@@ -285,16 +286,20 @@ class ShardFolder(DataSpec):
 
     def build(self) -> TokenStore:
         """Memory-map the ids, or open them at their address."""
+        return self.open()
+
+    def open(self, tokenizer: Tokenizer | None = None) -> TokenStore:
+        """Open the ids; Refused if they are not those of a tokenizer."""
         if not self._is_remote():
             from .token_store import open_store
 
-            return open_store(self.folder(), self.verify)
+            return open_store(self.folder(), self.verify, tokenizer)
         from .remote_shards import open_remote
 
         limit = None
         if self.cache_gb is not None:
             limit = int(self.cache_gb * 1e9)
-        return open_remote(self.path, self.verify, limit)
+        return open_remote(self.path, self.verify, limit, tokenizer)
 
     def prepare(self) -> str:
         """Verify every file on this machine."""

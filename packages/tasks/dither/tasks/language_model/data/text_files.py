@@ -8,6 +8,7 @@ import glob
 import gzip
 import hashlib
 import io
+import json
 import lzma
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +23,7 @@ from dither.registry.files.limits import max_expanded, open_file
 
 from ...missing_library import require_extra
 from .corpus import Document
-from .file_formats import COMPRESSED
+from .file_formats import COMPRESSED, record_format
 from .hub import HUB, hub_files
 from .published_splits import splits_of_sources
 from .remote_files import RemotePath, RemoteReader, remote_files
@@ -39,6 +40,7 @@ __all__ = [
     "read_blocks",
     "read_files",
     "read_text_file",
+    "require_plain",
 ]
 
 
@@ -48,6 +50,7 @@ CODES_OF = {
     "encoding": "damaged-file",
     "json": "syntax-error",
     "missing": "file-not-found",
+    "records": "unknown-format",
 }
 """Code of each reason why a file or record is not text."""
 BLOCK = 1 << 20
@@ -185,6 +188,8 @@ def open_data(path: Path) -> Iterator[Any]:
                 file = stack.enter_context(io.BufferedReader(reader, BLOCK))
                 size = reader.size or 0
             else:
+                if not path.exists():
+                    raise NotText("missing", f"{path}: no such file")
                 if not path.is_file():
                     raise NotText("unreadable", f"{path}: not a regular file")
                 file = stack.enter_context(open_file(path))
@@ -289,6 +294,40 @@ def _decode(
         raise NotText("encoding", message, "save it as UTF-8") from error
 
 
+def require_plain(
+    path: Path, blocks: Iterable[str], column: str = "text"
+) -> Iterator[str]:
+    """Yield the blocks of plain text unchanged.
+
+    Raises:
+        NotText: The file is one of records, or begins with one in JSON that has the key `column`.
+    """
+    form = record_format(path)
+    for number, block in enumerate(blocks):
+        # The end of the name may be missing or wrong.
+        if number == 0 and form is None and _begins_with_record(block, column):
+            form = "lines"
+        if form is not None:
+            names = {"lines": "JSON lines (.jsonl)", "json": "JSON"}
+            message = f"{path}: {names.get(form, form)}, not plain text"
+            fix = f"read it by its format: dither prepare text {path.name}"
+            if record_format(path) is None:
+                fix = "let its name end with .jsonl"
+            raise NotText("records", message, fix)
+        yield block
+
+
+def _begins_with_record(block: str, column: str) -> bool:
+    line = block.removeprefix("\ufeff").lstrip().partition("\n")[0]
+    if not line.startswith("{"):
+        return False
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(record, dict) and isinstance(record.get(column), str)
+
+
 def plain_text(blocks: Iterable[str]) -> Iterator[str]:
     r"""Remove a byte order mark, and turn every line end into "\n"."""
     # Unlike str.replace it joins a line end that two blocks share.
@@ -309,7 +348,8 @@ def _read(path: Path) -> tuple[str, int, str]:
     for raw, _ in blocks:
         digest.update(raw)
         size += len(raw)
-    return digest.hexdigest(), size, "".join(plain_text(text for _, text in blocks))
+    texts = require_plain(path, (text for _, text in blocks))
+    return digest.hexdigest(), size, "".join(plain_text(texts))
 
 
 def read_text_file(path: Path) -> str:
