@@ -59,6 +59,7 @@ class Stop:
         self.polled = False
         self.raised = False
         self.code = STOPPED
+        self._first = 0.0
 
     def __call__(self) -> bool:
         return self.requested is not None
@@ -70,6 +71,35 @@ class Stop:
         """
         if self.raised:
             raise Stopped(self.requested) from error
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal; `frame` is the interrupted one."""
+        name = signal.Signals(number).name
+        received.append(name)
+        if self.requested is not None:
+            self._handle_again(number, name)
+            return
+        self.requested = name
+        self._first = time.monotonic()
+        if self.polled:
+            _print(
+                f"\n{name}: finishing the step, then writing a checkpoint; repeat to end immediately\n"
+            )
+        # An exception might be lost or abort the process, and leaves modules half imported.
+        elif _importing(frame):
+            _end(STOPPED, f"{interruption_message(name)}\n")
+        else:
+            self.raised = True
+            raise Stopped(name)
+
+    def _handle_again(self, number: int, name: str) -> None:
+        """End the process at a second signal, unless it is a copy of the first."""
+        window = DUPLICATE_WINDOW
+        if name == self.requested and "TORCHELASTIC_RUN_ID" not in os.environ:
+            window = 0.0
+        if time.monotonic() - self._first >= window and name != "SIGHUP":
+            # The exit code that a shell reports of a process that this signal ended.
+            _end(128 + number, f"\n{name} again: ended immediately\n")
 
 
 def interruption_message(name: object) -> str:
@@ -112,37 +142,11 @@ def stop_on_signals(last: bool = False) -> Iterator[Stop]:
     stop = Stop()
     if _active:
         stop.requested = _active[-1].requested
-    first = 0.0
-    grace = DUPLICATE_WINDOW if "TORCHELASTIC_RUN_ID" in os.environ else 0.0
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal first
-        name = signal.Signals(number).name
-        received.append(name)
-        if stop.requested is not None:
-            window = grace if name == stop.requested else DUPLICATE_WINDOW
-            if time.monotonic() - first >= window and name != "SIGHUP":
-                # The exit code that a shell reports of a process that this signal ended.
-                _end(128 + number, f"\n{name} again: ended immediately\n")
-            return
-        stop.requested = name
-        first = time.monotonic()
-        if stop.polled:
-            _print(
-                f"\n{name}: finishing the step, then writing a checkpoint; repeat to end immediately\n"
-            )
-        # An exception might be lost or abort the process, and leaves modules half imported.
-        elif _importing(frame):
-            _end(STOPPED, f"{interruption_message(name)}\n")
-        else:
-            stop.raised = True
-            raise Stopped(name)
-
     former = {}
     # Only the main thread may set handlers.
     with suppress(ValueError):
         for number in stop_signals():
-            former[number] = signal.signal(number, handle)
+            former[number] = signal.signal(number, stop.handle)
     _active.append(stop)
     try:
         yield stop
