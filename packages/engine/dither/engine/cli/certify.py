@@ -132,11 +132,15 @@ def certify(
             temporary.write_text(json.dumps(record, indent=1), encoding="utf-8")
     if echo_json(as_json, record):
         return 0
-    for name, value, interval, draws_interval in result_rows(record):
-        own = f" ({draws_interval} of the draws alone)" if draws_interval else ""
-        echo(f"{name:32} {value:>9} +- {interval}{own}")
+    _echo_rows(result_rows(record))
     echo(f"\n{folder / CERTIFICATE}\n{page}")
     return 0
+
+
+def _echo_rows(rows: list[tuple[str, str, str, str]]) -> None:
+    for name, value, interval, draws_interval in rows:
+        own = f" ({draws_interval} of the draws alone)" if draws_interval else ""
+        echo(f"{name:32} {value:>9} +- {interval}{own}")
 
 
 def _verify(

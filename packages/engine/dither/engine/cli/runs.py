@@ -438,17 +438,23 @@ def export(
             system = load(source, which, "cpu", plugins=plugins)
             files.append(export_program(system, out / PROGRAM))
         left_out = read_export_manifest(out)[0]
-        # With --json, stdout has a single value.
-        for path in files:
-            echo(path, err=wants_json(as_json))
-        for option, name in left_out:
-            echo(f"data not included: {option} = {name}", err=wants_json(as_json))
+        _echo_export(files, left_out, as_json)
     address = None
     if push is not None:
         address = push_folder(folder, push, private)
         echo(address, err=wants_json(as_json))
     names = [str(path) for path in files]
     echo_json(as_json, {"files": names, "data": left_out, "pushed": address})
+
+
+def _echo_export(
+    files: Sequence[Path], left_out: Sequence[tuple[str, str]], as_json: bool
+) -> None:
+    # With --json, stdout has a single value.
+    for path in files:
+        echo(path, err=wants_json(as_json))
+    for option, name in left_out:
+        echo(f"data not included: {option} = {name}", err=wants_json(as_json))
 
 
 def _check_export(

@@ -286,21 +286,25 @@ def open_for_sampling(
         raise Refused(problems)
     document, plugins = open_experiment(experiment, changes, select=select)
     if constraints is not None:
-        layer = Layer.read(constraints)
-        task = document.at(("task",))
-        # As in the experiment file from which constraints are copied.
-        named = layer.tree.get("task")
-        reference = named.get("use") if isinstance(named, dict) else None
-        if reference and _short(str(reference)) == _short(document.at(("task", "use"))):
-            del layer.tree["task"]["use"]
-        if problems := _invalid_constraints(layer):
-            raise Refused(problems)
-        if isinstance(task, dict) and "constraints" in task:
-            # The constraints of the file replace those of the run, and are not merged with them.
-            document.merge(Layer("", {"task": {"constraints": {}}}))
-            del task["constraints"]
-        document.merge(layer)
+        _replace_constraints(document, Layer.read(constraints))
     return document, plugins
+
+
+def _replace_constraints(document: Document, layer: Layer) -> None:
+    """Replace the constraints of an experiment by those of a file, which may have other options of sampling."""
+    task = document.at(("task",))
+    # As in the experiment file from which constraints are copied.
+    named = layer.tree.get("task")
+    reference = named.get("use") if isinstance(named, dict) else None
+    if reference and _short(str(reference)) == _short(document.at(("task", "use"))):
+        del layer.tree["task"]["use"]
+    if problems := _invalid_constraints(layer):
+        raise Refused(problems)
+    if isinstance(task, dict) and "constraints" in task:
+        # They are not merged with those of the run.
+        document.merge(Layer("", {"task": {"constraints": {}}}))
+        del task["constraints"]
+    document.merge(layer)
 
 
 def _short(reference: str) -> str:
