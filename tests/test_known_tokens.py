@@ -215,6 +215,13 @@ def test_a_prompt_takes_an_exact_sampler_and_says_its_cost(
     named = load_model(run, RunOptions(changes=["sampler.steps=4"]))
     with pytest.warns(UserWarning, match="biased"):
         named.sample(known, 5)
+    system = load_system(run)
+    system.task = system.task.with_length(like.x0.shape[1])
+    system.task.prompt = known.x0[0, :4].numpy()
+    with pytest.warns(UserWarning, match="particle-gibbs"):
+        system.sample(1)
+    with pytest.warns(UserWarning, match="biased"):
+        system.sample(1, steps=2)
 
 
 def test_a_block_model_warns_of_known_tokens_behind_a_gap(trained) -> None:

@@ -66,15 +66,28 @@ def test_one_call_has_the_conditionals_of_all_texts(model, monkeypatch, logits):
         assert likeliest == expected[1]
 
 
-def test_the_likeliest_continuation_is_greedy(model):
-    ids = list(model.task.tokens("the "))
+def likeliest_text(model, context, count):
+    ids = list(model.task.tokens(context))
     positions = torch.arange(model.length)[None]
-    while len(ids) < 9:
+    for _ in range(count):
         row = model._row(ids)
         like = Clean.of(row, positions <= len(ids), positions < len(ids))
         with torch.no_grad():
             ids.append(int(model.model.log_clean(like)[0, len(ids)].argmax()))
-    text = model.task.text(ids)
+    return model.task.text(ids)
+
+
+def test_a_temperature_is_that_of_the_sampler_inside_of_blocks(caplog):
+    # Without the noise level, which the sampler draws.
+    model = model_of(model__condition="none")
+    options = {"max_gen_toks": 5, "temperature": 0.0}
+    (text,) = model.generate_until(requests([("the ", options)]))
+    assert "the " + text == likeliest_text(model, "the ", 5)
+    assert "no temperature" not in caplog.text
+
+
+def test_the_likeliest_continuation_is_greedy(model):
+    text = likeliest_text(model, "the ", 5)
     other = text[:-1] + ("x" if text[-1] != "x" else "y")
     found = model.loglikelihood(requests([("the ", text[4:]), ("the ", other[4:])]))
     assert [likeliest for _, likeliest in found] == [True, False]

@@ -86,7 +86,8 @@ class System(Diffusion):
             batch_size: Samples drawn together.
             steps: Steps of the sampler.
             sampler: A sampler by name, as a table such as `{"use": "ddim", "eta": 0.5}`, or as a
-                Spec; by default that of the experiment.
+                Spec; by default that of the experiment, or after a prompt, if that is biased, an
+                exact one, with a warning.
             labels: Conditions, such as `{"cell": "K562", "activity": 2.5}`, with a list for one value
                 per sample; without the name, of the only condition of the task.
 
@@ -99,9 +100,11 @@ class System(Diffusion):
         require_integers(**counts)
         like = self.like(n, seed)
         like = replace(like, cond=like.cond | self.label_ids(labels, n))
-        system = self
         if steps is not None or sampler is not None:
             system = self._with_sampler(sampler, steps)
+            system = system._given_known(like, keep_sampler=True)
+        else:
+            system = self._given_known(like, keep_sampler=False)
         samples = draw(system, like, seed, batch_size)
         # Decoding these samples requires the conditions that they were drawn with.
         self._drawn = (samples, like)
@@ -218,6 +221,15 @@ class System(Diffusion):
                 continue
             return system, [_replacement(self, system, set(before) - set(options))]
         return self, biased
+
+    def _given_known(self, like: Clean, *, keep_sampler: bool) -> System:
+        """Return the system of `for_known_tokens`; its lines are warnings."""
+        if self.experiment is None or not bool(like.known.any()):
+            return self
+        system, lines = self.for_known_tokens(like, keep_sampler=keep_sampler)
+        for line in lines:
+            warnings.warn(line, stacklevel=3)
+        return system
 
     def label_ids(
         self, labels: Labels | None, n: int
@@ -425,14 +437,8 @@ class SystemModel:
         if options:
             assert isinstance(system, System)
             system = system._with_sampler(options, None)
-        has_facts = isinstance(system, System) and system.experiment is not None
-        if has_facts and bool(like.known.any()):
-            assert isinstance(system, System)
-            system, lines = system.for_known_tokens(
-                like, keep_sampler=self.keep_sampler
-            )
-            for line in lines:
-                warnings.warn(line, stacklevel=2)
+        if isinstance(system, System):
+            system = system._given_known(like, keep_sampler=self.keep_sampler)
         return draw(system, like, next(self.seeds) if seed is None else seed)
 
     def log_likelihood(

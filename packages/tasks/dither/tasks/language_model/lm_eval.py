@@ -37,6 +37,9 @@ logger = logging.getLogger(__name__)
 MAX_LOGITS = 1 << 27
 """Log-probabilities of a batch of texts, 0.5 GB."""
 
+DEPTH = 3
+"""Samplers inside of each other that are searched for a temperature."""
+
 
 class HarnessModel(LM):  # type: ignore[misc]
     """A trained model as a model of the harness.
@@ -123,14 +126,17 @@ class HarnessModel(LM):  # type: ignore[misc]
             temperature = 0.0
         if temperature is None:
             return self.model.sample(like, self.seed_)
-        changes = {"temperature": float(temperature)}
-        try:
-            return self.model.sample(like, self.seed_, changes)
-        except Refused as refused:
-            if set(refused.codes) != {"unknown-key"}:
-                raise
-            logger.warning("the sampler has no temperature, and keeps its options")
-            return self.model.sample(like, self.seed_)
+        changes: dict[str, Any] = {"temperature": float(temperature)}
+        # Samplers of blocks, and of several samples, have it in the sampler inside.
+        for _ in range(DEPTH):
+            try:
+                return self.model.sample(like, self.seed_, changes)
+            except Refused as refused:
+                if set(refused.codes) != {"unknown-key"}:
+                    raise
+            changes = {"inner": changes}
+        logger.warning("the sampler has no temperature, and keeps its options")
+        return self.model.sample(like, self.seed_)
 
     def _row(self, ids: Sequence[int]) -> Tensor:
         row = torch.zeros(1, self.length, dtype=torch.long)
