@@ -4,6 +4,7 @@ import json
 import os
 import zipfile
 from itertools import pairwise
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -22,6 +23,7 @@ from dither.tasks.language_model.data.builtin_texts import (
     without_quotations,
 )
 from dither.tasks.language_model.data.corpus import Corpus, Document, hold_out
+from dither.tasks.language_model.data.published_splits import splits_of_sources
 from dither.tasks.language_model.data.specs import Play, Shakespeare, StdlibText
 from dither.tasks.language_model.data.text_files import read_files
 from dither.tasks.language_model.data.tokenizers import base, huggingface
@@ -519,3 +521,29 @@ def test_published_splits_are_kept(tmp_path, source):
         (tmp_path / f"{split}.jsonl").write_text(equal)
     with pytest.raises(Refused):
         PromptResponse(paths=[str(tmp_path / "train.jsonl")]).build()
+
+
+@pytest.mark.parametrize("training", ["train", "training", "train00001", "my train 2"])
+@pytest.mark.parametrize(
+    "other", ["eval", "evaluation", "dev2", "val", "x_testing", "test 1", "latest"]
+)
+@pytest.mark.parametrize("form", ["{}.jsonl", "{}/a.jsonl"])
+def test_names_of_splits_are_those_of_datasets(
+    tmp_path, monkeypatch, training, other, form
+):
+    data_files = pytest.importorskip("datasets.data_files")
+    monkeypatch.chdir(tmp_path)
+    paths = [Path(form.format(name)) for name in (training, other)]
+    for path in paths:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("{}")
+    patterns = data_files.get_data_patterns(str(tmp_path))
+    theirs = {}
+    for split, matched in patterns.items():
+        for found in data_files.DataFilesList.from_patterns(matched, str(tmp_path)):
+            theirs[Path(found)] = str(split).replace("validation", "valid")
+    expected = [theirs.get(path.absolute()) for path in paths]
+    # A single split is a corpus without any.
+    if expected[1] is None:
+        expected = [None, None]
+    assert splits_of_sources(paths) == expected

@@ -24,8 +24,10 @@ SPLIT_NAMES: dict[str, Split] = {
     "dev": "valid",
     "test": "test",
     "testing": "test",
+    "eval": "test",
+    "evaluation": "test",
 }
-"""Words in names of files and folders that hold a split."""
+"""Words in names of files and folders that hold a split: those of the library `datasets`."""
 SPLIT_FILES = ("", ".txt", ".text", ".raw", ".tokens")
 """Ends of names of plain text that may hold a split; `train.py` next to `test.py` does not."""
 
@@ -62,7 +64,7 @@ def _named_splits(source: str | Path) -> Iterator[tuple[Path, Split]]:
         plain = path == file and record_format(file) is None
         if plain and file.suffix.lower() not in (*SPLIT_FILES, *COMPRESSED):
             continue
-        words = re.split(r"[-._]", path.name.lower())
+        words = re.split(r"[-._ 0-9]+", path.name.lower())
         splits = {SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES}
         if len(splits) == 1:
             yield path.parent, splits.pop()
