@@ -653,13 +653,15 @@ def test_hidden_files_and_folders_are_no_documents(tmp_path) -> None:
 def test_links_with_signatures_are_left_out(tmp_path, refusal, caplog) -> None:
     (tmp_path / "index.html").write_text(
         '<a href="a.txt">a</a> <a href="?C=N;O=D">by name</a> '
-        '<a href="b.txt?sig=SECRET">b</a> <a href="c/?C=N">c</a>'
+        '<a href="b.txt?sig=SECRET">b</a> <a href="c/?C=N">c</a> '
+        '<a href="./a.txt">again</a> <a href="./d.txt">d</a> <a href="d.txt#top">top</a> '
+        '<a href="mailto:a@b.c">mail</a> <a href="javascript:void(0)">up</a>'
     )
     (tmp_path / "signed").mkdir()
     (tmp_path / "signed" / "index.html").write_text('<a href="s.txt?sig=SECRET">s</a>')
     with serving(tmp_path) as (host, _):
-        assert [path.name for path in find(f"{host}/*")] == ["a.txt"]
-        assert "left out: 1" in caplog.text
+        assert [path.name for path in find(f"{host}/*")] == ["a.txt", "d.txt"]
+        assert "left out: 2" in caplog.text
         (problem,) = refusal(find, f"{host}/signed/*").problems
     assert problem.code == "file-not-found"
     assert "SECRET" not in problem.message + caplog.text

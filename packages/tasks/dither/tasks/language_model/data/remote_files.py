@@ -6,6 +6,7 @@ import io
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path, PosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
@@ -44,6 +45,8 @@ GONE = (404, 410)
 """Status of HTTP for a file that does not exist."""
 IDENTITY = {"Accept-Encoding": "identity"}
 """Header of HTTP; compressed on the way, parts of a file would have other offsets."""
+NO_FILES = (".", "?", "javascript:", "mailto:")
+"""Beginnings of hidden names, and of links that are no files."""
 CHANGED = 412
 """Status of HTTP for a file that has another tag than was asked for."""
 
@@ -81,7 +84,7 @@ def remote_files(address: str, *, folders: bool = False) -> list[Path]:
     entries: dict[str, Any] | None = None
     try:
         if "*" in place:
-            entries = file_system.glob(place, detail=True)
+            entries = _matching(file_system, place)
         elif file_system.info(place)["type"] != "directory":
             return [path]
         elif folders:
@@ -98,7 +101,7 @@ def remote_files(address: str, *, folders: bool = False) -> list[Path]:
     plain = [name for name in names if not _has_query(name, address)]
     left_out = len(names) - len(plain)
     if left_out:
-        logger.warning("%s: links with a query, left out: %d", address, left_out)
+        logger.warning("%s: links with ? or #, left out: %d", address, left_out)
     if not plain:
         raise Refused(f"{address}: no such file", code="file-not-found")
     # A name found has neither service nor host, except those of HTTP.
@@ -110,8 +113,24 @@ def remote_files(address: str, *, folders: bool = False) -> list[Path]:
     return [exact_path(root + name.lstrip("/")) for name in plain]
 
 
+def _matching(file_system: Any, place: str) -> dict[str, Any]:
+    """Return the entries that match a pattern."""
+    folder, _, pattern = place.rpartition("/")
+    if not _is_http(place) or "*" in folder or "**" in pattern:
+        matches: dict[str, Any] = file_system.glob(place, detail=True)
+        return matches
+    entries = {}
+    for entry in file_system.ls(f"{folder}/", detail=True):
+        # Some servers list ./name, which no pattern matches.
+        name = entry["name"].replace("/./", "/")
+        last = name.removeprefix(f"{folder}/")
+        if "/" not in last and fnmatchcase(last, pattern):
+            entries[name] = entry
+    return entries
+
+
 def _has_query(name: str, address: str) -> bool:
-    return _is_http(address) and "?" in name
+    return _is_http(address) and ("?" in name or "#" in name)
 
 
 def _visible_files(place: str, entries: Mapping[str, Any]) -> list[str]:
@@ -123,7 +142,7 @@ def _visible_files(place: str, entries: Mapping[str, Any]) -> list[str]:
     for name in sorted(entries):
         parts = name.removeprefix(folder).split("/")
         # Pages that list files have links such as "?C=N", which sort them.
-        skipped = any(part.startswith((".", "?")) for part in parts)
+        skipped = any(part.startswith(NO_FILES) for part in parts)
         is_folder = name.endswith("/") or entries[name].get("type") == "directory"
         if not skipped and not is_folder:
             names.append(name)
