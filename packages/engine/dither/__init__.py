@@ -32,7 +32,6 @@ import builtins
 import os
 from collections.abc import Iterator
 from importlib import import_module
-from importlib.metadata import version
 from pkgutil import extend_path
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +97,9 @@ __path__ = Folders(__path__)
 def __getattr__(name: str) -> Any:
     """Import the engine, and torch, on first use."""
     if name == "__version__":
+        # An import of 30 ms.
+        from importlib.metadata import version
+
         return version("dither-engine")
     if name in MODULES:
         module, attribute = MODULES[name]
