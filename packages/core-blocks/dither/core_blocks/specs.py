@@ -338,8 +338,7 @@ class DenoiserModel(ModelSpec):
             # So does the position at which an output is read.
             position_free=position_free
             and self.block_size != 1
-            and self.reads == "same"
-            and self.patch is None,
+            and self.reads == "same",
             self_conditioning=self.self_conditioning,
         )
 

@@ -358,8 +358,8 @@ class ModelFacts:
             requires.
         conditions_read: Conditions that the output depends on; None if unknown.
         reads_known: Whether the model distinguishes known tokens from noised ones (`State.noisy`).
-        position_free: Whether permuting the positions of a field permutes the output, so that the
-            model cannot distinguish them.
+        position_free: Whether permuting the positions of a field, or the patches of a grid, permutes
+            the output, so that the model cannot distinguish them.
         self_conditioning: Whether the model reads its previous prediction (`State.previous`).
     """
 
