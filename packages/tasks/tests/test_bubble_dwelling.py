@@ -127,6 +127,8 @@ def test_dwellings_are_a_level_a_metric_and_a_constraint(tmp_path):
         ({"areas": {"Bathroom": 3}}, "wrong-type"),
         ({"areas": []}, "wrong-type"),
         ({"proportion": "3"}, "wrong-type"),
+        ({"proportion": 0.5}, "wrong-type"),
+        ({"wall": 30}, "wrong-type"),
         ({"wall": 0}, "wrong-type"),
         ({"wall": float("nan")}, "wrong-type"),
     ],

@@ -14,6 +14,7 @@ from dither.registry.config.errors import Problem, Refused, did_you_mean, dotted
 from dither.registry.spec.base import Options
 from dither.registry.spec.misfit import Misfit, Path, raise_misfits
 
+from ..relations import GRID, METRES
 from ..vocabulary import (
     BEDROOMS,
     DOOR,
@@ -262,6 +263,9 @@ _RELATION_SETS = {
     "none": frozenset({NO_EDGE}),
 }
 _BOUND = re.compile(r"at (least|most) (\d{1,4})")
+_DWELLING_RANGES = {"proportion": (1.0, 100.0), "wall": (0.01, GRID * METRES)}
+"""A longer side is no shorter than the other one, and no wall is longer than the canvas."""
+
 _AREAS = '"8 to 10 m2", "at least 8 m2" or "at most 10 m2"'
 
 
@@ -371,18 +375,19 @@ class _Reader:
             if self.switch("dwelling", value):
                 self.rules.append(Dwelling(("dwelling",)))
             return
-        known = ("areas", "proportion", "wall")
+        known = ("areas", *_DWELLING_RANGES)
         for key in value.keys() - {*known}:
             hint = did_you_mean(key, known, f"allowed: {', '.join(known)}")
             message = f"unknown key `{key}`"
             path = ("dwelling", key)
             self.reject(message, path, code="unknown-key", help_text=hint)
         numbers: dict[str, float] = {}
-        for key in known[1:]:
+        for key, (least, most) in _DWELLING_RANGES.items():
             number = value.get(key, 1.0)
             # isinstance takes True for a number.
-            if type(number) not in (int, float) or not 0 < number < 100:
-                self.reject_type("a number above 0", number, ("dwelling", key))
+            if type(number) not in (int, float) or not least <= number <= most:
+                expected = f"a number from {least:g} to {most:g}"
+                self.reject_type(expected, number, ("dwelling", key))
             elif key in value:
                 numbers[key] = float(number)
         areas = self.areas_of_types(("dwelling", "areas"), value.get("areas", {}))
