@@ -111,6 +111,7 @@ def test_wrong_requests_to_a_model_are_refused_before_torch_is_imported(tmp_path
         assert exit_code == 2, f"{words}: {text}"
         assert f'"{problem}"' in text, f"{words}: {text}"
         assert not torch, words
+    assert not any(tmp_path.iterdir()), "a folder remains"
 
 
 @pytest.mark.slow

@@ -191,6 +191,7 @@ def new_folder(
     require_empty(out)
     parent = RUNS / run.name if is_export(run) else run
     folder = out or _free_folder(parent.joinpath(*map(safe_name, default)))
+    made = [path for path in (folder, *folder.parents) if not exists(path)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
@@ -199,9 +200,10 @@ def new_folder(
     try:
         yield folder
     finally:
-        # A folder with files stays.
-        with suppress(OSError):
-            folder.rmdir()
+        # A folder with files stays; an empty one that was given goes, too.
+        for path in made or [folder]:
+            with suppress(OSError):
+                path.rmdir()
 
 
 def _free_folder(path: Path) -> Path:
