@@ -527,6 +527,41 @@ def test_killed_runs_on_remote_shards_are_resumed_exactly(
         assert tensor.equal(again[name]), name
 
 
+def test_changed_data_at_addresses_are_not_resumed(shards, tmp_path) -> None:
+    from dither.engine.config.load_experiment import load_experiment
+    from dither.engine.config.provenance import changed_data, data_record
+
+    def record(data: str) -> dict:
+        task = f'task={{use="language-model",length=32,data={data}}}'
+        if "prompt-response" in data:
+            task = task[:-1] + ',documents="packed",end_of_text=true,tokenizer="bytes"}'
+        (tmp_path / "a.toml").write_text(EXPERIMENT.replace("ADDRESS", str(shards)))
+        return data_record(load_experiment(tmp_path / "a.toml", [task]).experiment)
+
+    (shards.parent / "a.txt").write_text("one text")
+    pairs = '{"prompt": "a", "response": "b"}\n'
+    (shards.parent / "a.jsonl").write_text(pairs)
+    with serving(shards.parent, ranges=True) as (host, _):
+        sources = [
+            f'{{use="token-shards",path="{host}/ids"}}',
+            f'{{use="text-files",paths=["{host}/a.txt"]}}',
+            f'{{use="prompt-response",paths=["{host}/a.jsonl"]}}',
+        ]
+        before = [record(source) for source in sources]
+        assert [len(found) for found in before] == [1, 1, 1]
+        fetch_store.cache_clear()
+        assert [record(source) for source in sources] == before
+        (shards.parent / "a.txt").write_text("two text")
+        (shards.parent / "a.jsonl").write_text(pairs.replace("b", "c"))
+        manifest = json.loads((shards / "manifest.json").read_text())
+        manifest["arrays"]["train"]["sha256"] = "0" * 64
+        (shards / "manifest.json").write_text(json.dumps(manifest))
+        fetch_store.cache_clear()
+        for source, old in zip(sources, before, strict=True):
+            (change,) = changed_data(old, record(source))
+            assert "contents differ" in change
+
+
 @pytest.mark.parametrize("service", ["http", "memory"])
 def test_shards_that_change_while_they_are_read_are_refused(shards, service) -> None:
     with serving(shards.parent, ranges=True) as (host, _):

@@ -202,6 +202,26 @@ def test_arrow_streams_that_end_between_batches_are_cut_short(tmp_path):
     assert rejected.sort == "unreadable"
 
 
+def test_conversations_of_tables_are_those_of_lines(tmp_path):
+    template = tmp_path / "template.jinja"
+    template.write_text(
+        "{% for m in messages %}{{ m.role }}{% if 'name' in m %} {{ m.name }}{% endif %}"
+        ": {{ m.content }}\n{% endfor %}"
+    )
+    ask = {"role": "user", "name": "Ada", "content": "hi"}
+    rows = [{"chat": [ask, {"role": "assistant", "content": f"{n}"}]} for n in range(4)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
+    texts = []
+    for name in ("a.jsonl", "a.parquet"):
+        spec = PromptResponse(
+            paths=[str(tmp_path / name)], messages="chat", chat_template=str(template)
+        )
+        texts.append([example.load() for example in spec.examples()])
+    assert texts[0] == texts[1]
+    assert texts[0][3] == "user Ada: hi\nassistant: 3\n"
+
+
 def test_a_line_of_json_errors_in_an_array_is_named(tmp_path, refusal):
     path = tmp_path / "pairs.json"
     path.write_text('[\n{"prompt": "a", "response": "b"},\n]')

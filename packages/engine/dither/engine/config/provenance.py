@@ -16,6 +16,7 @@ from typing import Any
 
 from dither.registry.config.errors import Problem, dotted
 from dither.registry.files.lookup import exists, is_file
+from dither.registry.kinds import DataSpec
 from dither.registry.spec.base import components_in, path_mark
 
 from .experiment import Experiment
@@ -190,14 +191,17 @@ def _size(record: Mapping[str, Any]) -> str:
 
 
 def data_record(experiment: Experiment) -> dict[str, dict[str, Any]]:
-    """Return number, bytes and hash of the files that each path option of data names, by place."""
+    """Return number, bytes and hash of the files that each option of data names, by place."""
     record = {}
     for path, spec in components_in(experiment):
-        if spec.kind != "data":
+        if not isinstance(spec, DataSpec):
             continue
         for name, info in type(spec).model_fields.items():
             if path_mark(info) and (files := sorted(_files(getattr(spec, name)))):
                 record[dotted((*path, name))] = _hash_files(files)
+        # An option may name files of both kinds.
+        for name, described in spec.describe_elsewhere().items():
+            record[f"{dotted((*path, name))} elsewhere"] = dict(described)
     return record
 
 

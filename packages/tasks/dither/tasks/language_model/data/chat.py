@@ -252,7 +252,8 @@ def _compile(text: str) -> Template:
 
 
 def read_messages(messages: Sequence[Any]) -> Sequence[Message]:
-    """Return the messages of a conversation; NotText if one has no role or text."""
+    """Return the messages of a conversation, without empty keys; NotText if one has no role or text."""
+    read: list[Message] = []
     for number, message in enumerate(messages, 1):
         if not isinstance(message, dict):
             kind = type(message).__name__
@@ -268,7 +269,9 @@ def read_messages(messages: Sequence[Any]) -> Sequence[Message]:
         check_encodable(content)
         if role == "assistant" and not content:
             raise NotText("key", f"message {number}, an answer, is empty")
-    return messages
+        # In a table every message has the keys of all.
+        read.append({key: value for key, value in message.items() if value is not None})
+    return read
 
 
 def render_chat(file: Path, prompt: str) -> Piece:

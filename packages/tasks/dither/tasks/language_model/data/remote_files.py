@@ -28,6 +28,7 @@ __all__ = [
     "RemoteReader",
     "exact_path",
     "file_stamp",
+    "file_version",
     "remote_files",
 ]
 
@@ -232,11 +233,22 @@ def file_stamp(path: Path) -> int:
     """
     if not isinstance(path, RemotePath):
         return path.stat().st_mtime_ns
+    return file_version(path)[0]
+
+
+def file_version(path: Path) -> tuple[int, str]:
+    """Return the bytes of a file at an address or on the Hub, and its ETag or commit if there is one.
+
+    Times are left out, which differ between servers of the same files.
+    """
+    if not isinstance(path, RemotePath):
+        return path.stat().st_size, str(path).partition("snapshots")[2]
     file_system, place = _file_system(path)
     try:
-        return file_system.info(place).get("size") or 0
+        about = file_system.info(place)
     except Exception as error:
         raise _refused(str(path), error) from None
+    return about.get("size") or 0, str(about.get("ETag", ""))
 
 
 class ChangedError(OSError):

@@ -63,7 +63,7 @@ def fetch_store(address: str) -> Path:
     Raises:
         Refused: It is not such a folder, or cannot be read or written.
     """
-    root = str(exact_path(address.rstrip("/")))
+    root = _root(address)
     try:
         with RemoteReader(RemotePath(f"{root}/{MANIFEST}")) as reader:
             content = io.BufferedReader(reader).read(RECORD_BYTES)
@@ -95,7 +95,8 @@ def fetch_store(address: str) -> Path:
     names = [record.file for record in copied.values()]
     # No other name: it may lead out of the folder.
     names += [file for file in SHARDS.files if file == info.tokenizer.file]
-    made = {**manifest.made, "address": root, "elsewhere": elsewhere}
+    # Not the address: the data may move.
+    made = {**manifest.made, "elsewhere": elsewhere}
     manifest = manifest.model_copy(update={"arrays": copied, "made": made})
     try:
         with atomic_folder(folder) as temporary:
@@ -111,6 +112,10 @@ def fetch_store(address: str) -> Path:
         message = f"{address}: cannot be copied: {error.strerror or error}"
         raise Refused(message, code="download-failed") from None
     return folder
+
+
+def _root(address: str) -> str:
+    return str(exact_path(address.rstrip("/")))
 
 
 def open_remote(
@@ -139,7 +144,7 @@ def open_remote(
     first = 0
     for split, record in records.items():
         checksums = np.asarray(map_npy(folder / f"{split}-checksums.npy"))
-        path = RemotePath(f"{made['address']}/{record.file}")
+        path = RemotePath(f"{_root(address)}/{record.file}")
         readers[split] = RemoteIds(path, record, checksums, cache, first)
         first += len(checksums)
     return open_store(folder, check, tokenizer, readers)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from hashlib import sha256
 from itertools import chain
 from math import gcd, lcm
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field as Option
 from pydantic import model_validator
@@ -23,7 +23,7 @@ from dither.registry.spec.misfit import Misfit, below
 
 from ...hold_out import HoldOut
 from ...missing_library import require_extra
-from ...prepared.manifest import Kind
+from ...prepared.manifest import MANIFEST, Kind
 from ...prepared.spec import PrepareSpec
 from .manifest import SHARDS, StoreInfo, read_store
 from .tokenizers import BPE_RANGE, TOKENIZERS, invalid_byte_pairs
@@ -233,6 +233,12 @@ class TextFiles(HoldOut):
             except Refused as refused:
                 yield from _misfits(refused, ("paths", index))
 
+    def describe_elsewhere(self) -> Mapping[str, Mapping[str, Any]]:
+        """Describe the files at addresses and on the Hub."""
+        from .text_files import describe_elsewhere
+
+        return describe_elsewhere(self.paths)
+
     def build(self) -> Corpus:
         """Return the files by split."""
         from .corpus import Corpus, hold_out
@@ -283,6 +289,20 @@ class ShardFolder(DataSpec):
     def record(self) -> StoreInfo:
         """Read the manifest of the folder."""
         return read_store(self.folder())[1]
+
+    def describe_elsewhere(self) -> Mapping[str, Mapping[str, Any]]:
+        """Describe a folder at an address by its manifest, which has all checksums."""
+        if not self._is_remote():
+            return {}
+        content = (self.folder() / MANIFEST).read_bytes()
+        manifest, info = read_store(self.folder())
+        about = {
+            "first": MANIFEST,
+            "files": len(manifest.arrays) + len(info.splits),
+            "bytes": sum(record.bytes for record in manifest.arrays.values()),
+            "sha256": sha256(content).hexdigest(),
+        }
+        return {"path": about}
 
     def build(self) -> TokenStore:
         """Memory-map the ids, or open them at their address."""
@@ -481,6 +501,12 @@ class PromptResponse(HoldOut):
         if self.chat_template is None:
             return None
         return partial(render_chat, Path(self.chat_template))
+
+    def describe_elsewhere(self) -> Mapping[str, Mapping[str, Any]]:
+        """Describe the files at addresses and on the Hub."""
+        from .text_files import describe_elsewhere
+
+        return describe_elsewhere(self.paths)
 
     def build(self) -> Corpus:
         """Return the examples by split."""

@@ -26,13 +26,14 @@ from .corpus import Document
 from .file_formats import COMPRESSED, record_format
 from .hub import HUB, hub_files
 from .published_splits import splits_of_sources
-from .remote_files import RemotePath, RemoteReader, remote_files
+from .remote_files import RemotePath, RemoteReader, file_version, remote_files
 
 __all__ = [
     "CODES_OF",
     "NotText",
     "check_encodable",
     "cut_pieces",
+    "describe_elsewhere",
     "find_all",
     "find_files",
     "open_data",
@@ -143,6 +144,28 @@ def find_files(pattern: str, *, folders: bool = False) -> list[Path]:
     if not files:
         raise Refused(_not_found(path, pattern))
     return files
+
+
+def describe_elsewhere(patterns: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Describe the files at addresses and on the Hub, as `DataSpec.describe_elsewhere`."""
+    lines = []
+    total = 0
+    for pattern in patterns:
+        if address_of(pattern) is None and not pattern.startswith(HUB):
+            continue
+        for path in find_files(pattern):
+            size, version = file_version(path)
+            total += size
+            lines.append(f"{path.name} {size} {version}")
+    if not lines:
+        return {}
+    about = {
+        "first": lines[0].partition(" ")[0],
+        "files": len(lines),
+        "bytes": total,
+        "sha256": hashlib.sha256("\n".join(lines).encode()).hexdigest(),
+    }
+    return {"paths": about}
 
 
 def _files_of_folder(folder: Path, *, folders: bool) -> list[Path]:
