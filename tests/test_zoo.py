@@ -25,6 +25,28 @@ def test_the_zoo_is_small_and_every_model_has_a_card():
             assert part in card, (name, part)
 
 
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["validate"], "file-not-found"),
+        (["resolve"], "file-not-found"),
+        (["run"], "file-not-found"),
+        (["bench"], "file-not-found"),
+        (["report"], "not-a-run"),
+        (["runs", "verify"], "not-a-run"),
+        (["run", "--resume"], "not-a-run"),
+    ],
+)
+def test_verbs_of_experiments_and_runs_say_what_a_model_is(
+    words, code, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    assert main([*words, ZOO[0]]) != 0
+    printed = capsys.readouterr().err
+    assert f"[{code}]" in printed
+    assert "a trained model" in printed
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ZOO)
 def test_a_model_samples_as_its_card_says(name):

@@ -27,6 +27,7 @@ from ..files.mirror import service_problem
 from .component_errors import ComponentFailed, title
 from .experiment import DEFAULTS, Experiment, misfits_without_task
 from .options import Train
+from .paths import not_an_experiment
 from .plugins import governing_policy, load_named, names_in
 
 __all__ = [
@@ -96,6 +97,8 @@ def open_experiment(
 ) -> tuple[Document, Plugins]:
     """Read an experiment file and load its plugins; arguments as for `load_experiment`."""
     path = find_experiment(Path(path))
+    if refused := not_an_experiment(path):
+        raise refused
     document = Document.load(path, changes, removals)
     # Lazy: a plugin is imported when a name that only it has is looked up.
     plugins = load_plugins(

@@ -16,10 +16,11 @@ from dither.registry.config.validation import path_options
 from dither.registry.files.lookup import exists, is_file, is_folder
 from dither.registry.plugins.catalog import Catalog
 
+from ..files.installed_models import EXPERIMENT, installed_models
 from ..files.run_folders import by_time
 from .experiment import Experiment
 
-__all__ = ["absolute_path", "absolute_paths", "not_a_run"]
+__all__ = ["absolute_path", "absolute_paths", "not_a_run", "not_an_experiment"]
 
 
 def absolute_paths(
@@ -63,6 +64,9 @@ def not_a_run(path: Path, missing: str, kind: str = "run") -> Refused:
         close = nearest(path.name, [inner.name for inner in path.parent.glob("*/")])
         if close:
             hint = f'did you mean "{path.with_name(close)}"?'
+        if path.as_posix() in installed_models():
+            reason = "a trained model"
+            hint = f"dither sample and evaluate take {path}, as does dither.load"
     except OSError as error:
         reason = error.strerror or str(error)
     except ValueError as error:
@@ -72,6 +76,19 @@ def not_a_run(path: Path, missing: str, kind: str = "run") -> Refused:
             f"not a {kind} directory: {path} ({reason})", help=hint, code="not-a-run"
         )
     )
+
+
+def not_an_experiment(path: Path) -> Refused | None:
+    """Return the error for the name of an installed model; None for any other path."""
+    # Other paths need no search of the distributions.
+    if len(path.parts) != 2 or exists(path):
+        return None
+    folder = installed_models().get(path.as_posix())
+    if folder is None:
+        return None
+    message = f"{path} is a trained model, not an experiment"
+    hint = f'its experiment is {folder / EXPERIMENT}; train.start_from = "{path}" starts from its weights'
+    return Refused(Problem(message, help=hint, code="file-not-found"))
 
 
 def _suggestion(path: Path, kind: str) -> str | None:
