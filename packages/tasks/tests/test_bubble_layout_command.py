@@ -80,6 +80,21 @@ def test_contradictions_are_refused():
         assert caught.value.codes == ["contradiction"]
 
 
+def test_arguments_of_layout_are_checked():
+    path = str(next(path for path in DIAGRAMS if path.name == "two_rooms.toml"))
+    (plan,) = layout(path)
+    assert len(plan.diagram.types) == 4
+    for options, code in (
+        ({"n": 0}, "out-of-range"),
+        ({"n": 1.5}, "wrong-type"),
+        ({"n": None}, "wrong-type"),
+        ({"seed": -1}, "out-of-range"),
+    ):
+        with pytest.raises(Refused) as caught:
+            layout(path, **options)
+        assert caught.value.codes == [code]
+
+
 def test_contradictions_name_what_contradicts():
     left = RELATIONS.index("left-of")
     right = RELATIONS.index("right-of")

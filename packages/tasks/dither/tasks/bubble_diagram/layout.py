@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from dither.registry.config.errors import Refused
+from dither.registry.config.errors import Problem, Refused
 
 from .arrays import Boxes
 from .decoded_samples import DecodedSample
@@ -75,7 +75,7 @@ _FILL = 0.75
 
 
 def layout(
-    diagram: RoomProgram | Diagram | Path,
+    diagram: RoomProgram | Diagram | Path | str,
     n: int = 1,
     seed: int = 0,
     seconds: float = _SECONDS,
@@ -83,18 +83,19 @@ def layout(
     """Return up to `n` different plans that show a bubble diagram, those with fewest problems first.
 
     Args:
-        diagram: What is known of it: a room program, a diagram with all of its relations, or a file
-            (`formats.room_program`).
-        n: Number of plans.
-        seed: Seed of the dissections.
+        diagram: What is known of it: a room program, a diagram with all of its relations, or the path
+            of a file (`formats.room_program`).
+        n: Number of plans, at least 1.
+        seed: Seed of the dissections, at least 0.
         seconds: Time after which no further plan is tried; the best ones so far are returned.
 
     Raises:
-        Refused: The file is invalid, no boxes show the relations (`contradiction`), or none were
-            found (`no-samples`).
+        Refused: The file or a number is invalid, no boxes show the relations (`contradiction`), or
+            none were found (`no-samples`).
     """
-    if isinstance(diagram, Path):
-        diagram = read_program(diagram)
+    _check_numbers(n, seed)
+    if isinstance(diagram, Path | str):
+        diagram = read_program(Path(diagram))
     elif isinstance(diagram, Diagram):
         diagram = program_of(diagram)
     # Tokens hold the relation of room i to j for i < j only.
@@ -125,6 +126,21 @@ def layout(
 
     best = sorted(plans.values(), key=rank)[:n]
     return [_restored(plan, diagram, order) for plan in best]
+
+
+def _check_numbers(n: int, seed: int) -> None:
+    problems = []
+    for name, number, least in (("n", n, 1), ("seed", seed, 0)):
+        is_number = isinstance(number, int | np.integer)
+        # isinstance takes True for a number.
+        if not is_number or isinstance(number, bool):
+            message = f"{name}: expected an integer, got {number!r}"
+            problems.append(Problem(message, code="wrong-type"))
+        elif number < least:
+            message = f"{name}: expected at least {least}, got {number}"
+            problems.append(Problem(message, code="out-of-range"))
+    if problems:
+        raise Refused(problems)
 
 
 def plan_problems(placement: Placement) -> list[str]:
@@ -165,7 +181,8 @@ def write_plans(
     if pictures:
         for picture in sample_drawings(samples, len(samples)):
             paths += picture.write(folder)
-    yield f"{len(paths)} files in {folder}"
+    noun = "file" if len(paths) == 1 else "files"
+    yield f"{len(paths)} {noun} in {folder}"
 
 
 def _order(program: RoomProgram) -> list[int]:
