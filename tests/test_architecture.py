@@ -147,7 +147,7 @@ def test_specs_and_listings_do_not_import_torch():
 import importlib, sys
 for name in {[*light, *specs]!r}:
     importlib.import_module(name)
-    heavy = [m for m in ("torch", "scipy", "sklearn", "matplotlib", "tensorboard") if m in sys.modules]
+    heavy = [m for m in ("torch", "numpy", "scipy", "sklearn", "matplotlib", "tensorboard") if m in sys.modules]
     assert not heavy, f"{{name}} imports {{heavy}}"
 from dither.registry import default_catalog
 from dither.registry.plugins.describe import describe

@@ -44,9 +44,14 @@ from dither.tasks.bubble_diagram.plans import (
     encode,
     outline_areas,
 )
-from dither.tasks.bubble_diagram.relations import METRES
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, ProceduralPlans
-from dither.tasks.bubble_diagram.vocabulary import LIVING, NO_EDGE, pair_index, pairs
+from dither.tasks.bubble_diagram.vocabulary import (
+    LIVING,
+    METRES,
+    NO_EDGE,
+    pair_index,
+    pairs,
+)
 
 L_SHAPE = [(40, 40), (200, 40), (200, 120), (120, 120), (120, 200), (40, 200)]
 

@@ -13,9 +13,8 @@ from dither.tasks.bubble_diagram.geometry.placement import (
     place_diagram,
 )
 from dither.tasks.bubble_diagram.plans import Diagram, decode
-from dither.tasks.bubble_diagram.relations import METRES
 from dither.tasks.bubble_diagram.validity import validity_levels
-from dither.tasks.bubble_diagram.vocabulary import ROOM_IDS
+from dither.tasks.bubble_diagram.vocabulary import METRES, ROOM_IDS
 
 LIVING, MASTER, KITCHEN, BATH = (
     ROOM_IDS[name] for name in ("LivingRoom", "MasterRoom", "Kitchen", "Bathroom")

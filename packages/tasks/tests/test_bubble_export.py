@@ -55,12 +55,14 @@ from dither.tasks.bubble_diagram.geometry.wall_shapes import (
 from dither.tasks.bubble_diagram.ifc import STOREY
 from dither.tasks.bubble_diagram.metrics import Frequencies
 from dither.tasks.bubble_diagram.plans import Diagram, encode, room_names
-from dither.tasks.bubble_diagram.relations import GRID, METRES, edges_of
+from dither.tasks.bubble_diagram.relations import edges_of
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, ProceduralPlans
 from dither.tasks.bubble_diagram.validity import token_validity
 from dither.tasks.bubble_diagram.vocabulary import (
     EDGE_PAD,
+    GRID,
     INSIDE,
+    METRES,
     NO_EDGE,
     NODE_MASK,
     NODE_PAD,

@@ -42,13 +42,14 @@ from dither.tasks.bubble_diagram.plans import (
     sort_doors,
     split_fields,
 )
-from dither.tasks.bubble_diagram.relations import METRES, net_areas
+from dither.tasks.bubble_diagram.relations import net_areas
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, JsonPlans, ProceduralPlans
 from dither.tasks.bubble_diagram.validity import is_reachable
 from dither.tasks.bubble_diagram.vocabulary import (
     AREAS,
     DOOR_MASK,
     LIVING,
+    METRES,
     NO_EDGE,
     NODE_SIZE,
     ROOM_IDS,

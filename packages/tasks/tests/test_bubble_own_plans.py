@@ -10,9 +10,8 @@ from dither.tasks.bubble_diagram.formats.jsonl import (
     read_lines,
     read_plans,
 )
-from dither.tasks.bubble_diagram.relations import METRES
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, JsonPlans
-from dither.tasks.bubble_diagram.vocabulary import ROOM_IDS
+from dither.tasks.bubble_diagram.vocabulary import METRES, ROOM_IDS
 
 MM = {
     "types": ["LivingRoom", "Küche"],

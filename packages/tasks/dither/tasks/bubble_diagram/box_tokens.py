@@ -15,8 +15,8 @@ from dither.registry.config.errors import Refused
 
 from .arrays import BoxBatch, Boxes, Rows, Tokens
 from .plans import Plans
-from .relations import GRID, corners
-from .vocabulary import BIN, BOX_MASK, BOX_PAD, NODE_PAD, SIDES
+from .relations import corners
+from .vocabulary import BIN, BOX_MASK, BOX_PAD, GRID, NODE_PAD, SIDES
 
 __all__ = ["box_problems", "decode_boxes", "encode_boxes", "legal_boxes", "snap"]
 

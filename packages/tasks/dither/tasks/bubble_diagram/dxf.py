@@ -16,7 +16,7 @@ from ..missing_library import require_extra
 from .geometry.door_swings import BALCONY, Swing, door_swings
 from .geometry.floor_plan import DOOR_WIDTH, Corner, Door, FloorPlan
 from .geometry.wall_shapes import gap_corners, wall_polygons
-from .relations import METRES
+from .vocabulary import METRES
 
 LAYERS = (
     "rooms",

@@ -41,8 +41,7 @@ from .ifc import draw_ifc
 from .plans import Box, Diagram, room_names
 from .plots.diagram import draw_floorplan
 from .plots.svg import to_svg
-from .relations import GRID, METRES
-from .vocabulary import ROOMS, Export
+from .vocabulary import GRID, METRES, ROOMS, Export
 
 EXPORTS: dict[str, tuple[str, Callable[[Diagram], str]]] = {
     "jsonl": (".jsonl", plan_line),

@@ -13,8 +13,7 @@ from .geometry.door_swings import BALCONY, Swing, door_swings
 from .geometry.floor_plan import Door, FloorPlan, Point
 from .geometry.wall_rectangles import Rectangle, divide_walls
 from .geometry.wall_shapes import gap_box, openings_in, solid_walls
-from .relations import METRES
-from .vocabulary import ROOMS
+from .vocabulary import METRES, ROOMS
 
 STOREY = 2.7
 """Height of rooms and walls in metres."""

@@ -38,13 +38,15 @@ from .geometry.realisability import Realisation, realise
 from .geometry.wall_program import PREFERRED_SIDES
 from .plans import Diagram, sort_doors
 from .plots.pictures import sample_drawings
-from .relations import GRID, METRES, NEAR, edges_of, exclusive, sides_of
+from .relations import NEAR, edges_of, exclusive, sides_of
 from .vocabulary import (
     ABOVE,
     AREAS,
     BELOW,
+    GRID,
     LEFT,
     LIVING,
+    METRES,
     NO_EDGE,
     RELATIONS,
     RIGHT,

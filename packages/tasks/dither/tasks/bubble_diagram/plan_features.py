@@ -13,8 +13,8 @@ from numpy import ndarray
 
 from ..feature_distances import FeatureExtractor, extract_features
 from .arrays import Boxes
-from .relations import GRID, areas_of
-from .vocabulary import COLOURS, LIVING, NODE_MASK
+from .relations import areas_of
+from .vocabulary import COLOURS, GRID, LIVING, NODE_MASK
 
 __all__ = ["grid_shares", "plan_features", "plan_image", "type_map"]
 

@@ -29,16 +29,7 @@ from .arrays import (
     Tokens,
     Types,
 )
-from .relations import (
-    GRID,
-    METRES,
-    areas_of,
-    corners,
-    edges_of,
-    labels_of,
-    net_areas,
-    pair_ends,
-)
+from .relations import areas_of, corners, edges_of, labels_of, net_areas, pair_ends
 from .vocabulary import (
     AREA_PAD,
     AREAS,
@@ -47,8 +38,10 @@ from .vocabulary import (
     DOOR_MASK,
     DOOR_PAD,
     EDGE_PAD,
+    GRID,
     IDS,
     LIVING,
+    METRES,
     NO_DOOR,
     NO_EDGE,
     NODE_MASK,

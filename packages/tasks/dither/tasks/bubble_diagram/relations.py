@@ -14,15 +14,9 @@ import numpy as np
 from jaxtyping import Bool, Int
 from numpy import ndarray
 
-from .vocabulary import INSIDE, LIVING, NO_EDGE, SURROUNDING, pairs
+from .vocabulary import GRID, INSIDE, LIVING, METRES, NO_EDGE, SURROUNDING, pairs
 
 _PerRoom = Int[ndarray, "*n R"]
-
-GRID = 256
-"""Side of the square canvas in pixels; about 18 metres."""
-
-METRES = 18 / GRID
-"""Metres per pixel."""
 
 UNITS = {"px": 1.0, "m": 1 / METRES, "cm": 0.01 / METRES, "mm": 0.001 / METRES}
 """Pixels of the canvas per unit."""

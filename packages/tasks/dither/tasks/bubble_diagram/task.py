@@ -65,12 +65,13 @@ from .plans import (
     real_edges,
 )
 from .plots.pictures import sample_pictures, trajectory_pictures
-from .relations import METRES, net_areas
+from .relations import net_areas
 from .validity import is_buildable
 from .vocabulary import (
     AREAS,
     BOUNDARY_POINTS,
     LIVING,
+    METRES,
     NODE_PAD,
     SIDES,
     Export,

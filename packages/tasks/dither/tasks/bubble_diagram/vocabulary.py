@@ -14,6 +14,11 @@ import re
 from itertools import combinations
 from typing import Literal
 
+GRID = 256
+"""Side of the square canvas in pixels; about 18 metres."""
+METRES = 18 / GRID
+"""Metres per pixel."""
+
 # In the order of Graph2Plan's ids, which its files hold.
 _TYPES = (
     ("LivingRoom", "Living", "#f6ecd2"),

@@ -24,12 +24,13 @@ from ..geometry.floor_plan import room_areas
 from ..geometry.outline_rectangles import floor_within, rectangles_within
 from ..geometry.placement import Placement, dwelling_problems
 from ..plans import Diagram, Edit, Plans, split_fields
-from ..relations import METRES, areas_of
+from ..relations import areas_of
 from ..validity import is_buildable, is_reachable, validity_levels
 from ..vocabulary import (
     AREAS,
     BOUNDARY_POINTS,
     IDS,
+    METRES,
     NODE_PAD,
     NODE_SIZE,
     ROOMS,

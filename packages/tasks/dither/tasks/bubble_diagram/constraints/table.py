@@ -14,10 +14,11 @@ from dither.registry.config.errors import Problem, Refused, did_you_mean, dotted
 from dither.registry.spec.base import Options
 from dither.registry.spec.misfit import Misfit, Path, raise_misfits
 
-from ..relations import GRID, METRES
 from ..vocabulary import (
     BEDROOMS,
     DOOR,
+    GRID,
+    METRES,
     NO_DOOR,
     NO_EDGE,
     OUTSIDE,

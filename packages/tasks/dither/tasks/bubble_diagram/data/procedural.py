@@ -24,11 +24,12 @@ from ...prepared.manifest import Kind, read_manifest
 from ...prepared.store import open_arrays, verify, write_folder
 from ..arrays import BoxBatch, Rows, Types
 from ..plans import Plans, turned
-from ..relations import GRID, areas_of, corners, sides_of
+from ..relations import areas_of, corners, sides_of
 from ..vocabulary import (
     BEDROOMS,
     DOOR_PAD,
     ENTRANCE,
+    GRID,
     LIVING,
     NODE_PAD,
     ROOM_COUNTS,

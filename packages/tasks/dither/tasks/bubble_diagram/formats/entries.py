@@ -20,8 +20,7 @@ from pydantic_core import ErrorDetails
 from dither.registry.config.errors import Refused, did_you_mean, dotted
 
 from ..plans import Diagram
-from ..relations import GRID
-from ..vocabulary import NO_EDGE, RELATIONS, ROOM_IDS, ROOMS, Adjacency, Bedrooms
+from ..vocabulary import GRID, NO_EDGE, RELATIONS, ROOM_IDS, ROOMS, Adjacency, Bedrooms
 
 Sort = Literal[
     "file", "rooms", "types", "boxes", "edges", "doors", "areas", "text", "duplicate"

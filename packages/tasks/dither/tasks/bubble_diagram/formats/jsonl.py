@@ -31,8 +31,10 @@ from dither.registry.config.nearest_name import similarity
 from dither.registry.files.limits import TABLE_BYTES, read_bytes
 
 from ..plans import Diagram, is_door, sort_doors
-from ..relations import GRID, METRES, UNITS
+from ..relations import UNITS
 from ..vocabulary import (
+    GRID,
+    METRES,
     OUTSIDE,
     RELATIONS,
     ROOM_IDS,

@@ -28,8 +28,8 @@ from dither.registry.files.restricted_pickle import Stub, load_restricted
 from ...missing_library import require_extra
 from ..geometry.boundary import Point, ends_of_door, pack_boundary
 from ..plans import Diagram, Doors, sort_doors
-from ..relations import GRID, areas_of
-from ..vocabulary import ROOM_IDS
+from ..relations import areas_of
+from ..vocabulary import GRID, ROOM_IDS
 from .entries import (
     Entry,
     Fault,

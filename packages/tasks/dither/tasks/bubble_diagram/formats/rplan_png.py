@@ -18,8 +18,7 @@ from numpy import ndarray
 from ..geometry.boundary import ends_of_door, pack_boundary
 from ..geometry.floor_plan import trace_outline
 from ..plans import Diagram
-from ..relations import GRID
-from ..vocabulary import ROOMS
+from ..vocabulary import GRID, ROOMS
 from .entries import Fault, ReadOptions, RejectedPlan, diagram_of_boxes, single_plan
 
 _FRONT_DOOR = 255

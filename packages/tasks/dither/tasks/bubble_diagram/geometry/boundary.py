@@ -21,8 +21,8 @@ from dither.registry.config.errors import Problem, Refused
 from ..arrays import Boundaries, Boundary, BoxBatch, Mask, Numbers, PixelLabels, Types
 from ..formats.entries import path_not_found
 from ..plans import Plans, PlanSplits, clockwise
-from ..relations import GRID, METRES, corners
-from ..vocabulary import BOUNDARY_POINTS, ENTRANCE, LIVING, NODE_PAD
+from ..relations import corners
+from ..vocabulary import BOUNDARY_POINTS, ENTRANCE, GRID, LIVING, METRES, NODE_PAD
 from .outline_files import read_outline, shape_problem
 
 _WALL = 2

@@ -15,8 +15,8 @@ import numpy as np
 
 from ..arrays import Boxes
 from ..plans import Diagram, room_names
-from ..relations import METRES, sides_of
-from ..vocabulary import BEDROOMS, ROOM_IDS
+from ..relations import sides_of
+from ..vocabulary import BEDROOMS, METRES, ROOM_IDS
 from .floor_plan import FloorPlan, floor_plan
 
 Range = tuple[float, float]

@@ -20,8 +20,8 @@ from numpy import ndarray
 
 from ..arrays import Boxes, PixelLabels
 from ..plans import Diagram
-from ..relations import METRES, sides_of
-from ..vocabulary import LIVING, ROOM_IDS, ROOMS
+from ..relations import sides_of
+from ..vocabulary import LIVING, METRES, ROOM_IDS, ROOMS
 from .compactness import label_compactness
 from .dwelling import AREAS_OF, BALCONY, LIT, lit_rooms, plan_problems
 from .floor_plan import (

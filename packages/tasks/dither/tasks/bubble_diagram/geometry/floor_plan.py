@@ -15,8 +15,8 @@ from math import hypot
 import numpy as np
 
 from ..arrays import Boxes, Mask, Numbers, PixelLabels
-from ..relations import GRID, NEAR, areas_of
-from ..vocabulary import BEDROOMS, ENTRANCE, LIVING, ROOM_IDS, pairs
+from ..relations import NEAR, areas_of
+from ..vocabulary import BEDROOMS, ENTRANCE, GRID, LIVING, ROOM_IDS, pairs
 
 DOOR_WIDTH = 12
 """Width of a door in pixels, about 0.85 m; walls of at least this length can have one."""

@@ -20,7 +20,8 @@ from fontTools.misc.transform import Transform
 from dither.registry.config.errors import did_you_mean
 from dither.registry.files.limits import read_text
 
-from ..relations import METRES, UNITS
+from ..relations import UNITS
+from ..vocabulary import METRES
 
 _DOOR_GAP = 4
 """Largest distance between a front door and the outline in pixels, the thickness of a wall."""

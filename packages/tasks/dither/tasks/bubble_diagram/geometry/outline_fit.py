@@ -13,8 +13,8 @@ import numpy as np
 
 from ..arrays import Boundary, Boxes, Mask, PixelLabels
 from ..plans import Diagram
-from ..relations import GRID, METRES, corners
-from ..vocabulary import NO_EDGE
+from ..relations import corners
+from ..vocabulary import GRID, METRES, NO_EDGE
 from .boundary import OUTER_WALL, boundary_iou, mask_of, pack_boundary
 from .dwelling_fit import fit_dwelling
 from .floor_plan import floor_plan, regions_of

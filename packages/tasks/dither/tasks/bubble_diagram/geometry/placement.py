@@ -17,18 +17,12 @@ from numpy import ndarray
 
 from ..arrays import Boundary, Boxes, RelationRow, Walls
 from ..plans import Box, Diagram, room_names
-from ..relations import (
-    METRES,
-    NEAR,
-    edges_of,
-    exclusive,
-    overlapping,
-    sides_of,
-)
+from ..relations import NEAR, edges_of, exclusive, overlapping, sides_of
 from ..vocabulary import (
     AREAS,
     INSIDE,
     LIVING,
+    METRES,
     NO_EDGE,
     RELATIONS,
     SURROUNDING,

@@ -23,8 +23,18 @@ from jaxtyping import Bool, Int
 from numpy import ndarray
 
 from ..arrays import Boxes, PairRow, RelationRow, Rows
-from ..relations import GRID, NEAR, RULE, corners
-from ..vocabulary import ABOVE, BELOW, INSIDE, LEFT, NO_EDGE, RIGHT, SURROUNDING, pairs
+from ..relations import NEAR, RULE, corners
+from ..vocabulary import (
+    ABOVE,
+    BELOW,
+    GRID,
+    INSIDE,
+    LEFT,
+    NO_EDGE,
+    RIGHT,
+    SURROUNDING,
+    pairs,
+)
 
 START = 0
 MIDDLE = 1

@@ -36,8 +36,8 @@ from ..geometry.floor_plan import (
 )
 from ..geometry.placement import Placement
 from ..plans import room_names
-from ..relations import METRES, areas_of
-from ..vocabulary import COLOURS, ROOMS
+from ..relations import areas_of
+from ..vocabulary import COLOURS, METRES, ROOMS
 from . import svg
 
 INK = "#2b2f36"
