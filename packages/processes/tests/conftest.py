@@ -127,7 +127,7 @@ class Oracle:
         self.calls += 1
         noise = self.process.schedule(t.double())
         evidence = Posterior(
-            state.x, noise, self.process.prior_probs(), self.process.clean.on(None)
+            state.x, noise, self.process.prior_at(noise), self.process.clean.on(None)
         )
         past, width, ids = self.context.shape[1], state.x.shape[1], self.joint.shape[0]
         joint = (
@@ -157,8 +157,8 @@ class Oracle:
     def likelihood(evidence: Posterior, x: Tensor, ids: int) -> Tensor:
         """q(x_t | x_0 = id) at every position, straight from the definition."""
         alpha = evidence.log_alpha.exp()[..., None]
-        prior = evidence.prior.expand(x.shape[1], -1)
-        landed = prior[torch.arange(x.shape[1]), x][..., None]
+        prior = evidence.prior.expand(*x.shape, -1)
+        landed = prior.gather(2, x[..., None])
         return alpha * (torch.arange(ids) == x[..., None]) + (1 - alpha) * landed
 
 

@@ -363,6 +363,7 @@ RARE_JOINT = torch.tensor(
         ("marginal", CHAIN_JOINT, [0, 0, 2], 1),
         ("uniform", RARE_JOINT, [1, 0], 1),
         ("hybrid", RARE_JOINT, [1, 0], 1),
+        ("gidd", RARE_JOINT, [1, 0], 1),
     ],
 )
 def test_the_conditional_law(
@@ -370,7 +371,15 @@ def test_the_conditional_law(
 ) -> None:
     """Total variation over the free token; ancestral sampling, which clamps known tokens, is far off."""
     length = joint.ndim
-    process = text_process(name, length, 3, predict="posterior", schedule="log-linear")
+    steps = 16
+    share = {}
+    if name == "gidd":
+        # Of few wrong ids, the bias is small, and the error of a step is larger than under others.
+        steps = 256
+        share = {"uniform": 0.5}
+    process = text_process(
+        name, length, 3, predict="posterior", schedule="log-linear", **share
+    )
     rows = 1000
     like = Clean.of(
         torch.tensor(values).expand(rows, length),
@@ -388,7 +397,7 @@ def test_the_conditional_law(
 
     assert distance("ancestral", steps=16) > 0.08
     # The noise of the rows is 0.03.
-    assert distance("particle-gibbs", steps=16, particles=4, sweeps=3) < 0.05
+    assert distance("particle-gibbs", steps=steps, particles=4, sweeps=3) < 0.05
 
 
 def test_the_probability_of_a_step_is_that_of_its_draws(
