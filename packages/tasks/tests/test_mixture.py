@@ -13,8 +13,13 @@ from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.evaluation import evaluate
 from dither.engine.training.trainer import Trainer
 from dither.registry import default_catalog
-from dither.tasks.language_model.data.mixture import JoinedIds
+from dither.tasks.language_model.data.mixture import (
+    JoinedIds,
+    MixedStream,
+    MixedWindows,
+)
 from dither.tasks.language_model.data.specs import ConvertedText, Mixture, ShardFolder
+from dither.tasks.language_model.data.token_store import IdReader, TokenStream
 
 QUICK = Path(__file__).parents[3] / "experiments" / "language_model" / "attention.toml"
 
@@ -120,7 +125,7 @@ def test_other_windows(texts, documents):
 
 def test_slices_of_joined_ids():
     arrays = [np.arange(3), np.arange(3, 3), np.arange(3, 8)]
-    joined = JoinedIds(arrays)
+    joined = JoinedIds([TokenStream(ids, np.zeros(1, int)) for ids in arrays])
     whole = np.arange(8)
     for part in (
         slice(0, 2),
@@ -130,6 +135,37 @@ def test_slices_of_joined_ids():
         slice(9, 9),
     ):
         assert joined[part].tolist() == whole[part].tolist()
+
+
+class CountedIds(IdReader):
+    """Ids that count how often they are requested."""
+
+    def __init__(self, ids):
+        self.ids = ids
+        self.requests = 0
+
+    def __len__(self):
+        return len(self.ids)
+
+    def slices(self, starts, sizes):
+        self.requests += 1
+        return [self.ids[a : a + n] for a, n in zip(starts, sizes, strict=True)]
+
+
+def test_windows_of_a_source_are_requested_together():
+    readers = [CountedIds(np.arange(40)), CountedIds(np.arange(40, 100))]
+    parts = tuple(TokenStream(reader, np.zeros(1, int)) for reader in readers)
+    stream = MixedStream.of(parts, interleaved=True)
+    windows = MixedWindows(stream, 10)
+    found = [ids.tolist() for ids in windows.ids(7)]
+    assert [reader.requests for reader in readers] == [1, 1]
+    rows, _ = windows.take(range(7))
+    assert found == rows.tolist()
+    starts = [0, 35, 90, 30]
+    found = stream.ids.slices(starts, [5, 10, 10, 70])
+    assert [reader.requests for reader in readers] == [3, 3]
+    assert [ids[0] for ids in found] == starts
+    assert found[3].tolist() == [*range(30, 100)]
 
 
 def test_training_resumes_and_each_source_has_a_metric(texts):

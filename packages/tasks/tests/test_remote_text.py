@@ -27,6 +27,7 @@ from dither.tasks.language_model.data.pairs import Keys, read_examples
 from dither.tasks.language_model.data.published_splits import splits_of_sources
 from dither.tasks.language_model.data.remote_files import (
     RandomReader,
+    RangeReader,
     RemotePath,
     RemoteReader,
     file_stamp,
@@ -36,6 +37,7 @@ from dither.tasks.language_model.data.remote_files import (
 )
 from dither.tasks.language_model.data.remote_shards import (
     BLOCKS,
+    BlockCache,
     fetch_store,
     open_remote,
 )
@@ -71,6 +73,7 @@ class Handler(SimpleHTTPRequestHandler):
     ranges = False
     refuses = 0
     requests: list[str | None] = []
+    refused: list[int] = []
 
     def log_message(self, *args: object) -> None:
         pass
@@ -88,6 +91,7 @@ class Handler(SimpleHTTPRequestHandler):
             super().do_GET()
             return
         if self.refuses:
+            type(self).refused.append(self.refuses)
             self.send_error(self.refuses)
             return
         data = content.read_bytes()
@@ -127,7 +131,9 @@ class Server(ThreadingHTTPServer):
 @contextmanager
 def serving(folder: Path, *, breaks: tuple[int, ...] = (), **changes: object):
     handler = type(
-        "Served", (Handler,), {"breaks": [*breaks], "requests": [], **changes}
+        "Served",
+        (Handler,),
+        {"breaks": [*breaks], "requests": [], "refused": [], **changes},
     )
     server = Server(("localhost", 0), partial(handler, directory=str(folder)))
     thread = threading.Thread(
@@ -503,28 +509,114 @@ def test_killed_runs_on_remote_shards_are_resumed_exactly(
     def steps(name: str) -> list[Path]:
         return sorted((tmp_path / name).glob("*/checkpoints/step-*"))
 
-    (tmp_path / "local.toml").write_text(EXPERIMENT.replace("ADDRESS", str(shards)))
-    assert program("local", str(tmp_path / "local.toml")).wait(200) == 0
     with serving(shards.parent, ranges=True) as (host, _):
         address = f"{host}/ids" if service == "http" else "memory://ids"
         # A fifth of the ids fits into the cache.
         options = f'{address}", cache_gb = 1e-4, verify = "once'
         (tmp_path / "remote.toml").write_text(EXPERIMENT.replace("ADDRESS", options))
-        running = program("remote", str(tmp_path / "remote.toml"))
+        # It cannot end before it is killed.
+        running = program("remote", str(tmp_path / "remote.toml"), "train.steps=100000")
         while len(steps("remote")) < 2 and running.poll() is None:
             time.sleep(0.005)
         running.kill()
         assert running.wait(100) == -signal.SIGKILL
         last = steps("remote")[-1]
-        assert last.name < "step-00000120"
-        resumed = program("remote", "--resume", str(last.parent.parent))
+        more = f"train.steps={int(last.name.removeprefix('step-')) + 50}"
+        resumed = program("remote", "--resume", str(last.parent.parent), more)
         assert resumed.wait(200) == 0
+    (tmp_path / "local.toml").write_text(EXPERIMENT.replace("ADDRESS", str(shards)))
+    assert program("local", str(tmp_path / "local.toml"), more).wait(200) == 0
     whole, again = (
         read_tensors(part_of(steps(name)[-1], "model")) for name in ("local", "remote")
     )
     assert whole.keys() == again.keys()
     for name, tensor in whole.items():
         assert tensor.equal(again[name]), name
+
+
+def test_data_at_addresses_are_compared_by_content(
+    shards, tmp_path, monkeypatch
+) -> None:
+    (shards.parent / "a.txt").write_text("one text")
+    store = fsspec.filesystem("memory")
+    with serving(shards.parent, ranges=True) as (host, _):
+        text = TextFiles(paths=[f"{host}/a.txt"]).describe_elsewhere()
+        ids = ShardFolder(path=f"{host}/ids").describe_elsewhere()
+        # A tag of the time of the file, as that of many servers.
+        monkeypatch.setattr(sys.modules[__name__], "tag_of", lambda data: '"5f3e-8"')
+        assert TextFiles(paths=[f"{host}/a.txt"]).describe_elsewhere() == text
+    store.pipe_file("/a.txt", b"one text")
+    assert TextFiles(paths=["memory://a.txt"]).describe_elsewhere() == text
+    store.pipe_file("/a.txt", b"two text")
+    assert TextFiles(paths=["memory://a.txt"]).describe_elsewhere() != text
+    # Another version of dither may write the same manifest otherwise.
+    manifest = json.loads((shards / "manifest.json").read_text())
+    (shards / "manifest.json").write_text(json.dumps(manifest, indent=7))
+    address = published(shards)
+    fetch_store.cache_clear()
+    assert ShardFolder(path=address).describe_elsewhere() == ids
+    assert ids["path"]["bytes"] > (shards / "train.npy").stat().st_size
+
+
+def test_a_cache_that_another_process_made_smaller_stays_small(tmp_path) -> None:
+    entry = 8 + (1 << 15)
+    large = BlockCache(tmp_path / "blocks", 1 << 22, 100 * entry)
+    small = BlockCache(tmp_path / "blocks", 1 << 22, 4 * entry)
+    content = b"a" * (1 << 15)
+    for number in range(100):
+        large.write(number, content)
+    assert (tmp_path / "blocks").stat().st_size == 4 * entry
+    found = [small.read(n, len(content), zlib.crc32(content)) for n in range(5)]
+    assert found == [content] * 4 + [None]
+
+
+def test_shards_are_read_without_a_cache_where_none_can_be_written(
+    shards, caplog
+) -> None:
+    address = published(shards)
+    # No file can be opened in its place.
+    (fetch_store(address) / BLOCKS).mkdir()
+    ids = ShardFolder(path=address).build().splits["train"].ids
+    local = ShardFolder(path=str(shards)).build().splits["train"].ids
+    np.testing.assert_array_equal(ids[:], local)
+    assert "no cache" in caplog.text
+
+
+def test_a_cache_of_local_files_is_a_misfit(shards) -> None:
+    (misfit,) = ShardFolder(path=str(shards), cache_gb=1).check()
+    assert misfit.path == ("cache_gb",)
+    assert not [*ShardFolder(path=published(shards), cache_gb=1).check()]
+
+
+def test_short_answers_are_asked_again(tmp_path, monkeypatch) -> None:
+    data = bytes(range(250)) * 8
+    fsspec.filesystem("memory").pipe_file("/x", data)
+    reader = RangeReader(RemotePath("memory://x"))
+    whole = type(reader._file_system).cat_ranges
+    asked = []
+
+    def half_at_first(self, paths, starts, stops, **options):
+        asked.append(len(paths))
+        if len(asked) == 1:
+            stops = [stops[0] - 500, *stops[1:]]
+        return whole(self, paths, starts, stops, **options)
+
+    monkeypatch.setattr(type(reader._file_system), "cat_ranges", half_at_first)
+    parts = {}
+    ranges = [range(1000), range(1500, 1600)]
+    reader.read(ranges, lambda part, content: parts.update({part: content}))
+    assert parts == {part: data[part.start : part.stop] for part in ranges}
+    assert asked == [2, 1]
+
+
+@pytest.mark.parametrize(("status", "count"), [(403, 1), (503, 5)])
+def test_what_is_forbidden_is_asked_once(tmp_path, status, count) -> None:
+    (tmp_path / "x.txt").write_text("text")
+    with serving(tmp_path, ranges=True, refuses=status) as (host, handler):
+        reader = RangeReader(RemotePath(f"{host}/x.txt"))
+        with pytest.raises(OSError, match=str(status)):
+            reader.read([range(4)], lambda part, content: None)
+        assert handler.refused == [status] * count
 
 
 def test_changed_data_at_addresses_are_not_resumed(shards, tmp_path) -> None:

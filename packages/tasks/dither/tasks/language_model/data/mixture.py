@@ -73,25 +73,25 @@ class MixedText(TextSource):
 
 
 class JoinedIds(IdReader):
-    """The ids of several arrays one after the other."""
+    """The ids of several streams one after the other."""
 
-    def __init__(self, arrays: Sequence[Ids | IdReader]) -> None:
-        self._arrays = arrays
-        self._stops = np.cumsum([len(array) for array in arrays])
+    def __init__(self, parts: Sequence[TokenStream]) -> None:
+        self._parts = parts
 
     def __len__(self) -> int:
-        return int(self._stops[-1])
+        return sum(len(part.ids) for part in self._parts)
 
     def slices(self, starts: Sequence[int], sizes: Sequence[int]) -> list[Ids]:
-        slices = []
-        for start, size in zip(starts, sizes, strict=True):
-            pieces = []
-            for array, end in zip(self._arrays, self._stops.tolist(), strict=True):
-                first = end - len(array)
-                begin = max(start - first, 0)
-                pieces.append(array[begin : max(start + size - first, 0)])
-            slices.append(np.concatenate(pieces))
-        return slices
+        columns = []
+        first = 0
+        for part in self._parts:
+            length = len(part.ids)
+            begins = np.clip(np.subtract(starts, first), 0, length)
+            ends = np.clip(np.add(starts, sizes) - first, 0, length)
+            # One request of all slices, as an answer takes long.
+            columns.append(part.slices(begins.tolist(), (ends - begins).tolist()))
+            first += length
+        return [np.concatenate(pieces) for pieces in zip(*columns, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class MixedStream(TokenStream):
 
     @classmethod
     def of(cls, parts: tuple[TokenStream, ...], *, interleaved: bool) -> MixedStream:
-        ids = JoinedIds([part.ids for part in parts])
+        ids = JoinedIds(parts)
         starts = np.concatenate([part.starts for part in parts])
         return cls(ids, starts, parts=parts, interleaved=interleaved)
 
@@ -147,15 +147,15 @@ class MixedWindows(Windows):
 
     def ids(self, count: int) -> list[Ids]:
         """Return the ids of the first windows, without padding."""
-        numbers = self._numbers(range(count)).tolist()
-        sources = self.sources(range(count)).tolist()
-        ids = []
-        for number, source in zip(numbers, sources, strict=True):
-            part = self.parts[source]
-            window = number - self._firsts[source]
-            starts, sizes = part.spans(np.array([window]))
-            ids += part.stream.slices(starts.tolist(), sizes.tolist())
-        return ids
+        numbers = self._numbers(range(count))
+        sources = self.sources(range(count))
+        windows: dict[int, Ids] = {}
+        for source, part in enumerate(self.parts):
+            place = np.flatnonzero(sources == source)
+            starts, sizes = part.spans(numbers[place] - self._firsts[source])
+            ids = part.stream.slices(starts.tolist(), sizes.tolist())
+            windows.update(zip(place.tolist(), ids, strict=True))
+        return [windows[row] for row in range(count)]
 
     def spans(self, rows: Int64[ndarray, " B"]) -> Spans:
         """Return the offset of each window in its source, and its number of ids."""

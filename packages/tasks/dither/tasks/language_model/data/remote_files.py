@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import logging
 import time
@@ -27,8 +28,8 @@ __all__ = [
     "RemotePath",
     "RemoteReader",
     "exact_path",
+    "file_digest",
     "file_stamp",
-    "file_version",
     "remote_files",
 ]
 
@@ -50,6 +51,8 @@ NO_FILES = (".", "?", "javascript:", "mailto:")
 """Beginnings of hidden names, and of links that are no files."""
 CHANGED = 412
 """Status of HTTP for a file that has another tag than was asked for."""
+FORBIDDEN = (400, 401, 402, 403)
+"""Status of HTTP for what another attempt does not change."""
 
 
 class RemotePath(PosixPath):
@@ -233,22 +236,34 @@ def file_stamp(path: Path) -> int:
     """
     if not isinstance(path, RemotePath):
         return path.stat().st_mtime_ns
-    return file_version(path)[0]
-
-
-def file_version(path: Path) -> tuple[int, str]:
-    """Return the bytes of a file at an address or on the Hub, and its ETag or commit if there is one.
-
-    Times are left out, which differ between servers of the same files.
-    """
-    if not isinstance(path, RemotePath):
-        return path.stat().st_size, str(path).partition("snapshots")[2]
     file_system, place = _file_system(path)
     try:
-        about = file_system.info(place)
+        return file_system.info(place).get("size") or 0
     except Exception as error:
         raise _refused(str(path), error) from None
-    return about.get("size") or 0, str(about.get("ETag", ""))
+
+
+def file_digest(path: Path) -> tuple[int, str]:
+    """Return the bytes of a file, and the SHA-256 of its content, which is read to its end.
+
+    The ETag of many servers has the time of the file, which differs between copies.
+
+    Raises:
+        Refused: It cannot be read.
+    """
+    digest = hashlib.sha256()
+    size = 0
+    try:
+        with (
+            RemoteReader(path) if isinstance(path, RemotePath) else path.open("rb")
+        ) as file:
+            while block := file.read(PIECE):
+                digest.update(block)
+                size += len(block)
+    except OSError as error:
+        message = f"{path}: {error.strerror or error}"
+        raise Refused(message, code="download-failed") from None
+    return size, digest.hexdigest()
 
 
 class ChangedError(OSError):
@@ -269,6 +284,10 @@ def _retried(request: Callable[[], _Result]) -> _Result:
             # A ValueError is that of a server without ranges.
             permanent = isinstance(error, ValueError)
             permanent |= isinstance(final, FileNotFoundError | ChangedError)
+            permanent |= isinstance(error, PermissionError)
+            # HTTP has the reason of a missing file as its cause.
+            status = getattr(error.__cause__ or error, "status", None)
+            permanent |= status in FORBIDDEN
             if wait is None or permanent:
                 raise final from None
         time.sleep(wait)
@@ -312,6 +331,10 @@ class RangeReader:
             for part, content in zip(tuple(missing), contents, strict=True):
                 if isinstance(content, BaseException):
                     failure = content
+                    continue
+                if len(content) != len(part):
+                    sizes = f"{len(content):,} of {len(part):,} bytes"
+                    failure = OSError(f"an answer has {sizes}")
                     continue
                 use(part, content)
                 missing.remove(part)

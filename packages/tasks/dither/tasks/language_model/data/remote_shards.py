@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import logging
 import os
 import shutil
 import weakref
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from dither.registry.contracts.protocols import Split
 
 __all__ = ["fetch_store", "open_remote"]
+
+logger = logging.getLogger(__name__)
 
 BLOCKS = "blocks"
 """File of the cached blocks of ids, next to the copied files."""
@@ -164,17 +167,27 @@ class BlockCache:
     """
 
     def __init__(self, path: Path, size: int, limit: int | None) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        weakref.finalize(self, os.close, self._file)
+        self.places = 0
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            weakref.finalize(self, os.close, self._file)
+            self.places = self._open(path.parent, size, limit)
+        # A folder of another user, or a full disk.
+        except OSError as error:
+            logger.warning("%s: no cache: %s", path, error.strerror)
+
+    def _open(self, folder: Path, size: int, limit: int | None) -> int:
+        """Return the number of places, of which the file has the size."""
         length = os.fstat(self._file).st_size
-        self.places = length // (NUMBER + BLOCK)
-        if limit is not None or not length:
-            if limit is None:
-                limit = shutil.disk_usage(path.parent).free // 2
-            # Each split ends with a shorter block.
-            blocks = size // BLOCK + len(SPLITS)
-            self.places = min(limit // (NUMBER + BLOCK), blocks)
-            os.ftruncate(self._file, self.places * (NUMBER + BLOCK))
+        if limit is None and length:
+            return length // (NUMBER + BLOCK)
+        if limit is None:
+            limit = shutil.disk_usage(folder).free // 2
+        # Each split ends with a shorter block.
+        blocks = size // BLOCK + len(SPLITS)
+        places = min(limit // (NUMBER + BLOCK), blocks)
+        os.ftruncate(self._file, places * (NUMBER + BLOCK))
+        return places
 
     def read(self, number: int, size: int, checksum: int) -> bytes | None:
         """Return a block of `size` bytes, or None if it is not there."""
@@ -190,9 +203,12 @@ class BlockCache:
         if not self.places:
             return
         entry = number.to_bytes(NUMBER, "little") + content
+        offset = self._offset(number)
         # On a full disk, it is requested again.
         with suppress(OSError):
-            os.pwrite(self._file, entry, self._offset(number))
+            # Another process may have made the file smaller.
+            if offset + NUMBER + BLOCK <= os.fstat(self._file).st_size:
+                os.pwrite(self._file, entry, offset)
 
     def _offset(self, number: int) -> int:
         return number % self.places * (NUMBER + BLOCK)

@@ -262,8 +262,8 @@ class ShardFolder(DataSpec):
     """When to compare checksums and check ids: on first use and after a change, always, or never.
     File lengths are always compared, and so are blocks from an address."""
     cache_gb: float | None = Option(None, gt=0)
-    """Largest size of the cache of ids from an address, in GB; by default half of the space on disk
-    that is free at the first use."""
+    """Largest size of the cache of ids from an address, in GB; by default that of an earlier use, at
+    first half of the free space on disk."""
 
     def folder(self) -> Path:
         """Return the folder, or for an address that of copied files and the cache of ids."""
@@ -278,7 +278,10 @@ class ShardFolder(DataSpec):
         return address_of(self.path) is not None or self.path.startswith("file:")
 
     def check(self) -> Iterator[Misfit]:
-        """Yield files that are missing or cut short."""
+        """Yield files that are missing or cut short, and a cache of local files."""
+        if self.cache_gb is not None and not self._is_remote():
+            message = "cache_gb is for an address; local files have no cache"
+            yield Misfit(message, ("cache_gb",))
         try:
             folder = self.folder()
         except Refused as refused:
@@ -291,16 +294,19 @@ class ShardFolder(DataSpec):
         return read_store(self.folder())[1]
 
     def describe_elsewhere(self) -> Mapping[str, Mapping[str, Any]]:
-        """Describe a folder at an address by its manifest, which has all checksums."""
+        """Describe a folder at an address by the checksums of its arrays and its tokenizer."""
         if not self._is_remote():
             return {}
-        content = (self.folder() / MANIFEST).read_bytes()
         manifest, info = read_store(self.folder())
+        arrays = {name: record.model_dump() for name, record in manifest.arrays.items()}
+        arrays |= manifest.made["elsewhere"]
+        lines = [f"{name} {arrays[name]['sha256']}" for name in sorted(arrays)]
+        lines.append(info.tokenizer.fingerprint)
         about = {
             "first": MANIFEST,
-            "files": len(manifest.arrays) + len(info.splits),
-            "bytes": sum(record.bytes for record in manifest.arrays.values()),
-            "sha256": sha256(content).hexdigest(),
+            "files": len(arrays),
+            "bytes": sum(array["bytes"] for array in arrays.values()),
+            "sha256": sha256("\n".join(lines).encode()).hexdigest(),
         }
         return {"path": about}
 

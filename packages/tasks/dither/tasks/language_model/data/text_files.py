@@ -26,7 +26,7 @@ from .corpus import Document
 from .file_formats import COMPRESSED, record_format
 from .hub import HUB, hub_files
 from .published_splits import splits_of_sources
-from .remote_files import RemotePath, RemoteReader, file_version, remote_files
+from .remote_files import RemotePath, RemoteReader, file_digest, remote_files
 
 __all__ = [
     "CODES_OF",
@@ -154,9 +154,9 @@ def describe_elsewhere(patterns: Iterable[str]) -> dict[str, dict[str, Any]]:
         if address_of(pattern) is None and not pattern.startswith(HUB):
             continue
         for path in find_files(pattern):
-            size, version = file_version(path)
+            size, digest = file_digest(path)
             total += size
-            lines.append(f"{path.name} {size} {version}")
+            lines.append(f"{path.name} {digest}")
     if not lines:
         return {}
     about = {
