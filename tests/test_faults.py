@@ -78,7 +78,8 @@ WITHIN = "compile('os.kill(os.getpid(), 15)\\nfor _ in range(9): pass', '<frozen
     ("torch", "code", "status", "output"),
     [
         ("import late", "with stop_on_signals():\n    import torch", 75, ""),
-        ("", "with stop_on_signals():\n    import torch, late", 75, ""),
+        ("", "with stop_on_signals():\n    import torch, late", 0, "on\n"),
+        ("", "with stop_on_signals(True):\n    import torch, late", 75, ""),
         ("", f"with stop_on_signals():\n    exec({WITHIN})\n    print('on')", 75, ""),
         (
             "",
@@ -91,6 +92,7 @@ WITHIN = "compile('os.kill(os.getpid(), 15)\\nfor _ in range(9): pass', '<frozen
     ids=[
         "in an import of torch",
         "in another import",
+        "in any import of a process of dither",
         "in the import system",
         "after the command",
         "after the block",

@@ -55,3 +55,12 @@ def test_weights_of_lower_precision(norm):
     low = module.bfloat16()(x)
     assert low.dtype == torch.float32
     torch.testing.assert_close(low, expected)
+
+
+def test_rms_norm_of_a_lower_precision_than_its_weight():
+    """Queries and keys under autocast; torch warns of mixed precisions and does not fuse them."""
+    module = make_norm("rms", 5, affine=True, eps=1e-6)
+    x = normal(2, 3, 5).bfloat16()
+    y = module(x)
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y, module(x.float()).bfloat16())

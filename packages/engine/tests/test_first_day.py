@@ -42,7 +42,7 @@ def test_an_option_of_another_component_names_the_components_that_have_it(refusa
     (problem,) = refusal(
         load_experiment, "bubble_diagram/quick", ["sampler.steps=5"]
     ).problems
-    assert "samplers with this key" in problem.help
+    assert "components of kind sampler with this key" in problem.help
     assert "ordered" in problem.help
     assert "train.steps" not in problem.help
 

@@ -1,7 +1,6 @@
 """Which signals ask to stop, and what a run survives whose terminal is closed."""
 
 import errno
-import importlib
 import io
 import json
 import os
@@ -92,18 +91,6 @@ def test_a_stop_that_a_library_swallows_reaches_the_run():
             assert of_run.requested == command.requested == "SIGTERM"
     with stop_on_signals() as of_next_command:
         assert of_next_command.requested is None
-
-
-def test_a_stop_while_a_module_is_imported_ends_the_process(
-    ended, tmp_path, monkeypatch
-):
-    """An exception would leave modules half imported, also those that print why the command ended."""
-    code = "import signal\n\ndef f():\n    signal.raise_signal(signal.SIGTERM)\n\nf()\n"
-    (tmp_path / "module_with_a_signal.py").write_text(code)
-    monkeypatch.syspath_prepend(tmp_path)
-    with stop_on_signals():
-        importlib.import_module("module_with_a_signal")
-    assert ended == [75]
 
 
 def test_nohup_ignores_sighup(ended):

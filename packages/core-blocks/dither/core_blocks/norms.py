@@ -21,12 +21,14 @@ class LayerNorm(nn.LayerNorm):
 
 
 class RMSNorm(nn.RMSNorm):
-    """`nn.RMSNorm` whose weight may have a lower precision than the input."""
+    """`nn.RMSNorm` whose weight may have another precision than the input, which the output has."""
 
     def forward(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L D"]:
-        return functional.rms_norm(
-            x, self.normalized_shape, _promote(self.weight, x), self.eps
-        )
+        weight = _promote(self.weight, x)
+        # Under autocast, queries and keys have a lower precision than the weight.
+        wide = x if weight is None else x.to(weight.dtype)
+        y = functional.rms_norm(wide, self.normalized_shape, weight, self.eps)
+        return y.to(x.dtype)
 
 
 def _promote(

@@ -71,14 +71,17 @@ def check_evaluation(
     if experiment is None:
         return
     loss = experiment.loss
-    methods = {"bound": loss.bound or loss.denoises, "ode": loss.denoises}
     message = None
+    fix = None
     if tight and not loss.bound:
         message = f'loss "{loss.name}" is not part of a bound on the likelihood'
-    elif not methods.get(likelihood or "", True):
-        message = f'loss "{loss.name}" gives no likelihood by method "{likelihood}"'
+    elif likelihood == "bound" and not (loss.bound or loss.denoises):
+        message = f'loss "{loss.name}" gives no bound on the likelihood'
+    elif likelihood == "ode" and not loss.denoises:
+        message = f'loss "{loss.name}" gives no probability flow'
+        fix = 'use method "bound"'
     if message is not None:
-        raise Refused(Problem(message, ("loss",), code="misfit"))
+        raise Refused(Problem(message, ("loss",), help=fix, code="misfit"))
 
 
 def check_options(

@@ -54,7 +54,8 @@ class Stop:
     `raised`. `code` is the exit code of the command, once it is known.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, last: bool = False) -> None:
+        self.last = last
         self.requested: str | None = None
         self.polled = False
         self.raised = False
@@ -139,9 +140,10 @@ def stop_on_signals(last: bool = False) -> Iterator[Stop]:
         last: Whether the process ends afterwards; a later signal ends it immediately with the exit
             code of the command.
     """
-    stop = Stop()
+    stop = Stop(last)
     if _active:
         stop.requested = _active[-1].requested
+        stop._first = _active[-1]._first
     former = {}
     # Only the main thread may set handlers.
     with suppress(ValueError):
@@ -164,11 +166,17 @@ def stop_on_signals(last: bool = False) -> Iterator[Stop]:
 
 
 def _importing(frame: FrameType | None) -> bool:
-    """Return whether a module is being imported."""
+    """Return whether the import system or an import of torch is interrupted; in a process of dither, any import."""
+    # importlib marks a module while it is imported.
+    torch = getattr(sys.modules.get("torch"), "__spec__", None)
+    if getattr(torch, "_initializing", False):
+        return True
+    # The process of others, such as a notebook, outlives a stop.
+    is_own = any(stop.last for stop in _active)
     while frame is not None:
         if frame.f_code.co_filename == IMPORT:
             return True
-        frame = frame.f_back
+        frame = frame.f_back if is_own else None
     return False
 
 

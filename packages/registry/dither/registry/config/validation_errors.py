@@ -198,7 +198,8 @@ class ErrorConverter:
         below = [name for name in names if name.startswith(dotted(table))]
         others = self._components_with(table, str(path[-1]))
         if others and close not in names and not below:
-            hints.append(f"{self._kinds[table]}s with this key: {_join(others)}.")
+            kind = self._kinds[table]
+            hints.append(f"components of kind {kind} with this key: {_join(others)}.")
         elif names:
             hints.append(
                 f"did you mean {_join([f'{chr(34)}{name}{chr(34)}' for name in names])}?"

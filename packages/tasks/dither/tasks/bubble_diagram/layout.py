@@ -301,7 +301,7 @@ def _boxes_near(program: RoomProgram, start: Boxes) -> Realisation:
 
 
 def _contradiction(program: RoomProgram, start: Boxes) -> Refused:
-    """Return a refusal that names statements which contradict each other, none of them in vain."""
+    """Return a refusal that names statements which contradict each other; none could be left out."""
     core = program
 
     def leave_out(without: RoomProgram) -> None:
@@ -331,7 +331,11 @@ def _contradiction(program: RoomProgram, start: Boxes) -> Refused:
     if core.boundary is not None:
         parts.append(f"an outline for {len(names)} rooms")
     message = f"{program.name}: these contradict each other: {', '.join(parts)}"
-    return Refused(message, help="change one of them", code="contradiction")
+    return Refused(
+        message,
+        help="rooms with a relation are also close to each other; change one of these",
+        code="contradiction",
+    )
 
 
 def _placed(program: RoomProgram, boxes: Boxes) -> Placement:

@@ -63,8 +63,8 @@ SHOWN = 20
 _MISSPELT = 0.8
 """Similarity to a key from which on an unknown one is a mistake."""
 
-_SHORTEST = 2 / METRES
-"""Smallest extent of a plan in pixels: in metres, most plans are less than 30 long."""
+_SHORTEST = GRID * METRES
+"""Smallest extent of a plan in pixels: the largest one of a plan in metres."""
 
 
 class LineOptions(NamedTuple):
@@ -325,7 +325,7 @@ def _check_extent(walls: Any, unit: Unit) -> tuple[Any, Any]:
     size = high - low
     if not (np.isfinite(size).all() and _SHORTEST <= size.max() <= GRID):
         metres = " x ".join(f"{side * METRES:.4g}" for side in size.tolist())
-        limits = f"{_SHORTEST * METRES:g} to {GRID * METRES:g} m"
+        limits = f"{_SHORTEST * METRES:.2g} to {GRID * METRES:g} m"
         message = f"a plan of {metres} m, expected {limits}; is the unit {unit}?"
         raise RejectedPlan(Fault("boxes", message))
     return low, high
@@ -368,7 +368,9 @@ def _rooms_of(plan: _Line, options: LineOptions) -> Diagram:
 
     unit = plan.unit or options.unit
     diagram = diagram_of_boxes(types, _pixels(boxes, unit), plan.name, most)
-    _check_extent(np.array(diagram.boxes, float), unit)
+    # Boxes in other units have been checked before rounding.
+    if unit == "px":
+        _check_extent(np.array(diagram.boxes, float), unit)
     if edges:
         stated = diagram_of_edges(types, edges, plan.name, most)
         if faults := list(_contradictions(stated, diagram)):

@@ -149,6 +149,9 @@ def _parse_svg(text: str) -> tuple[_Points, _Points]:
     if "data-unit" not in root.attrib and any(map(_PAPER.fullmatch, paper)):
         # A drawing of 140 mm is not one of 140 pixels, and its scale is unknown.
         raise ValueError(f"<svg>: a drawing of {' x '.join(paper)} without data-unit")
+    for element in root.iter():
+        if _tag(element) == "style" and _moves_or_hides("".join(element.itertext())):
+            raise ValueError("<style>: rules that move or hide shapes are not read")
     scale = _scale(root.get("data-unit", "px"))
     shapes = list(_svg_shapes(root, Transform(scale, 0, 0, scale, 0, 0)))
     if not shapes:
@@ -170,8 +173,6 @@ def _svg_shapes(
     """Yield name, element and transform of each drawn shape, in document order."""
     tag = _tag(element)
     name = f"<{tag}>"
-    if tag == "style" and _PLACES.search("".join(element.itertext())):
-        raise ValueError(f"{name}: rules that move or hide shapes are not read")
     style = element.get("style", "").replace(" ", "")
     hidden = "display:none" in style or "visibility:hidden" in style
     hidden |= element.get("display") == "none"
@@ -181,7 +182,7 @@ def _svg_shapes(
     if element.get("id"):
         name = f'<{tag} id="{element.get("id")}">'
     # The viewport of a nested drawing, and transforms of CSS, are not applied here.
-    if (tag == "svg" and nested) or "transform" in element.get("style", ""):
+    if (tag == "svg" and nested) or _moves_or_hides(style):
         raise ValueError(f"{name}: nested drawings and CSS transforms are not read")
     if "transform" in element.attrib:
         transform = transform.transform(_transform(element.get("transform"), name))
@@ -197,8 +198,16 @@ def _tag(element: Any) -> str:
     return str(element.tag).rpartition("}")[2].lower()
 
 
-_PLACES = re.compile(r"\b(transform|display|visibility)\b")
+_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+_PLACES = re.compile(
+    r"(?<![\w-])(transform\s*:|display\s*:\s*none|visibility\s*:\s*(hidden|collapse))"
+)
 """Properties of CSS that change what is drawn where."""
+
+
+def _moves_or_hides(style: str) -> bool:
+    return _PLACES.search(_COMMENT.sub("", style)) is not None
+
 
 _FUNCTION = re.compile(r"\s*,?\s*(\w+)\s*\(([^()]*)\)")
 

@@ -131,15 +131,20 @@ def _best_inside(
 
 
 def _front_door_errors(placement: Placement) -> Iterator[str]:
-    """Yield that no front door is drawn where the outline has it."""
+    """Yield that no front door is drawn where the outline has it, unless stated doors are inner ones only."""
     front = placement.front_door
-    if front is None:
-        return
     diagram = placement.diagram
+    only_inner = diagram.doors is not None and all(
+        j is not None for _, j in diagram.doors
+    )
+    if front is None or only_inner:
+        return
     plan = floor_plan(diagram.types, placement.boxes, front, diagram.doors)
     fronts = [door for door in plan.doors if door.j is None]
-    distances = [hypot(door.x - front[0], door.y - front[1]) for door in fronts]
-    nearest = min(distances, default=np.inf)
+    if not fronts:
+        yield "no front door can be drawn"
+        return
+    nearest = min(hypot(door.x - front[0], door.y - front[1]) for door in fronts)
     if nearest >= _MISPLACED:
         metres = nearest * METRES
         yield f"the front door is {metres:.1f} m from its place in the outline"
