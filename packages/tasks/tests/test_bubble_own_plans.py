@@ -107,7 +107,8 @@ def test_plans_in_a_larger_unit_than_stated_are_refused(tmp_path, unit, given):
 def test_small_plans_in_pixels_are_accepted(tmp_path):
     boxes = [[0, 0, 10, 12], [10, 0, 20, 12]]
     line = {"types": ["LivingRoom", "Kitchen"], "boxes": boxes}
-    assert len(read_plans(write(tmp_path, line))) == 1
+    plans, _ = read_lines(write(tmp_path, line), LineOptions())
+    assert len(plans) == 1
 
 
 def test_mistakes_of_units_names_and_numbers_of_rooms(tmp_path):
