@@ -475,6 +475,8 @@ steps = 120
 batch_size = 8
 checkpoint_every = 10
 workers = 2
+# Does not depend on the number of steps.
+lr_schedule = "constant"
 
 [evaluate]
 every = 60
