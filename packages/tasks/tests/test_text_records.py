@@ -18,7 +18,11 @@ from dither.tasks.language_model.data.specs import (
     PromptResponse,
     TextFiles,
 )
-from dither.tasks.language_model.data.text_files import NotText, read_text_file
+from dither.tasks.language_model.data.text_files import (
+    NotText,
+    read_files,
+    read_text_file,
+)
 from dither.tasks.prepared.rejected import Rejected
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -189,17 +193,55 @@ def test_records_are_never_plain_text(tmp_path, refused, name):
         assert "".join(document.pieces) == lines
 
 
-def test_arrow_streams_that_end_between_batches_are_cut_short(tmp_path):
+def test_names_of_records_are_refused_where_they_are_named(tmp_path, caplog):
+    folder = tmp_path / "my code"
+    folder.mkdir()
+    (folder / "a.txt").write_text("text\n")
+    (folder / "package.json").write_text('{\n  "name": "a"\n}\n')
+    for pattern in ("*", "**/package.json"):
+        spec = TextFiles(paths=[f"{folder}/{pattern}"])
+        assert not [*spec.check()]
+    caplog.clear()
+    documents = read_files([f"{folder}/*"])
+    assert [document.load()[0] for document in documents] == ["t", "{"]
+    assert "read as plain text: 1, such as" in caplog.text
+    path = f"{folder}/package.json"
+    (misfit,) = TextFiles(paths=[path]).check()
+    assert (misfit.path, misfit.code) == (("paths", 0), "unknown-format")
+    assert misfit.help == f"dither prepare text '{path}'"
+
+
+@pytest.mark.parametrize(
+    ("name", "renamed"), [("part-0", "part-0.jsonl"), ("a.gz", "a.jsonl.gz")]
+)
+def test_records_without_a_name_get_one(tmp_path, refusal, name, renamed):
+    data = b'{"text": "a"}\n' * 3
+    (tmp_path / name).write_bytes(gzip.compress(data) if "gz" in name else data)
+    (problem,) = refusal(read_files, [str(tmp_path / name)]).problems
+    fix = f"rename it, then: dither prepare text {tmp_path / renamed}"
+    assert problem.help == fix
+    (tmp_path / name).rename(tmp_path / renamed)
+    assert len([*read_documents(tmp_path / renamed, "text")]) == 3
+
+
+def test_arrow_streams_may_end_without_a_mark(tmp_path, caplog):
     path = tmp_path / "a.arrow"
     write_arrow(path)
     whole = path.read_bytes()
     assert len([*read_documents(path, "prompt")]) == len(ROWS)
-    # pyarrow reads all batches that are complete.
+    path.write_bytes(whole + bytes(100))
+    assert len([*read_documents(path, "prompt")]) == len(ROWS)
+    assert not caplog.text
+    # One that was closed so, or cut between two batches.
     path.write_bytes(whole[:-8])
-    assert len(pyarrow.ipc.open_stream(path).read_all()) == len(ROWS)
-    (rejected,) = read_documents(path, "prompt")
-    assert isinstance(rejected, Rejected)
-    assert rejected.sort == "unreadable"
+    assert len([*read_documents(path, "prompt")]) == len(ROWS)
+    assert "may be cut short" in caplog.text
+    # Cut inside of a batch.
+    for length in (9, 12, 30):
+        path.write_bytes(whole[:-length])
+        rejected = [*read_documents(path, "prompt")][-1]
+        assert isinstance(rejected, Rejected)
+        assert rejected.sort == "unreadable"
 
 
 def test_conversations_of_tables_are_those_of_lines(tmp_path):
@@ -220,6 +262,29 @@ def test_conversations_of_tables_are_those_of_lines(tmp_path):
         texts.append([example.load() for example in spec.examples()])
     assert texts[0] == texts[1]
     assert texts[0][3] == "user Ada: hi\nassistant: 3\n"
+
+
+def test_nulls_of_json_are_seen_by_templates(tmp_path):
+    template = tmp_path / "template.jinja"
+    template.write_text(
+        "{% for m in messages %}{% if 'calls' in m %}{{ m.calls }} {% endif %}"
+        "{{ m.content }}\n{% endfor %}"
+    )
+    messages = [
+        {"role": "user", "content": "hi", "calls": None},
+        {"role": "assistant", "content": "yes", "calls": "f"},
+    ]
+    rows = [{"chat": messages}] * 3
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
+    texts = []
+    for name in ("a.jsonl", "a.parquet"):
+        spec = PromptResponse(
+            paths=[str(tmp_path / name)], messages="chat", chat_template=str(template)
+        )
+        texts.append(spec.examples()[0].load())
+    # In a table a null is a key that another message has.
+    assert texts == ["None hi\nf yes\n", "hi\nf yes\n"]
 
 
 def test_a_line_of_json_errors_in_an_array_is_named(tmp_path, refusal):

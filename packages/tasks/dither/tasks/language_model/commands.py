@@ -191,7 +191,7 @@ def _add_evaluation(app: typer.Typer, engine: Engine) -> None:
             raise typer.BadParameter("give either text files or --data FOLDER")
 
         def other_text(task: Any) -> Any:
-            from .data.text_files import find_files, read_text_file
+            from .data.text_files import find_plain, read_text_file
             from .task import LanguageModelling
 
             if not isinstance(task, LanguageModelling):
@@ -199,7 +199,7 @@ def _add_evaluation(app: typer.Typer, engine: Engine) -> None:
                 raise Refused(message, ("task",), code="misfit")
             if data is not None:
                 return task.over_store(str(data), split)
-            paths = chain.from_iterable(find_files(str(file)) for file in files)
+            paths = chain.from_iterable(find_plain(str(file)) for file in files)
             return task.over_texts([read_text_file(path) for path in paths])
 
         engine.evaluate(

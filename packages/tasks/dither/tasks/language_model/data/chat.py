@@ -251,8 +251,11 @@ def _compile(text: str) -> Template:
     return sandbox.from_string(text)
 
 
-def read_messages(messages: Sequence[Any]) -> Sequence[Message]:
-    """Return the messages of a conversation, without empty keys; NotText if one has no role or text."""
+def read_messages(messages: Sequence[Any], *, table: bool = False) -> Sequence[Message]:
+    """Return the messages of a conversation; NotText if one has no role or text.
+
+    In a table every message has the keys of all, of which those without a value are left out.
+    """
     read: list[Message] = []
     for number, message in enumerate(messages, 1):
         if not isinstance(message, dict):
@@ -269,8 +272,11 @@ def read_messages(messages: Sequence[Any]) -> Sequence[Message]:
         check_encodable(content)
         if role == "assistant" and not content:
             raise NotText("key", f"message {number}, an answer, is empty")
-        # In a table every message has the keys of all.
-        read.append({key: value for key, value in message.items() if value is not None})
+        kept = {}
+        for key, value in message.items():
+            if value is not None or not table:
+                kept[key] = value
+        read.append(kept)
     return read
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from .text_files import (
     NotText,
     cut_pieces,
     find_all,
+    find_files,
     plain_text,
     read_blocks,
     require_plain,
@@ -51,13 +53,14 @@ def find_sources(paths: Sequence[str]) -> list[str | Path]:
     Raises:
         Refused: Names every path that does not exist.
     """
+    find = partial(find_files, folders=True)
     problems: list[Problem] = []
     sources: dict[str | Path, str | Path] = {}
     for path in paths:
         if path in NAMED:
             sources[path] = path
             continue
-        for file in find_all([path], problems, folders=True):
+        for file in find_all([path], problems, find):
             # A file that several paths name is read once.
             sources[file.resolve()] = file
     if problems:

@@ -19,7 +19,7 @@ from .chat import ChatTemplate, Piece, encode_piece, read_messages
 from .corpus import Corpus, Document
 from .file_formats import record_format
 from .published_splits import splits_of_sources
-from .records import Record, read_records
+from .records import TABLES, Record, read_records
 from .text_files import CODES_OF, NotText, check_encodable
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def read_examples(
             for where, record in read_records(path, form):
                 place = f"{path}:{where.removeprefix('line ')}"
                 try:
-                    example = _example(place, record, keys, chat)
+                    example = _example(place, record, keys, chat, table=form in TABLES)
                 except NotText as error:
                     message = f"{place}: {error.message}"
                     code = CODES_OF.get(error.sort, "invalid-value")
@@ -103,7 +103,12 @@ def read_examples(
 
 
 def _example(
-    place: str, record: Record, keys: Keys, chat: ChatTemplate | None
+    place: str,
+    record: Record,
+    keys: Keys,
+    chat: ChatTemplate | None,
+    *,
+    table: bool,
 ) -> Example:
     """Return the example of a record.
 
@@ -118,7 +123,7 @@ def _example(
         messages = record.get(keys.messages)
         if not isinstance(messages, list):
             raise NotText("key", f'no list of messages under the key "{keys.messages}"')
-        pieces = [*chat.pieces(read_messages(messages))]
+        pieces = [*chat.pieces(read_messages(messages, table=table))]
         if not pieces:
             raise NotText("key", "no message of the assistant")
     else:

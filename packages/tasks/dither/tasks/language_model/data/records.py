@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import json
+import logging
 import os
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
@@ -19,7 +20,9 @@ from .file_formats import COMPRESSED
 from .remote_files import RandomReader, RemotePath
 from .text_files import NotText, open_data, plain_text, read_blocks
 
-__all__ = ["Record", "read_records"]
+__all__ = ["TABLES", "Record", "read_records"]
+
+logger = logging.getLogger(__name__)
 
 Record = dict[str, Any] | NotText
 """The values of a record by name, or why there are none."""
@@ -32,6 +35,8 @@ ARROW_FILE = b"ARROW1"
 
 ARROW_END = b"\xff\xff\xff\xff\0\0\0\0"
 """Last bytes of a stream, whose first four begin every part of it."""
+TAIL = 1 << 12
+"""Bytes in which the end of a stream is looked for."""
 
 
 def read_records(
@@ -219,7 +224,7 @@ def _batches(path: Path, form: str, column: str | None) -> Iterator[Any]:
             reader = ipc.open_file(source)
             batches = map(reader.get_batch, range(reader.num_record_batches))
         else:
-            _require_end(source)
+            _warn_without_end(source, path)
             reader = ipc.open_stream(source)
             batches = iter(reader)
         columns = _text_columns(path, reader.schema, column)
@@ -227,16 +232,18 @@ def _batches(path: Path, form: str, column: str | None) -> Iterator[Any]:
             yield batch if columns is None else batch.select(columns)
 
 
-def _require_end(source: Any) -> None:
-    """Refuse an Arrow stream that was cut short between two batches, which pyarrow accepts."""
+def _warn_without_end(source: Any, path: Path) -> None:
+    """Warn of an Arrow stream without a mark at its end: closed so, or cut between two batches."""
     begins = source.read(4)
     source.seek(0, os.SEEK_END)
-    source.seek(max(source.tell() - len(ARROW_END), 0))
-    ends = source.read()
+    source.seek(max(source.tell() - TAIL, 0))
+    # Zeros may follow the mark, which ends with some.
+    ends = source.read().rstrip(b"\0")
     source.seek(0)
     # Streams of before 2019 begin and end otherwise.
-    if begins == ARROW_END[:4] and ends != ARROW_END:
-        raise NotText("unreadable", "an Arrow stream without its end: cut short")
+    mark = ARROW_END.rstrip(b"\0")
+    if begins == mark and ends and not ends.endswith(mark):
+        logger.warning("%s: an Arrow stream without an end may be cut short", path)
 
 
 def _open_arrow(path: Path) -> Any:

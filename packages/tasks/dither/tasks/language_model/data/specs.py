@@ -224,12 +224,12 @@ class TextFiles(HoldOut):
     "hub:OWNER/NAME", or addresses such as https://host/book.txt; UTF-8."""
 
     def check(self) -> Iterator[Misfit]:
-        """Yield paths without files."""
-        from .text_files import find_files
+        """Yield paths without files, and those of files of records."""
+        from .text_files import find_plain
 
         for index, pattern in enumerate(self.paths):
             try:
-                find_files(pattern)
+                find_plain(pattern)
             except Refused as refused:
                 yield from _misfits(refused, ("paths", index))
 

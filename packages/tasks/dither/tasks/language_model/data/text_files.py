@@ -9,12 +9,14 @@ import gzip
 import hashlib
 import io
 import json
+import logging
 import lzma
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from dither.registry.config.errors import Problem, Refused, did_you_mean
@@ -36,6 +38,7 @@ __all__ = [
     "describe_elsewhere",
     "find_all",
     "find_files",
+    "find_plain",
     "open_data",
     "plain_text",
     "read_blocks",
@@ -44,6 +47,8 @@ __all__ = [
     "require_plain",
 ]
 
+
+logger = logging.getLogger(__name__)
 
 CODES_OF = {
     "binary": "damaged-file",
@@ -60,6 +65,8 @@ PIECE = 1 << 16
 """Characters after which a piece ends at the next safe position."""
 LONGEST = 1 << 24
 """Characters after which it ends at any blank, even if this changes the encoding."""
+_NAMES = {"lines": "JSON lines (.jsonl)", "json": "JSON"}
+"""Formats whose name is no word of messages."""
 
 
 class NotText(ValueError):  # noqa: N818 - the state of a file, not an error of the program
@@ -80,11 +87,15 @@ def read_files(patterns: Sequence[str]) -> list[Document]:
             UTF-8, with or without a byte order mark; line ends become "\n".
 
     Raises:
-        Refused: Names every path that is missing, not a regular file, empty, binary or not UTF-8.
+        Refused: Names every path that is missing, not a regular file, empty, binary, not UTF-8, or
+            of records.
     """
     problems: list[Problem] = []
     documents: list[Document] = []
-    files = find_all(patterns, problems)
+    files = find_all(patterns, problems, find_plain)
+    if records := [file for file in files if record_format(file)]:
+        message = "files with names of records, read as plain text: %d, such as %s"
+        logger.warning(message, len(records), records[0])
     published = dict(zip(files, splits_of_sources(files), strict=True))
     for file in sorted(files, key=lambda file: file.resolve()):
         path = file.resolve()
@@ -102,13 +113,15 @@ def read_files(patterns: Sequence[str]) -> list[Document]:
 
 
 def find_all(
-    patterns: Iterable[str], problems: list[Problem], *, folders: bool = False
+    patterns: Iterable[str],
+    problems: list[Problem],
+    find: Callable[[str], list[Path]],
 ) -> list[Path]:
     """Return the files of several patterns, each once; patterns without files go to `problems`."""
     files: dict[Path, Path] = {}
     for pattern in patterns:
         try:
-            for path in find_files(pattern, folders=folders):
+            for path in find(pattern):
                 files[path.resolve()] = path
         except Refused as refused:
             problems += refused.problems
@@ -143,6 +156,25 @@ def find_files(pattern: str, *, folders: bool = False) -> list[Path]:
         raise Refused(message, code="unreadable-file") from error
     if not files:
         raise Refused(_not_found(path, pattern))
+    return files
+
+
+def find_plain(pattern: str) -> list[Path]:
+    """Return the files of `find_files`; those of records only if a pattern matches them.
+
+    Raises:
+        Refused: There is none, or the name of one, or of a data set, is that of a file of records.
+    """
+    files = find_files(pattern)
+    exact = Path(pattern).expanduser()
+    for path in files:
+        form = record_format(path)
+        is_named = path == exact or not glob.has_magic(pattern)
+        # Of a data set, files were chosen by their names.
+        if form and (is_named or pattern.startswith(HUB)):
+            message = f"{pattern}: {_NAMES.get(form, form)}, not plain text"
+            fix = f"dither prepare text {quote(pattern)}"
+            raise Refused(message, help=fix, code="unknown-format")
     return files
 
 
@@ -323,19 +355,18 @@ def require_plain(
     """Yield the blocks of plain text unchanged.
 
     Raises:
-        NotText: The file is one of records, or begins with one in JSON that has the key `column`.
+        NotText: The file begins with a record in JSON that has the key `column`.
     """
-    form = record_format(path)
     for number, block in enumerate(blocks):
         # The end of the name may be missing or wrong.
-        if number == 0 and form is None and _begins_with_record(block, column):
-            form = "lines"
-        if form is not None:
-            names = {"lines": "JSON lines (.jsonl)", "json": "JSON"}
-            message = f"{path}: {names.get(form, form)}, not plain text"
-            fix = f"read it by its format: dither prepare text {path.name}"
+        if number == 0 and _begins_with_record(block, column):
+            message = f"{path}: {_NAMES['lines']}, not plain text"
+            fix = f"dither prepare text {quote(str(path))}"
             if record_format(path) is None:
-                fix = "let its name end with .jsonl"
+                # Its name decides how it is read.
+                ending = path.suffix if path.suffix.lower() in COMPRESSED else ""
+                name = f"{str(path).removesuffix(ending)}.jsonl{ending}"
+                fix = f"rename it, then: dither prepare text {quote(name)}"
             raise NotText("records", message, fix)
         yield block
 
