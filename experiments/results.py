@@ -131,7 +131,7 @@ QUICK = {
     ),
 }
 
-LONG = {
+FURTHER = {
     "bubble_diagram/small": (
         Metric("valid", "nats_per_graph", "nats per graph", ("unigram", "uniform")),
         Metric("sample", "level_5", "samples at level 5", ("shuffled",), percent=True),
@@ -146,7 +146,7 @@ LONG = {
 }
 """Experiments that are no quick runs, which run only if `--only` names them; README omits them."""
 
-MEASURED = QUICK | LONG
+MEASURED = QUICK | FURTHER
 
 
 def main() -> None:

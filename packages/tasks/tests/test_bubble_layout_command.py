@@ -129,6 +129,9 @@ def test_the_front_door_of_an_outline_is_kept_or_reported():
         # The kitchen has the front door, and is at its place.
         kitchen_first = plan.boxes[1, 0] < plan.boxes[0, 0]
         assert kitchen_first == (place == "left")
+    # Stated doors may be inner ones only.
+    (plan,) = layout(replace(program, doors=((0, 1),)))
+    assert not plan.unmet
     # Its relation keeps the kitchen away from it.
     left = RELATIONS.index("left-of")
     (plan,) = layout(replace(program, relations=((1, 0, left),)))

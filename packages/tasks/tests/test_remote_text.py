@@ -621,6 +621,23 @@ def test_what_is_forbidden_is_asked_once(tmp_path, status, count) -> None:
         assert handler.refused == [status] * count
 
 
+def test_a_service_that_refuses_access_is_asked_once(monkeypatch) -> None:
+    """s3fs and others raise PermissionError, without a status of HTTP."""
+    fsspec.filesystem("memory").pipe_file("/x", b"text")
+    reader = RangeReader(RemotePath("memory://x"))
+    asked = []
+
+    def refuse(self, paths, starts, stops, **options):
+        asked.append(paths)
+        raise PermissionError("no credentials")
+
+    monkeypatch.setattr(type(reader._file_system), "cat_ranges", refuse)
+    monkeypatch.setattr(remote_files, "WAITS", (0.0, 0.0))
+    with pytest.raises(OSError, match="no credentials"):
+        reader.read([range(4)], lambda part, content: None)
+    assert len(asked) == 1
+
+
 def test_changed_data_at_addresses_are_not_resumed(shards, tmp_path) -> None:
     from dither.engine.config.load_experiment import load_experiment
     from dither.engine.config.provenance import changed_data, data_record

@@ -244,14 +244,8 @@ def test_arrow_streams_may_end_without_a_mark(tmp_path, caplog):
         assert rejected.sort == "unreadable"
 
 
-def test_conversations_of_tables_are_those_of_lines(tmp_path):
-    template = tmp_path / "template.jinja"
-    template.write_text(
-        "{% for m in messages %}{{ m.role }}{% if 'name' in m %} {{ m.name }}{% endif %}"
-        ": {{ m.content }}\n{% endfor %}"
-    )
-    ask = {"role": "user", "name": "Ada", "content": "hi"}
-    rows = [{"chat": [ask, {"role": "assistant", "content": f"{n}"}]} for n in range(4)]
+def conversations_of(tmp_path, template, rows):
+    """Return the texts of rows in JSON lines, and of the same rows in a table."""
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
     texts = []
@@ -260,8 +254,20 @@ def test_conversations_of_tables_are_those_of_lines(tmp_path):
             paths=[str(tmp_path / name)], messages="chat", chat_template=str(template)
         )
         texts.append([example.load() for example in spec.examples()])
-    assert texts[0] == texts[1]
-    assert texts[0][3] == "user Ada: hi\nassistant: 3\n"
+    return texts
+
+
+def test_conversations_of_tables_are_those_of_lines(tmp_path):
+    template = tmp_path / "template.jinja"
+    template.write_text(
+        "{% for m in messages %}{{ m.role }}{% if 'name' in m %} {{ m.name }}{% endif %}"
+        ": {{ m.content }}\n{% endfor %}"
+    )
+    ask = {"role": "user", "name": "Ada", "content": "hi"}
+    rows = [{"chat": [ask, {"role": "assistant", "content": f"{n}"}]} for n in range(4)]
+    lines, table = conversations_of(tmp_path, template, rows)
+    assert lines == table
+    assert lines[3] == "user Ada: hi\nassistant: 3\n"
 
 
 def test_nulls_of_json_are_seen_by_templates(tmp_path):
@@ -275,14 +281,7 @@ def test_nulls_of_json_are_seen_by_templates(tmp_path):
         {"role": "assistant", "content": "yes", "calls": "f"},
     ]
     rows = [{"chat": messages}] * 3
-    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
-    texts = []
-    for name in ("a.jsonl", "a.parquet"):
-        spec = PromptResponse(
-            paths=[str(tmp_path / name)], messages="chat", chat_template=str(template)
-        )
-        texts.append(spec.examples()[0].load())
+    texts = [found[0] for found in conversations_of(tmp_path, template, rows)]
     # In a table a null is a key that another message has.
     assert texts == ["None hi\nf yes\n", "hi\nf yes\n"]
 

@@ -3,48 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from operator import index
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from dither.registry.config.errors import Problem, Refused
+from dither.registry.config.errors import Refused
 from dither.registry.config.nearest_name import did_you_mean
 from dither.registry.contracts.spaces import Condition
 
-__all__ = ["Labels", "labels_by_condition", "require_choice", "require_integers"]
+__all__ = ["Labels", "labels_by_condition", "require_choice"]
 
 Label = float | str | Sequence[float | str] | Tensor
 """One label or number for all samples, or one for each."""
 
 Labels = Mapping[str, Label] | Label
 """Labels and numbers by condition; without a name, of the only condition of the task."""
-
-
-def require_integers(**arguments: tuple[Any, int]) -> None:
-    """Refuse arguments, given as (value, smallest), that are no integers or too small."""
-    problems = []
-    for name, (value, least) in arguments.items():
-        if not _is_integer(value):
-            message = f"{name}: expected an integer, got {value!r}"
-            problems.append(Problem(message, code="wrong-type"))
-        elif value < least:
-            message = f"{name}: expected at least {least}, got {value}"
-            problems.append(Problem(message, code="out-of-range"))
-    if problems:
-        raise Refused(problems)
-
-
-def _is_integer(value: Any) -> bool:
-    # True and False are integers of Python, but no counts.
-    if isinstance(value, bool):
-        return False
-    try:
-        index(value)
-    except TypeError:
-        return False
-    return True
 
 
 def require_choice(name: str, value: object, choices: Iterable[str]) -> None:

@@ -19,6 +19,7 @@ from safetensors.torch import save_model
 from torch import Tensor
 from torch.nn.functional import pad
 
+from dither.registry.config.arguments import require_integers
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import dump, problems_of
 from dither.registry.contracts.protocols import Split, TokenProcess
@@ -41,12 +42,7 @@ from ..training.randomness import (
     preserved_generators,
     seed_generators,
 )
-from .arguments import (
-    Labels,
-    labels_by_condition,
-    require_choice,
-    require_integers,
-)
+from .arguments import Labels, labels_by_condition, require_choice
 from .bundle import has_assets, pack, space_as_json, write_assets, write_bundle
 
 __all__ = ["Labels", "System", "SystemModel"]

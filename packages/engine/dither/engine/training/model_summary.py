@@ -50,8 +50,8 @@ ADAM_STATES = 2
 """Tensors per parameter of AdamW, assumed for an optimizer that cannot take a step on the meta
 device."""
 DRAWS = {Tensor.normal_, Tensor.uniform_}
-SMALL_SHARE = 100
-"""Times its weights that a model must fit into memory to be trained without counting its needs."""
+MANY_COPIES = 100
+"""A model of which so many copies fit into memory is trained without counting what it needs."""
 MAX_TENSORS = 100_000
 """Parameters that a model may have; to build more takes minutes even without memory."""
 
@@ -80,7 +80,7 @@ def require_memory(
     except Exception:
         return
     # A step of an optimizer on the meta device may import torch._dynamo, which takes 1.5 s.
-    if SMALL_SHARE * _bytes(model.parameters()) < room * shards:
+    if MANY_COPIES * _bytes(model.parameters()) < room * shards:
         return
     needs = memory_needs(experiment, model)
     total = sum(needs.values()) // shards

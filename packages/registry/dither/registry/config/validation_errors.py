@@ -244,15 +244,23 @@ class ErrorConverter:
 
     def _named_alike(self, path: Path, given: Any) -> list[Path]:
         """Return the options with the name of an unknown key, those in the nearest tables first."""
-        table = path[:-1]
-        name = str(path[-1])
-        found = [place for place in self._options_for(given) if place[-1] == name]
+        found = self._named(str(path[-1]), given)
         # Of `attention.heads = 8`, perhaps only the last part is right.
         while not found and isinstance(given, Mapping) and len(given) == 1:
             ((name, given),) = given.items()
-            found = [place for place in self._options_for(given) if place[-1] == name]
-        found.sort(key=lambda place: (place[: len(table)] != table, len(place)))
-        return found[:MAX_SIMILAR]
+            found = self._named(name, given)
+
+        table = path[:-1]
+
+        def distance(place: Path) -> tuple[bool, int]:
+            is_elsewhere = place[: len(table)] != table
+            return is_elsewhere, len(place)
+
+        return sorted(found, key=distance)[:MAX_SIMILAR]
+
+    def _named(self, name: str, given: Any) -> list[Path]:
+        """Return the options of a name that may take a value."""
+        return [place for place in self._options_for(given) if place[-1] == name]
 
     def _options_for(self, given: Any) -> list[Path]:
         """Return every option of the experiment that may take a value."""

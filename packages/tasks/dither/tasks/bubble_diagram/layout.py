@@ -17,9 +17,10 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from dither.registry.config.errors import Problem, Refused
+from dither.registry.config.arguments import require_integers
+from dither.registry.config.errors import Refused
 
-from .arrays import Boxes
+from .arrays import Boundary, Boxes
 from .decoded_samples import DecodedSample
 from .export import laid_out, write_diagrams
 from .formats.room_program import APART, RoomProgram, program_of, read_program
@@ -95,7 +96,7 @@ def layout(
         Refused: The file or a number is invalid, no boxes show the relations (`contradiction`), or
             none were found (`no-samples`).
     """
-    _check_numbers(n, seed)
+    require_integers(n=(n, 1), seed=(seed, 0))
     if isinstance(diagram, Path | str):
         diagram = read_program(Path(diagram))
     elif isinstance(diagram, Diagram):
@@ -128,21 +129,6 @@ def layout(
 
     best = sorted(plans.values(), key=rank)[:n]
     return [_restored(plan, diagram, order) for plan in best]
-
-
-def _check_numbers(n: int, seed: int) -> None:
-    problems = []
-    for name, number, least in (("n", n, 1), ("seed", seed, 0)):
-        is_number = isinstance(number, int | np.integer)
-        # isinstance takes True for a number.
-        if not is_number or isinstance(number, bool):
-            message = f"{name}: expected an integer, got {number!r}"
-            problems.append(Problem(message, code="wrong-type"))
-        elif number < least:
-            message = f"{name}: expected at least {least}, got {number}"
-            problems.append(Problem(message, code="out-of-range"))
-    if problems:
-        raise Refused(problems)
 
 
 def plan_problems(placement: Placement) -> list[str]:
@@ -458,14 +444,23 @@ def _misses(program: RoomProgram, boxes: Boxes) -> float:
     for room, other in program.doors or ():
         if other is not None:
             held.append(_share_a_wall(boxes[room], boxes[other]))
-        elif program.boundary is not None and program.boundary[0, 0] >= 0:
-            front = program.boundary[:2].mean(0)
-            away = np.maximum(boxes[room, :2] - front, front - boxes[room, 2:])
-            held.append(away.max() <= NEAR)
+        elif program.boundary is not None:
+            held.append(_is_at_front_door(boxes[room], program.boundary))
 
     sides = np.maximum(sides_of(boxes), 1)
     slim = sides.max(1) > 3 * sides.min(1)
     return held.count(False) + 0.1 * int(slim.sum())
+
+
+def _is_at_front_door(box: Int[ndarray, " 4"], boundary: Boundary) -> bool:
+    """Return whether a box is near the front door of an outline, if that has one."""
+    if boundary[0, 0] < 0:
+        return True
+    front = boundary[:2].mean(0)
+    low = box[:2]
+    high = box[2:]
+    distance = np.maximum(low - front, front - high).max()
+    return bool(distance <= NEAR)
 
 
 def _share_a_wall(box: Int[ndarray, " 4"], other: Int[ndarray, " 4"]) -> bool:

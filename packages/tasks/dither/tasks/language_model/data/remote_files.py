@@ -276,22 +276,29 @@ def _retried(request: Callable[[], _Result]) -> _Result:
     Raises:
         OSError: The last one failed, or the file is missing or has changed.
     """
-    for wait in (*WAITS, None):
+    for wait in WAITS:
         try:
             return request()
         except Exception as error:
-            final = _os_error(error)
-            # A ValueError is that of a server without ranges.
-            permanent = isinstance(error, ValueError)
-            permanent |= isinstance(final, FileNotFoundError | ChangedError)
-            permanent |= isinstance(error, PermissionError)
-            # HTTP has the reason of a missing file as its cause.
-            status = getattr(error.__cause__ or error, "status", None)
-            permanent |= status in FORBIDDEN
-            if wait is None or permanent:
-                raise final from None
+            if _is_permanent(error):
+                raise _os_error(error) from None
         time.sleep(wait)
-    raise AssertionError
+    try:
+        return request()
+    except Exception as error:
+        raise _os_error(error) from None
+
+
+def _is_permanent(error: Exception) -> bool:
+    """Return whether another attempt would fail likewise."""
+    # A ValueError is that of a server without ranges.
+    if isinstance(error, ValueError | PermissionError):
+        return True
+    if isinstance(_os_error(error), FileNotFoundError | ChangedError):
+        return True
+    # HTTP has the reason of a missing file as its cause.
+    status = getattr(error.__cause__ or error, "status", None)
+    return status in FORBIDDEN
 
 
 class RangeReader:
