@@ -1,5 +1,6 @@
 """Sampling: caches, reproducible draws, goals, trajectories, pictures and exports."""
 
+import traceback
 from dataclasses import replace
 
 import pytest
@@ -48,6 +49,20 @@ def test_cached_positions_are_context_at_level_zero(system):
     torch.testing.assert_close(last, whole[:, 4:])
     # Rows that fill the cache went through the model, too.
     assert calls.rows == 4 * 3
+
+
+def test_few_frames_lie_between_a_sampler_and_the_model(system):
+    """`model(state, t)` of a sampler leads to the model at once."""
+    like = system.task.like(3, 0)
+    stacks = []
+    system.model.register_forward_pre_hook(
+        lambda *_: stacks.append(traceback.extract_stack())
+    )
+    Session(system, like)(State.of(like.x0), torch.ones(3))
+    names = [frame.name for frame in stacks[0]]
+    start = names.index("test_few_frames_lie_between_a_sampler_and_the_model")
+    stop = names.index("_wrapped_call_impl", start)
+    assert stop - start - 1 <= 4
 
 
 @pytest.mark.parametrize("block", [None, 2])

@@ -131,38 +131,35 @@ class Session:
         t: Float[Tensor, "B *L"],
         at: Bool[Tensor, "B L"] | None,
     ) -> Any:
-        """Run the model with and, under guidance, without the condition; return its raw output."""
-        branches = self.branches
-        inside = self._guided_times(t)
-        if inside is not None and not inside.any():
-            branches = branches[:1]
-        raws = [self._raw(branch, state, t, at) for branch in branches]
-        if len(raws) == 1:
-            return raws[0]
-        if inside is not None and at is not None and self._head is not None:
-            # Of the chosen positions: B *L -> 1 N
-            inside = over(inside, at).expand(at.shape)[at][None]
-        return self._guide(raws[0], raws[1], inside)
-
-    def _raw(
-        self,
-        branch: Branch,
-        state: State,
-        t: Float[Tensor, "B *L"],
-        at: Bool[Tensor, "B L"] | None,
-    ) -> Any:
-        """Run the model with the conditions of a branch; return its raw output.
+        """Run the model with and, under guidance, without the condition; return its raw output.
 
         `B L V`; with `at` `1 N V`, if the head can be applied to single positions.
         """
         system = self.system
-        clean = self._piece(state.x, branch)
-        self.calls.rows += len(state.x)
-        if at is None or self._head is None:
-            return system.raw(state, t, clean, branch.cache)
-        requested = replace(state, requested=at)
-        h = system.call(system.trunk, requested, t, clean, cache=branch.cache)
-        return self._head(h[at])[None]
+        head = None if at is None else self._head
+        branches = self.branches
+        inside = self._guided_times(t)
+        if inside is not None and not inside.any():
+            branches = branches[:1]
+
+        raws = []
+        for branch in branches:
+            clean = self._piece(state.x, branch)
+            self.calls.rows += len(state.x)
+            if head is None:
+                raw = system.raw(state, t, clean, branch.cache)
+            else:
+                requested = replace(state, requested=at)
+                h = system.call(system.trunk, requested, t, clean, cache=branch.cache)
+                raw = head(h[at])[None]
+            raws.append(raw)
+
+        if len(raws) == 1:
+            return raws[0]
+        if inside is not None and at is not None and head is not None:
+            # Of the chosen positions: B *L -> 1 N
+            inside = over(inside, at).expand(at.shape)[at][None]
+        return self._guide(raws[0], raws[1], inside)
 
     def _guided_times(self, t: Float[Tensor, "B *L"]) -> Bool[Tensor, "B *L"] | None:
         """Return which times are in the guidance interval; None if all are."""
