@@ -18,7 +18,7 @@ from dither.losses.specs import (
     register_components,
 )
 from dither.registry.contracts.spaces import FeatureSpace, Field, TokenSpace
-from dither.registry.kinds import HeadSpec, ProcessFacts
+from dither.registry.kinds import HeadSpec, ModelSpec, ProcessFacts
 from dither.registry.spec.option_docs import docs_of
 
 TEXT, REGIONS = TokenSpace((Field("text", 4, 9, mask=8),)), FeatureSpace(4, 5)
@@ -115,11 +115,20 @@ def test_cross_entropy_requires_a_head_of_probabilities() -> None:
         def traits(self) -> frozenset[str]:
             return frozenset({"probabilities"})
 
+    class Model(ModelSpec):
+        """A model of another package, whose head has a name of its own."""
+
+        name = "other"
+        output: HeadSpec
+
+        def build(self, space):
+            raise NotImplementedError
+
     def misfits(loss, head) -> list:
-        model = SimpleNamespace(head=head())
+        model = Model(output=head())
         return list(check_experiment(SimpleNamespace(loss=loss(), model=model)))
 
     (misfit,) = misfits(BCE, Head)
-    assert (misfit.path, misfit.related) == (("loss",), ("model", "head"))
+    assert (misfit.path, misfit.related) == (("loss",), ("model", "output"))
     assert not misfits(BCE, Probabilities)
     assert not misfits(MSE, Head)

@@ -9,6 +9,8 @@ from pydantic import Field
 
 from dither.registry import FeatureSpace, Group, Misfit, Space, TokenSpace, hookimpl
 from dither.registry.kinds import FEATURES, TOKENS, EmbeddingSpec, HeadSpec
+from dither.registry.spec.base import components_in
+from dither.registry.spec.misfit import Path
 
 from .options import check_groups
 
@@ -193,15 +195,18 @@ def _check_outputs(head: HeadSpec, space: Space) -> Iterator[Misfit]:
 @hookimpl
 def check_experiment(experiment: Any) -> Iterator[Misfit]:
     """Reject components that an embedding without masks or a head that predicts distributions cannot serve."""
-    # A model of another package may have neither.
-    embedding = getattr(experiment.model, "embedding", None)
-    if isinstance(embedding, EmbeddingSpec) and "unmarked-masks" in embedding.traits():
-        yield from _check_unmasked(embedding, experiment)
-    head = getattr(experiment.model, "head", None)
-    if not isinstance(head, TokenDiffusion):
-        return
+    for path, part in components_in(experiment.model, ("model",)):
+        if isinstance(part, EmbeddingSpec) and "unmarked-masks" in part.traits():
+            yield from _check_unmasked(part, path, experiment)
+        elif isinstance(part, TokenDiffusion):
+            yield from _check_distribution(part, path, experiment)
+
+
+def _check_distribution(
+    head: TokenDiffusion, path: Path, experiment: Any
+) -> Iterator[Misfit]:
+    """Reject components that a head that predicts distributions cannot serve."""
     process = experiment.process
-    path = ("model", "head")
     space = experiment.task.space()
 
     # Masked values are drawn given the visible ones; noised values are all visible.
@@ -232,7 +237,9 @@ def check_experiment(experiment: Any) -> Iterator[Misfit]:
         yield Misfit(message, ("train", "strategy"), path, 'use strategy "ddp"')
 
 
-def _check_unmasked(embedding: EmbeddingSpec, experiment: Any) -> Iterator[Misfit]:
+def _check_unmasked(
+    embedding: EmbeddingSpec, path: Path, experiment: Any
+) -> Iterator[Misfit]:
     """Reject a process that masks values, which look like zeros."""
     process = experiment.process
     space = experiment.task.space()
@@ -240,7 +247,7 @@ def _check_unmasked(embedding: EmbeddingSpec, experiment: Any) -> Iterator[Misfi
         message = f'embedding "{embedding.name}" does not distinguish masked values from zeros'
         yield Misfit(
             message,
-            ("model", "embedding"),
+            path,
             ("process",),
             'use embedding "regions", or process "gaussian"',
         )

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from dither.registry import FeatureSpace, Misfit, Spec, hookimpl
 from dither.registry.kinds import FEATURES, TOKENS, HeadSpec, LossSpec, ProcessFacts
+from dither.registry.spec.base import components_in
 
 from .hybrid import Hybrid
 from .options import Link, Reduction
@@ -306,15 +307,12 @@ class Poisson(_Likelihood):
 @hookimpl
 def check_experiment(experiment: Any) -> Iterable[Misfit]:
     """Reject cross-entropy of a head whose output is not a probability."""
-    # A model of another package may have no head.
-    head = getattr(experiment.model, "head", None)
-    if not isinstance(experiment.loss, BCE) or not isinstance(head, HeadSpec):
+    if not isinstance(experiment.loss, BCE):
         return
-    if "probabilities" not in head.traits():
-        message = (
-            f'loss "bce" requires probabilities, which head "{head.name}" does not give'
-        )
-        yield Misfit(message, ("loss",), ("model", "head"), 'use head "sigmoid"')
+    for path, head in components_in(experiment.model, ("model",)):
+        if isinstance(head, HeadSpec) and "probabilities" not in head.traits():
+            message = f'loss "bce" requires probabilities, which head "{head.name}" does not give'
+            yield Misfit(message, ("loss",), path, 'use head "sigmoid"')
 
 
 @hookimpl

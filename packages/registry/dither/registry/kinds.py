@@ -284,10 +284,15 @@ class ScheduleSpec(Spec):
         super().check_built(built)
         import torch
 
+        from .contracts.records import Noise
+
         t = torch.linspace(0, 1, 5)
         noise = built(t)
-        for name in ("sigma", "rate"):
-            values = getattr(noise, name, None)
+        if not isinstance(noise, Noise):
+            raise WrongReturnError(
+                f"the schedule returned {shown(noise)} instead of Noise"
+            )
+        for name, values in (("sigma", noise.sigma), ("rate", noise.rate)):
             if not isinstance(values, torch.Tensor) or values.shape != t.shape:
                 raise WrongReturnError(
                     f"the schedule returned no {name} of the shape of the times, {tuple(t.shape)}"
@@ -547,7 +552,9 @@ class MetricSpec(OverSpace):
 
     def check_built(self, built: Any) -> None:
         """Raise WrongReturnError unless it is a metric of predictions, of samples, or both."""
-        if not hasattr(built, "metrics"):
+        from .contracts.task_protocols import PredictionMetric
+
+        if not isinstance(built, PredictionMetric):
             super().check_built(built)
 
     @abstractmethod

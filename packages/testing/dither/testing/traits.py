@@ -10,6 +10,7 @@ from typing import Any
 
 from dither.registry import Space, Spec, TokenSpace
 from dither.registry.config.errors import did_you_mean
+from dither.registry.kinds import LossSpec, OverSpace
 
 __all__ = [
     "DECLARED_TRAITS",
@@ -105,8 +106,8 @@ def may_declare(spec: type[Spec], needs: Iterable[str]) -> bool:
     """Whether a class can have all these traits with some options."""
     data = {"tokens", "features"}
     # A class that serves one type of data cannot have the trait of the other.
-    absent = data - set(getattr(spec, "serves", data))
-    if not getattr(spec, "bound", False):
+    absent = data - spec.serves if issubclass(spec, OverSpace) else set()
+    if not (issubclass(spec, LossSpec) and spec.bound):
         absent.add("bound")
     # Traits may depend on options, so only a class without `traits` of its own has none.
     if spec.traits is Spec.traits:

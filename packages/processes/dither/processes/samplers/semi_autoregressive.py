@@ -75,7 +75,7 @@ class SemiAutoregressive(ProcessSampler):
                 f"not {process.space}"
             )
             yield Misfit(message, ("approximate",), ("task",))
-        if getattr(self.inner, "blockwise", False) or self.inner.name == self.name:
+        if self.inner.blockwise or self.inner.name == self.name:
             yield Misfit(
                 f'sampler "{self.name}" cannot have the inner sampler "{self.inner.name}"',
                 ("inner",),

@@ -100,8 +100,9 @@ def _contracts(spec: type[Spec]) -> Iterator[tuple[str, str]]:
     """Yield the declarations of the class; for `check`, the first line of its docstring."""
     kind = KINDS[spec.kind]
     yield "is", summary_of(kind)
-    # Without `self`.
-    if arguments := list(inspect.signature(spec.build).parameters)[1:]:  # type: ignore[attr-defined]
+    # The kind declares them; components may leave annotations out.
+    given = inspect.get_annotations(kind.build)  # type: ignore[attr-defined]
+    if arguments := list(given)[:-1]:
         yield "is given", ", ".join(arguments)
     if issubclass(spec, OverSpace):
         yield "serves", " and ".join(sorted(spec.serves, reverse=True))
