@@ -1,7 +1,10 @@
 """`dither certify`: certificates of runs, exports and imported weights; changed ones are found."""
 
+import html
 import json
 import math
+import re
+import shlex
 import shutil
 
 import pytest
@@ -25,7 +28,7 @@ SMALL = ["-n", "3", "--draws", "4", "--tight", "2"]
 def certified(tmp_path_factory, trained):
     """A copy of the run with a certificate, and the file."""
     _, run = trained
-    copy = tmp_path_factory.mktemp("certified") / "run"
+    copy = tmp_path_factory.mktemp("certified") / "a run"
     shutil.copytree(run, copy)
     assert main(["certify", str(copy), *SMALL]) == 0
     return copy, copy / "certificate" / "certificate.json"
@@ -67,6 +70,9 @@ def test_results_are_those_of_the_samples(certified) -> None:
     page = file.with_suffix(".html").read_text()
     assert record["fingerprints"]["weights"] in page
     assert "bits per byte" in page
+    # The command on the page can be pasted.
+    command = html.unescape(re.search(r"dither certify [^<\n]*", page)[0])
+    assert shlex.split(command)[-1] == str(file)
 
 
 def test_a_certificate_agrees_with_its_run_and_an_export(

@@ -10,9 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 from dither.engine.cli import components, main
 from dither.engine.cli.app import PANELS, VERBS
+from dither.engine.cli.commands import app_for
 from dither.engine.config.load_experiment import load_experiment
 from dither.engine.files.checksums import with_checksum
 from dither.engine.runs.diff_runs import differences, read_side
@@ -623,6 +625,29 @@ def test_a_copied_experiment_has_its_own_name_and_no_results(
         in cli(*words[:2], "b.toml", *words[3:], "train.stpes=3", code=2).err
     )
     assert not Path("b.toml").exists()
+
+
+def test_a_short_flag_is_the_same_everywhere():
+    """-n is --count in every command, and a number of draws --draws."""
+    app, _ = app_for(["--help"])
+    pending = [get_command(app)]
+    longs: dict[str, set[str]] = {}
+    while pending:
+        command = pending.pop()
+        pending += getattr(command, "commands", {}).values()
+        for parameter in command.params:
+            short = [flag for flag in parameter.opts if re.fullmatch("-[a-z]", flag)]
+            for flag in short:
+                longs.setdefault(flag, set()).update(set(parameter.opts) - {flag})
+            text = (getattr(parameter, "help", "") or "").lower()
+            if text.startswith("draws "):
+                assert parameter.opts[0] in ("--draws", "--tight")
+    assert longs == {
+        "-j": {"--jobs"},
+        "-n": {"--count"},
+        "-p": set(),
+        "-y": {"--yes"},
+    }
 
 
 @pytest.mark.parametrize("task", ["bubble-diagram", "get-region", "language-model"])

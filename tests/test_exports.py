@@ -439,7 +439,7 @@ def test_the_commands_of_the_language_page_run(
     changes = {
         "tasks/my.yaml": str(toy_task),
         "evaluate.samples=256": "evaluate.samples=3",
-        "--samples 64": "--samples 3",
+        "--count 64": "--count 3",
         "runs/NAME": "runs/latest",
     }
     for line in lines:

@@ -397,13 +397,15 @@ def test_a_dry_run_lists_the_arms(experiment_file, tmp_path, capfd):
     assert main([*words, "--runs", str(runs)]) == 0
     assert "lr=0.1" in capfd.readouterr().out
     assert not runs.exists()
-    assert main([*words, "--json"]) == 0
+    assert main([*words, "train.steps=1", "--json"]) == 0
     assert json.loads(capfd.readouterr().out) == [
         {"arm": "lr=0.02"},
         {"arm": "lr=0.1"},
     ]
     for wrong in (["--against", "x"], ["--out", "x"], ["--resume", "x"]):
         assert main([*words, *wrong]) == 2
+    assert main([*words, "train.stepz=1"]) == 2
+    assert "[unknown-key]" in capfd.readouterr().err
     assert main(["compare"]) == 2
     assert main(["compare", str(tmp_path), "--seeds", "3"]) == 2
 

@@ -66,9 +66,7 @@ def register_commands(app: typer.Typer, engine: Any) -> None:
         ] = None,
         samples: Annotated[
             int,
-            typer.Option(
-                "--samples", "-n", min=1000, metavar="NUMBER", help="Samples."
-            ),
+            typer.Option("--count", "-n", min=1000, metavar="NUMBER", help="Samples."),
         ] = 10_000,
         seed: Annotated[
             int, typer.Option("--seed", min=0, metavar="NUMBER", help="Seed.")

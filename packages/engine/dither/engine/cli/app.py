@@ -103,7 +103,7 @@ PANELS = {
         "report": ("runs", "report runs/RUN"),
         "sample": ("runs", "sample runs/RUN --count 64 sampler.steps=100"),
         "evaluate": ("runs", "evaluate runs/RUN --split test"),
-        "certify": ("certify", "certify runs/RUN --samples 64"),
+        "certify": ("certify", "certify runs/RUN --count 64"),
         "export": ("runs", "export runs/RUN --out my-model"),
     },
     "components and plugins": {

@@ -54,7 +54,7 @@ def certify(
     split: Split = "valid",
     samples: Annotated[
         int,
-        typer.Option("--samples", "-n", metavar="NUMBER", min=1, help="First samples."),
+        typer.Option("--count", "-n", metavar="NUMBER", min=1, help="First samples."),
     ] = 32,
     # An interval requires two draws.
     draws: Annotated[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -39,12 +39,12 @@ __all__: list[str] = []
 
 @app.command()
 def compare(
-    targets: Annotated[
-        list[Path] | None,
+    words: Annotated[
+        Words,
         typer.Argument(
-            metavar="FILE or RUN...",
-            help="An experiment file, or with --over a trained model; or finished runs and "
-            "models; or the directory of a comparison.",
+            metavar="FILE [KEY=VALUE...] or RUN...",
+            help="An experiment file, or with --over a trained model, and overrides; or finished "
+            "runs and models; or the directory of a comparison.",
             show_default=False,
         ),
     ] = None,
@@ -118,6 +118,8 @@ def compare(
     from ..sweeps.compare import Request, open_comparison
     from ..sweeps.launch import Settings
 
+    targets, assignments = _split(words or ())
+    overrides = [*assignments, *joined(overrides)]
     if (resume is None) == (not targets):
         raise Refused("give an experiment file, runs, or --resume DIR", code="usage")
     as_json = wants_json(as_json)
@@ -144,7 +146,7 @@ def compare(
         options = {"seeds": seeds, "equal": equal, **of_table}
         request = Request(
             target=targets[0],
-            changes=joined(overrides),
+            changes=overrides,
             removals=joined(removals),
             layers=arm_layers(joined(over), joined(arms)),
             options={key: value for key, value in options.items() if value is not None},
@@ -159,9 +161,16 @@ def compare(
         reason = f"not with --resume: dither compare {quote(str(resume))} --metric NAME"
         _refuse_flags({**flags, "--out": out}, reason)
         return _run(open_comparison(resume), settings, as_json)
-    assert targets
     _show(targets, of_table, runs, out, as_json)
     return 0
+
+
+def _split(words: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """Return the targets and the overrides `key=value` among words."""
+    from dither.registry.files.lookup import exists
+
+    assignments = [word for word in words if "=" in word and not exists(Path(word))]
+    return [Path(word) for word in words if word not in assignments], assignments
 
 
 def _is_experiment(targets: list[Path], has_arms: bool) -> bool:

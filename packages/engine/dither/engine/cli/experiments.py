@@ -412,7 +412,7 @@ def bench(
     removals: Removals = None,
     plugins: PluginNames = None,
     steps: Annotated[
-        int, typer.Option("--steps", "-n", min=1, help="Steps per repeat.")
+        int, typer.Option("--steps", min=1, help="Steps per repeat.")
     ] = 20,
     repeats: Annotated[
         int, typer.Option("--repeats", min=1, help="Repeats; the median counts.")

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
+from shlex import quote
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -221,7 +222,7 @@ def copy_run(address: str, runs: Path, named: Collection[str] = ()) -> Path:
             for file in sorted((copy / "plugins").rglob("*.py")):
                 if file.name not in named:
                     message = f"{address} has the plugin file {file.name}"
-                    hint = f"read it; to run it, pass -p {file.name}"
+                    hint = f"read it; to run it, pass -p {quote(file.name)}"
                     raise Refused(Problem(message, help=hint, code="untrusted-plugin"))
             move(copy, target)
     except OSError as error:

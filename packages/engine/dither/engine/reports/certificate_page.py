@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from .pages import Page, Section, Table, format_metric, write_page
@@ -58,7 +59,9 @@ def write_certificate_page(path: Path, record: Mapping[str, Any]) -> Path:
     subtitle = (
         f"step {record['step']}, {options['samples']} samples of {options['split']}"
     )
-    command = f"dither certify --verify {path.with_name('certificate.json')}"
+    command = (
+        f"dither certify --verify {quote(str(path.with_name('certificate.json')))}"
+    )
     title = f"Certificate of {record['name']}"
     return write_page(path, Page(title, sections, subtitle=subtitle, command=command))
 

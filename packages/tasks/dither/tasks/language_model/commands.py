@@ -231,7 +231,7 @@ def _add_evaluation(app: typer.Typer, engine: Engine) -> None:
             int | None, typer.Option("--limit", min=1, help="Examples of each task.")
         ] = None,
         samples: Annotated[
-            int, typer.Option("--samples", min=1, help="Draws of noise per request.")
+            int, typer.Option("--draws", min=1, help="Draws of noise per request.")
         ] = 32,
         checkpoint: Checkpoint = "newest",
         overrides: Overrides = None,
