@@ -39,12 +39,13 @@ def test_unknown_keys_are_searched_in_the_whole_tree(override, path, expected, r
 
 
 def test_an_option_of_another_component_names_the_components_that_have_it(refusal):
-    (problem,) = refusal(
-        load_experiment, "bubble_diagram/quick", ["sampler.steps=5"]
-    ).problems
-    assert "components of kind sampler with this key" in problem.help
-    assert "ordered" in problem.help
-    assert "train.steps" not in problem.help
+    for key, named in (("steps", "this key"), ("stepz", 'the key "steps"')):
+        (problem,) = refusal(
+            load_experiment, "bubble_diagram/quick", [f"sampler.{key}=5"]
+        ).problems
+        assert f"components of kind sampler with {named}" in problem.help
+        assert "ordered" in problem.help
+        assert "train.steps" not in problem.help
 
 
 def test_a_key_of_a_file_is_searched_too(tmp_path, refusal):

@@ -133,6 +133,20 @@ def test_adamw_8bit_trains_like_adamw_with_two_bytes_a_weight():
         assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("spec", [AdamW(), AdamW8bit(), Muon()])
+def test_a_copy_of_model_and_optimizer_makes_the_same_steps(spec):
+    net = wide_net()
+    optimizer = spec.build(net)
+    train(net, optimizer, 2)
+    twin, copied = copy.deepcopy((net, optimizer))
+    train(net, optimizer, 2, 2)
+    before = [p.clone() for p in net.parameters()]
+    train(twin, copied, 2, 2)
+    for a, b, now in zip(before, twin.parameters(), net.parameters(), strict=True):
+        assert torch.equal(a, b)
+        assert torch.equal(a, now)
+
+
 def test_a_cancelled_step_of_adamw_8bit_changes_nothing():
     net = wide_net()
     optimizer = AdamW8bit().build(net)

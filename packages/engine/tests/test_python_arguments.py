@@ -115,6 +115,9 @@ def test_evaluation_and_likelihood_refuse_arguments(plans):
         (lambda: plans.log_likelihood("text"), "wrong-type"),
         (lambda: plans.log_likelihood([[0] * 36], samples=0), "out-of-range"),
         (lambda: plans.log_likelihood([[0] * 36], method="odd"), "unknown-value"),
+        (lambda: plans(torch.zeros(1, 36)), "wrong-type"),
+        (lambda: plans(torch.zeros(1, 36), 0.5), "wrong-type"),
+        (lambda: plans.denoise(None, 0.5, torch.zeros(1, 36)), "wrong-type"),
     ]:
         with pytest.raises(dither.Refused) as refused:
             call()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import os
 import signal
 import subprocess
 import sys
@@ -570,6 +571,17 @@ def test_a_cache_that_another_process_made_smaller_stays_small(tmp_path) -> None
     assert (tmp_path / "blocks").stat().st_size == 4 * entry
     found = [small.read(n, len(content), zlib.crc32(content)) for n in range(5)]
     assert found == [content] * 4 + [None]
+
+
+def test_a_block_of_a_disk_that_fails_is_missing(tmp_path) -> None:
+    cache = BlockCache(tmp_path / "blocks", 1 << 16, None)
+    cache.write(0, b"ab")
+    assert cache.read(0, 2, zlib.crc32(b"ab")) == b"ab"
+    # Descriptors of folders cannot be read.
+    folder = os.open(tmp_path, os.O_RDONLY)
+    os.dup2(folder, cache._file)
+    os.close(folder)
+    assert cache.read(0, 2, zlib.crc32(b"ab")) is None
 
 
 def test_shards_are_read_without_a_cache_where_none_can_be_written(

@@ -61,10 +61,15 @@ class Muon(EagerOptimizer):
         of_parts = chain.from_iterable(part.param_groups for part in parts)
         super().__init__([dict(group) for group in of_parts], {})
         self.parts = parts
-        self._step_supports_amp_scaling = all(
-            hasattr(part, "_step_supports_amp_scaling") for part in parts
-        )
         self._share()
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        return all(hasattr(part, "_step_supports_amp_scaling") for part in self.parts)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # torch names its own attributes only; a copy shares tables with copies of the parts.
+        return {**super().__getstate__(), "parts": self.parts}
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

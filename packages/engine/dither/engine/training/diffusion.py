@@ -41,7 +41,7 @@ from dither.registry.contracts.records import (
     over,
 )
 from dither.registry.contracts.spaces import TokenSpace
-from dither.registry.contracts.times import as_times
+from dither.registry.contracts.times import as_times, require_clean
 from dither.registry.plugins.catalog import Catalog
 
 from ..config.component_errors import annotate_build_errors
@@ -257,6 +257,7 @@ class Diffusion(nn.Module):
         The draws cover the whole batch, so results do not depend on how it is split into
         micro-batches or ranks.
         """
+        require_clean(clean)
         if self.random_lengths and self.training:
             clean = replace(
                 clean, valid=random_lengths(clean.valid, self.random_lengths)

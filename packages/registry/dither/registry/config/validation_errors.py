@@ -196,10 +196,11 @@ class ErrorConverter:
         hints = []
         names = self._similar_options(path, detail["input"], close)
         below = [name for name in names if name.startswith(dotted(table))]
-        others = self._components_with(table, str(path[-1]))
+        key, others = self._components_with(path, detail["input"])
         if others and close not in names and not below:
             kind = self._kinds[table]
-            hints.append(f"components of kind {kind} with this key: {_join(others)}.")
+            which = "this key" if key == path[-1] else f'the key "{key}"'
+            hints.append(f"components of kind {kind} with {which}: {_join(others)}.")
         elif names:
             hints.append(
                 f"did you mean {_join([f'{chr(34)}{name}{chr(34)}' for name in names])}?"
@@ -218,12 +219,17 @@ class ErrorConverter:
         )
         return problem, close
 
-    def _components_with(self, table: Path, key: str) -> list[str]:
-        """Return the components of the kind of a table that have an option."""
-        if self.catalog is None or table not in self._kinds:
-            return []
-        parts = self.catalog.parts(self._kinds[table])
-        return [part.name for part in parts if key in part.spec.model_fields]
+    def _components_with(self, path: Path, given: Any) -> tuple[str, list[str]]:
+        """Return an unknown key, or else a similar one, and the components of this kind that have it."""
+        key = str(path[-1])
+        if self.catalog is None or path[:-1] not in self._kinds:
+            return key, []
+        parts = self.catalog.parts(self._kinds[path[:-1]])
+        keys = {name for part in parts for name in part.spec.model_fields}
+        # A key of this very name elsewhere is likelier than one that is written similarly.
+        if key not in keys and not self._named(key, given):
+            key = nearest(key, sorted(keys)) or key
+        return key, [part.name for part in parts if key in part.spec.model_fields]
 
     def _similar_options(self, path: Path, given: Any, close: str | None) -> list[str]:
         """Return options that an unknown key may mean: of this name anywhere, or else similar ones.

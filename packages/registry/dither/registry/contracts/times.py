@@ -9,18 +9,21 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
+from ..config.errors import Refused
 from .records import Clean
 
-__all__ = ["as_levels", "as_times"]
+__all__ = ["as_levels", "as_times", "require_clean"]
 
 
 def as_times(t: float | Shaped[Tensor, "..."], like: Clean) -> Float[Tensor, "B *L"]:
     """Return t as one time per sample or per position; a single time is that of all samples.
 
     Raises:
+        Refused: `like` is not a batch.
         ValueError: Another number of times; or a time outside [0, 1] or NaN, except on an
             accelerator, where finding it would synchronise.
     """
+    require_clean(like)
     t = _broadcast(t, like.valid, "t")
     # Reading from an accelerator waits for all work that is queued there.
     if t.device.type == "cpu":
@@ -28,6 +31,13 @@ def as_times(t: float | Shaped[Tensor, "..."], like: Clean) -> Float[Tensor, "B 
         if not inside.all():
             raise ValueError(f"t must be in [0, 1], not {t[~inside][0]}")
     return t
+
+
+def require_clean(batch: object) -> None:
+    """Refuse anything but a batch, such as its bare tensor."""
+    if not isinstance(batch, Clean):
+        message = f"expected a batch, got {type(batch).__name__}"
+        raise Refused(message, help="Clean.of(x0) makes one", code="wrong-type")
 
 
 def as_levels(

@@ -193,7 +193,11 @@ class BlockCache:
         """Return a block of `size` bytes, or None if it is not there."""
         if not self.places:
             return None
-        entry = os.pread(self._file, NUMBER + size, self._offset(number))
+        try:
+            entry = os.pread(self._file, NUMBER + size, self._offset(number))
+        # Of a disk that fails, or a server that is gone: the block is requested again.
+        except OSError:
+            return None
         content = entry[NUMBER:]
         is_it = entry[:NUMBER] == number.to_bytes(NUMBER, "little")
         return content if is_it and zlib.crc32(content) == checksum else None
