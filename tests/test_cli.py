@@ -91,6 +91,11 @@ def test_wrong_requests_to_a_model_are_refused_before_torch_is_imported(tmp_path
         (["export", str(tmp_path), "--out", "new"], "not-a-run"),
         (["export", str(tmp_path), "--out", str(ROOT)], "file-exists"),
         (["export", str(tmp_path), "--adapter"], "usage"),
+        (["export", str(tmp_path), "--push", "a/b", "--program"], "usage"),
+        *(
+            (["export", str(tmp_path), "--out", "new", "--adapter", *flags], "usage")
+            for flags in (["--hub"], ["--program"], ["--push", "a/b"])
+        ),
         (["predict", model, "--export", "xls"], "unknown-format"),
         (["predict", model, "--checkpoint", "last"], "usage"),
         (["embed", model, "--export", "csv"], "unknown-format"),

@@ -196,16 +196,7 @@ def options_of_llada(config: Mapping[str, Any]) -> dict[str, Any]:
     # Newer configurations hold the base of RoPE in a table of its own.
     nested = {**config, **(config.get("rope_parameters") or {})}
     _refuse_other_computations(nested)
-    options: dict[str, Any] = dict.fromkeys(KEYS)
-    for key, names in KEYS.items():
-        for name in names:
-            if options[key] is None:
-                options[key] = nested.get(name)
-
-    for key in ("width", "depth", "heads", "hidden"):
-        if options[key] is None:
-            raise KeyError(" or ".join(KEYS[key]))
-
+    options = _values(nested)
     # The defaults of LLaDA, and of the models of transformers.
     eps = options["eps"] or (1e-5 if "d_model" in config else 1e-6)
     bias = bool(nested.get("include_qkv_bias") or nested.get("attention_bias"))
@@ -245,6 +236,19 @@ def options_of_llada(config: Mapping[str, Any]) -> dict[str, Any]:
             "rope_theta": options["rope_theta"] or 10_000.0,
         },
     }
+
+
+def _values(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the value of each of `KEYS`, None if it is missing; KeyError for a size."""
+    values: dict[str, Any] = dict.fromkeys(KEYS)
+    for key, names in KEYS.items():
+        for name in names:
+            if values[key] is None:
+                values[key] = config.get(name)
+    for key in ("width", "depth", "heads", "hidden"):
+        if values[key] is None:
+            raise KeyError(" or ".join(KEYS[key]))
+    return values
 
 
 def resize_vocabulary(

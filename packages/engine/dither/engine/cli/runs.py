@@ -398,11 +398,7 @@ def export(
     """
     from ..files.mirror import local_run
 
-    # --push alone uploads the folder of an earlier export.
-    if out is None and (adapter or push is None):
-        raise typer.BadParameter(
-            "give --out FOLDER; or --push, for a folder of an export"
-        )
+    _check_targets(out, push, adapter, hub or program)
     source = local_run(source)
     changes = joined(overrides, words)
     which = _check_export(source, out, checkpoint, changes, plugins)
@@ -416,7 +412,6 @@ def export(
         text = "\n".join(map(str, files))
         echo_files(as_json, files, text, data=[], pushed=None)
         return
-    folder = out or source
     files = []
     left_out: list[tuple[str, str]] = []
     if out is not None:
@@ -441,7 +436,7 @@ def export(
         _echo_export(files, left_out, as_json)
     address = None
     if push is not None:
-        address = push_folder(folder, push, private)
+        address = push_folder(out or source, push, private)
         echo(address, err=wants_json(as_json))
     names = [str(path) for path in files]
     echo_json(as_json, {"files": names, "data": left_out, "pushed": address})
@@ -455,6 +450,21 @@ def _echo_export(
         echo(path, err=wants_json(as_json))
     for option, name in left_out:
         echo(f"data not included: {option} = {name}", err=wants_json(as_json))
+
+
+def _check_targets(
+    out: Path | None, push: str | None, adapter: bool, extended: bool
+) -> None:
+    """Refuse an export to nowhere, and flags of an export without effect."""
+    # --push alone uploads the folder of an earlier export.
+    if out is None and (adapter or push is None):
+        raise typer.BadParameter(
+            "give --out FOLDER; or --push, for a folder of an export"
+        )
+    if adapter and (extended or push is not None):
+        raise typer.BadParameter("--adapter: without --hub, --push and --program")
+    if out is None and extended:
+        raise typer.BadParameter("--hub and --program require --out FOLDER")
 
 
 def _check_export(

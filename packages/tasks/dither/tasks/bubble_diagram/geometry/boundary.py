@@ -219,22 +219,11 @@ def read_boundary(path: Path, text: str | None = None) -> Boundary:
         Refused: The file cannot be read, has no polygon or several, its outline intersects itself,
             is too small, too large or has too many corners, or its front door is not in a wall.
     """
-    if text is None and not path.exists():
-        raise path_not_found(path, "file")
-    try:
-        outline, ends_of_front = read_outline(path, text)
-        points = np.array(outline, float).reshape(-1, 2)
-        door = np.array(ends_of_front, float).reshape(-1, 2)
-    except (OSError, ValueError) as error:
-        raise _no_outline(path, str(error)) from None
-    # Values of another type than the layout has.
-    except (KeyError, TypeError, IndexError, AttributeError):
-        raise _no_outline(path, "another layout") from None
-
+    points, door = _read_points(path, text)
     # shapely requires three corners and finite numbers; others are reported below.
     problem = None
-    if len(outline) > 2 and np.isfinite(np.append(points, door)).all():
-        problem = shape_problem(outline, ends_of_front)
+    if len(points) > 2 and np.isfinite(np.append(points, door)).all():
+        problem = shape_problem(points.tolist(), door.tolist())
 
     turn = _alignment(points)
     points = points @ turn
@@ -257,6 +246,23 @@ def read_boundary(path: Path, text: str | None = None) -> Boundary:
     shift = np.floor((GRID - low - high) / 2)
     ends = (door + shift).clip(0, GRID)
     return np.array(pack_boundary((points + shift).tolist(), ends.tolist()), np.int16)
+
+
+def _read_points(
+    path: Path, text: str | None
+) -> tuple[Float[ndarray, "P 2"], Float[ndarray, "E 2"]]:
+    """Return the corners of an outline, and the ends of its front door; E = 0 without one."""
+    if text is None and not path.exists():
+        raise path_not_found(path, "file")
+    try:
+        outline, ends = read_outline(path, text)
+        points = np.array(outline, float).reshape(-1, 2)
+        return points, np.array(ends, float).reshape(-1, 2)
+    except (OSError, ValueError) as error:
+        raise _no_outline(path, str(error)) from None
+    # Values of another type than the layout has.
+    except (KeyError, TypeError, IndexError, AttributeError):
+        raise _no_outline(path, "another layout") from None
 
 
 def _no_outline(path: Path, reason: str) -> Refused:

@@ -108,13 +108,17 @@ def remote_files(address: str, *, folders: bool = False) -> list[Path]:
         logger.warning("%s: links with ? or #, left out: %d", address, left_out)
     if not plain:
         raise Refused(f"{address}: no such file", code="file-not-found")
-    # A name found has neither service nor host, except those of HTTP.
+    root = _root_of_names(address, place)
+    return [exact_path(root + name.lstrip("/")) for name in plain]
+
+
+def _root_of_names(address: str, place: str) -> str:
+    """Return the service and host, which names found lack, except those of HTTP."""
     within = place.lstrip("/")
     if not address.endswith(within):
         message = f"{address}: this service lists files by other names"
         raise Refused(message, help="name each file", code="invalid-value")
-    root = address.removesuffix(within)
-    return [exact_path(root + name.lstrip("/")) for name in plain]
+    return address.removesuffix(within)
 
 
 def _matching(file_system: Any, place: str) -> dict[str, Any]:
