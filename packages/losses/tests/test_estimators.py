@@ -155,6 +155,46 @@ def test_estimators_agree_with_the_exact_bound(
             assert error < 0.1 * float(whole[row].sum())
 
 
+@pytest.mark.parametrize(
+    ("schedule", "t_min", "looks_at_time"),
+    [
+        (LATE, 1e-3, True),
+        (COSINE, 1e-3, True),
+        # The ends would be a third of the bound.
+        (LogLinear(eps=0.2).build(), 0.2, False),
+    ],
+)
+def test_a_draw_of_the_whole_bound_has_the_exact_mean(
+    schedule: Schedule, t_min: float, looks_at_time: bool
+) -> None:
+    """Per graph, with padding and known values, of one call of the model a draw."""
+    torch.manual_seed(0)
+    n = 20_000
+    process = process_of("time", schedule, t_min)
+    denoise = denoiser(process, looks_at_time)
+    known = torch.zeros(2, 6, dtype=torch.bool)
+    known[0, [0, 4]] = True
+    one = Clean(X0, CLEAN.valid, known)
+    exact = exact_nelbo(process, one, denoise).values.sum(1)
+    clean = one.apply(lambda value: value.repeat(n, 1))
+    times = process.times(2 * n)[torch.randperm(2 * n)]
+    nats = process.draw_whole_bound(clean, times, denoise)
+    assert not nats[clean.fixed].any()
+    draws = nats.sum(1).view(n, 2)
+    error = draws.std(0) / math.sqrt(n)
+    assert ((draws.mean(0) - exact).abs() < 4 * error + 1e-4).all()
+    assert (error < 0.02 * exact).all()
+
+
+def test_scores_and_enumerated_bounds_are_not_drawn_whole() -> None:
+    process = process_of("exact")
+    times = torch.full((2,), 0.5)
+    assert process.draw_whole_bound(CLEAN, times, denoiser(process, True)) is None
+    timesteps = TimestepSampling(LATE)
+    scores = TokenProcess(GRAPH, mask_prior(GRAPH), timesteps, "score", "time")
+    assert scores.draw_whole_bound(CLEAN, times, denoiser(scores, True)) is None
+
+
 def test_masks_for_sure_have_their_law_and_weight() -> None:
     """P(M) = (k / N) m^(k-1) (1 - m)^(N-k) for each of the 7 masks of 3 tokens, at weight N m / k."""
     n, m = 20_000, 0.3

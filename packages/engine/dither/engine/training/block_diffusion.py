@@ -101,6 +101,19 @@ class BlockDiffusion:
         ends = process.draw_ends(self.clean(clean), denoise)
         return {name: self.whole(part) for name, part in ends.items()}
 
+    def draw_whole_bound(
+        self,
+        process: Process,
+        clean: Clean,
+        t: Float[Tensor, "B *L"],
+        denoise: Callable[[State, Float[Tensor, " BN"]], Any],
+    ) -> Float[Tensor, "B L"] | None:
+        """Draw the bound of each block with its ends, if the process can."""
+        nats = process.draw_whole_bound(
+            self.clean(clean), self.block_times(t), denoise
+        )
+        return None if nats is None else self.whole(nats)
+
     def _measured(self, rows: Measured) -> Measured:
         """Join the values of blocks into those of samples."""
         parts = {name: self.whole(part) for name, part in rows.parts.items()}

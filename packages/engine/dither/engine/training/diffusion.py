@@ -435,6 +435,14 @@ class Diffusion(nn.Module):
             return self.process.draw_ends(clean, denoise)
         return self.blocks.draw_ends(self.process, clean, denoise)
 
+    def draw_whole_bound(
+        self, clean: Clean, t: Times, denoise: Denoise
+    ) -> Float[Tensor, "B L"] | None:
+        """Draw the bound with its ends per position, if the process can with one call of the model."""
+        if self.blocks is None:
+            return self.process.draw_whole_bound(clean, t, denoise)
+        return self.blocks.draw_whole_bound(self.process, clean, t, denoise)
+
     def draw_log_weight(self, clean: Clean) -> Float64[Tensor, "B N"] | None:
         """Return log w of a trajectory to each block of samples, or to each sample; None if the process has none."""
         denoise = self.denoiser(clean)

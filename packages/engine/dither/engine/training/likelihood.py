@@ -197,12 +197,12 @@ def log_likelihood_of(
         times = torch.stack(columns, 2).flatten(0, 2)
         nats = table.view(-1)
         for part, batch in _batches(system, clean, strata * pairs, batch_size):
-            draws = _draw(system, batch, times[part].to(system.device), bins)
+            draws, whole = _draw(system, batch, times[part].to(system.device), bins)
             nats[part] = draws.flatten(1).sum(1)
             if of_values is not None:
                 rows = torch.arange(part.start, part.stop) // (strata * pairs)
                 of_values.index_add_(0, rows, -draws / (strata * pairs))
-        if system.bound:
+        if not whole:
             # Small terms at the cost of two calls of the model: one stratum has those of all.
             ends = torch.zeros(count * pairs, dtype=torch.float64)
             for part, batch in _batches(system, clean, pairs, batch_size):
@@ -387,15 +387,18 @@ def _draw(
     batch: Clean,
     t: Float[Tensor, " B"],
     bins: Float[Tensor, " M"] | None,
-) -> Float64[Tensor, "B ..."]:
-    """Draw bounds of positions without `draw_ends`, or those of values, in nats."""
+) -> tuple[Float64[Tensor, "B ..."], bool]:
+    """Draw bounds of positions, or of values, in nats; return them, and whether with their ends."""
     denoise = system.denoiser(batch)
-    if system.bound:
-        measured = system.draw_diffusion(batch, t, denoise)
-        nats = measured.values.double() * measured.weights.double()
-    else:
-        nats = _known_density(system.process.draw_value_bounds(batch, t, denoise, bins))
-    return nats.cpu()
+    if not system.bound:
+        values = system.process.draw_value_bounds(batch, t, denoise, bins)
+        return _known_density(values).cpu(), True
+    whole = system.draw_whole_bound(batch, t, denoise)
+    if whole is not None:
+        return whole.double().cpu(), True
+    measured = system.draw_diffusion(batch, t, denoise)
+    nats = measured.values.double() * measured.weights.double()
+    return nats.cpu(), False
 
 
 def _draw_ends(system: Diffusion, batch: Clean) -> Float64[Tensor, " B"]:

@@ -38,6 +38,7 @@ __all__ = [
     "Denoise",
     "Estimator",
     "cross_entropy",
+    "draw_masked_bound",
     "exact_nelbo",
     "mask_at_least_one",
     "nelbo",
@@ -47,6 +48,9 @@ __all__ = [
 
 Denoise = Callable[[State, Float[Tensor, " B"]], Any]
 """State and time -> prediction."""
+
+TINY = 1e-6
+"""Least share of masked and of unmasked positions that is drawn, so that weights are finite."""
 
 
 @torch.no_grad()
@@ -244,3 +248,40 @@ def mask_at_least_one(
     weight = free.sum(1) * m / moved.sum(1).clamp_min(1)
     rate = wide(noise.rate) * weight
     return moved, Noise(noise.sigma, rate.to(noise.rate.dtype))
+
+
+@torch.no_grad()
+def draw_masked_bound(
+    process: TokenProcess,
+    timesteps: TimestepSampling,
+    clean: Clean,
+    t: Float[Tensor, " B"],
+    denoise: Denoise,
+) -> Float[Tensor, "B L"]:
+    """Draw the bound on -log p(x_0) of an absorbing process per position, in nats, with one call of the model.
+
+    The schedule is read as if it ran from alpha = 1 to 0, so that the bound has no ends: the mean of
+    N / k times the cross entropies of k masked ones of N positions, k uniform in 1 .. N (LLaDA; Nie
+    et al., 2025).
+
+    Args:
+        process: An absorbing process.
+        timesteps: Its schedule and t_min.
+        clean: The batch.
+        t: Uniform in [t_min, 1]; it chooses the share of masks.
+        denoise: State and time -> prediction.
+    """
+    free = ~clean.fixed
+    # m = 1 - alpha, even between 0 and 1
+    u = (wide(t) - timesteps.t_min) / (1 - timesteps.t_min)
+    m = u.clamp(TINY, 1 - TINY)
+    masked = (torch.rand_like(wide(free)) < m[:, None]) & free
+    # The rate becomes N / k.
+    noise = Noise(-torch.log1p(-m), 1 / m)
+    masked, weighed = mask_at_least_one(masked, free, noise)
+    x = torch.where(masked, process.prior(clean).x, clean.x0)
+
+    # Training has no times below t_min.
+    times = time_of(timesteps.schedule, m).clamp_min(timesteps.t_min)
+    cost = cross_entropy(denoise(State.of(x), times.to(t.dtype)), clean)
+    return weighed.rate[:, None] * cost.where(masked, 0.0)

@@ -38,6 +38,7 @@ from .changed_tokens import draw_diffusion, draw_ends
 from .nelbo import (
     Denoise,
     Estimator,
+    draw_masked_bound,
     exact_nelbo,
     mask_at_least_one,
     nelbo,
@@ -247,6 +248,14 @@ class TokenProcess(protocols.TokenProcess):
         if self.estimator == "exact":
             return {}
         return draw_ends(self, self.timesteps.t_min, clean, denoise)
+
+    def draw_whole_bound(
+        self, clean: Clean, t: Float[Tensor, " B"], denoise: Denoise
+    ) -> Float[Tensor, "B L"] | None:
+        # Scores need not be those of a distribution: their bound is that of score entropy.
+        if not self.absorbing or self.predict == "score" or self.estimator == "exact":
+            return None
+        return draw_masked_bound(self, self.timesteps, clean, t, denoise)
 
     def draw_log_weight(self, clean: Clean, denoise: Denoise) -> Float64[Tensor, " B"]:
         return draw_log_weight(self, self.timesteps, clean, denoise)

@@ -158,6 +158,18 @@ class Process(Protocol):
         """
         return {}
 
+    def draw_whole_bound(
+        self,
+        clean: Clean,
+        t: Float[Tensor, " B"],
+        denoise: Callable[[State, Float[Tensor, " B"]], Any],
+    ) -> Float[Tensor, "B L"] | None:
+        """Return an unbiased draw of the bound with its ends per position, of one call of the model.
+
+        None, the default, if `draw_diffusion` and `draw_ends` must be called.
+        """
+        return None
+
     def draw_log_weight(
         self,
         clean: Clean,
