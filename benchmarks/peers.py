@@ -5,8 +5,7 @@
   fused attention), which has no noise level, and the same layers in dither.
 - The likelihood bound of masked diffusion as LLaDA's code writes it: one batch of draws of one text.
 - The exact log-likelihood of texts in lm-evaluation-harness: its `HFLM` of a Llama of transformers
-  with random weights, and dither's model of the harness of the same layers as block diffusion in
-  blocks of one id, which reads a text twice: clean and masked.
+  with random weights, and dither's autoregressive model of the same layers.
 """
 
 from __future__ import annotations

@@ -32,9 +32,10 @@ def requests(texts):
     return [SimpleNamespace(args=args) for args in texts]
 
 
-@pytest.fixture(scope="module")
-def model():
-    return model_of()
+@pytest.fixture(scope="module", params=["previous", "same"])
+def model(request):
+    """In one pass, and by masks after clean ids."""
+    return model_of(model__reads=request.param)
 
 
 def one_by_one(model, ids, cut):
@@ -78,8 +79,7 @@ def likeliest_text(model, context, count):
 
 
 def test_a_temperature_is_that_of_the_sampler_inside_of_blocks(caplog):
-    # Without the noise level, which the sampler draws.
-    model = model_of(model__condition="none")
+    model = model_of()
     options = {"max_gen_toks": 5, "temperature": 0.0}
     (text,) = model.generate_until(requests([("the ", options)]))
     assert "the " + text == likeliest_text(model, "the ", 5)
@@ -95,7 +95,7 @@ def test_the_likeliest_continuation_is_greedy(model):
 
 def test_rolling_windows_are_those_of_the_bound(model):
     """Without a condition on the level every draw of the bound is the exact log-likelihood."""
-    blind = model_of(model__condition="none")
+    blind = model_of()
     long = "for x in range(10): print(x, end=' ')"
     values = blind.loglikelihood_rolling(requests([("the cat",), (long,), ("",)]))
     assert values[2] == 0
@@ -110,9 +110,12 @@ def test_rolling_windows_are_those_of_the_bound(model):
 
 def test_other_models_are_bounded(model):
     assert model.model.is_autoregressive
-    blocks = model_of(model__block_size=4, sampler__size=4)
+    blocks = model_of(model__reads="same", model__block_size=4, sampler__size=4)
     assert not blocks.model.is_autoregressive
     uniform = model_of(
-        process="uniform", loss="score-entropy", sampler__inner="ancestral"
+        model__reads="same",
+        process="uniform",
+        loss="score-entropy",
+        sampler__inner="ancestral",
     )
     assert not uniform.model.is_autoregressive

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 __all__ = ["KVCache"]
@@ -29,6 +29,7 @@ class KVCache:
         self.extra = 0
         self._kept = 0
         self.valid: Bool[Tensor, "B held"] | None = None
+        self._ids: Int[Tensor, "B K"] | None = None
         self._buffers: dict[int, Tensor] = {}
 
     @property
@@ -40,6 +41,18 @@ class KVCache:
     def held(self) -> int:
         """Number of finished tokens in memory."""
         return self.num_tokens - self.dropped
+
+    @property
+    def last_ids(self) -> Int[Tensor, "B 1"]:
+        """The ids of the last finished position, if all finished ones were given to `keep_ids`."""
+        assert self._ids is not None
+        return self._ids[:, self.length - 1 : self.length]
+
+    def keep_ids(self, x: Int[Tensor, "B L"]) -> None:
+        """Keep the ids of positions that `advance` is about to count."""
+        if self._ids is None:
+            self._ids = x[:, :0]
+        self._ids = torch.cat([self._ids[:, : self.length], x], 1)
 
     def join(
         self, layer: int, k: Float[Tensor, "B H L E"], v: Float[Tensor, "B H L E"]

@@ -16,6 +16,7 @@ from dither.registry import (
     Slot,
     Space,
     Spec,
+    TokenSpace,
     below,
     hookimpl,
     named,
@@ -148,7 +149,8 @@ class DenoiserModel(ModelSpec):
     """Added to the variance in the final norm."""
     reads: Literal["same", "previous"] = "same"
     """Where the prediction of a position is read: at the position, or at the one before it, as in
-    models that continue from autoregressive weights (Dream); the first is always read in place."""
+    models that continue from autoregressive weights (Dream); the first is then read in place. With
+    block_size = 1, "previous" is a plain autoregressive model: its input are the ids before."""
     self_conditioning: bool = False
     """Whether the previous prediction of the clean sample is an input (Chen et al. 2022): in
     training that of a first pass for half of the samples, in sampling that of the last call. Losses
@@ -303,16 +305,41 @@ class DenoiserModel(ModelSpec):
 
     def _check_full_attention(self, space: Space) -> Iterator[Misfit]:
         """Reject what excludes blocks, as each position depends on all others, or on the one before."""
-        size = self.block_size
-        if size is not None and self.reads == "previous":
-            message = 'reads = "previous" requires full attention: a block is read in the one before'
-            fix = "remove block_size, or reads"
-            yield Misfit(message, ("reads",), ("model", "block_size"), fix)
+        if self.reads == "previous" and self.block_size is not None:
+            yield from self._check_autoregressive(space)
         packed = any(condition.name == DOCUMENT for condition in space.conditions)
         if packed and self.embedding.extra():
             message = "packed documents exclude extra tokens, to which all of them would attend"
             hint = 'set task.documents = "separate"'
             yield Misfit(message, ("embedding",), ("task",), hint)
+
+    def _check_autoregressive(self, space: Space) -> Iterator[Misfit]:
+        """Require what a model has whose input are the ids before a position."""
+        key = ("reads",)
+        if self.block_size != 1:
+            message = (
+                'reads = "previous" requires full attention or blocks of one position'
+            )
+            fix = "set block_size = 1, or remove block_size"
+            yield Misfit(message, key, ("model", "block_size"), fix)
+        elif not isinstance(space, TokenSpace) or len(space.fields) > 1:
+            message = f'reads = "previous" requires a single field of ids, not {space}'
+            yield Misfit(message, key, ("task",))
+        elif space.fields[0].mask is None:
+            message = (
+                'reads = "previous" requires the id MASK before the first position'
+            )
+            fix = 'set process = "absorbing"'
+            yield Misfit(message, key, ("process",), fix)
+        if self.block_size == 1 and "level-free" not in self.condition.traits():
+            message = 'reads = "previous" with block_size = 1 has no noise level'
+            fix = 'set model.condition = "none"'
+            yield Misfit(message, key, ("model", "condition"), fix)
+        if self.self_conditioning:
+            message = "self_conditioning has no noised positions to be added to"
+            related = ("model", "reads")
+            fix = "remove self_conditioning"
+            yield Misfit(message, ("self_conditioning",), related, fix)
 
     def traits(self) -> frozenset[str]:
         """The model ignores the noise level if its condition does."""
@@ -412,6 +439,10 @@ class DenoiserModel(ModelSpec):
             "identical-masked" in self.embedding.traits() and not self.self_conditioning
         )
         weighted = {"equivariant", "weighted-keys"} <= block
+        id_before_first = None
+        if self._is_autoregressive:
+            assert isinstance(space, TokenSpace)
+            id_before_first = space.fields[0].mask
         model = Denoiser(
             embedding=self.embedding.build(space, self.width),
             condition=self.condition.with_space(space).build(self._cond),
@@ -423,12 +454,13 @@ class DenoiserModel(ModelSpec):
             block_size=self.block_size,
             checkpointing=self.checkpointing,
             skip_unrequested="requested" in layers[-1].traits()
-            and self.reads == "same",
+            and (self.reads == "same" or self._is_autoregressive),
             merge_masked=full and identical and weighted,
             drop_padding=full and "equivariant" in block,
             positions=[_coordinates(layer) for layer in layers],
             columns=_columns(space),
-            reads_previous=self.reads == "previous",
+            reads_previous=self.reads == "previous" and full,
+            id_before_first=id_before_first,
             patches=patches,
             previous=(
                 PreviousPrediction(space, self.width)
@@ -456,8 +488,12 @@ class DenoiserModel(ModelSpec):
     @property
     def _has_cache(self) -> bool:
         # A piece of a sample lacks the position before it.
-        whole = self.reads == "same" and self.patch is None
-        return "cache" in self._shared_traits and whole
+        whole = self.reads == "same" or self._is_autoregressive
+        return "cache" in self._shared_traits and whole and self.patch is None
+
+    @property
+    def _is_autoregressive(self) -> bool:
+        return self.reads == "previous" and self.block_size == 1
 
     @property
     def _cond(self) -> int:

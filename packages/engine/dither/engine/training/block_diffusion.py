@@ -109,9 +109,7 @@ class BlockDiffusion:
         denoise: Callable[[State, Float[Tensor, " BN"]], Any],
     ) -> Float[Tensor, "B L"] | None:
         """Draw the bound of each block with its ends, if the process can."""
-        nats = process.draw_whole_bound(
-            self.clean(clean), self.block_times(t), denoise
-        )
+        nats = process.draw_whole_bound(self.clean(clean), self.block_times(t), denoise)
         return None if nats is None else self.whole(nats)
 
     def _measured(self, rows: Measured) -> Measured:
