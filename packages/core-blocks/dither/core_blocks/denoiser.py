@@ -180,7 +180,7 @@ class Denoiser(nn.Module):
             state, level, valid, cond = self.patches.inputs(state, level, valid, cond)
         if self.id_before_first is not None:
             clean = state if context is None else context.state
-            before = self._ids_before(clean.x, cond, cache)
+            before = _ids_before(clean.x, self.id_before_first, cond, cache)
             if cache is not None and keep:
                 cache.keep_ids(clean.x)
             state = replace(state, x=before, noisy=None)
@@ -232,21 +232,6 @@ class Denoiser(nn.Module):
     def new_cache(self) -> KVCache:
         """Return an empty cache, exact for whole blocks under block-causal attention."""
         return KVCache()
-
-    def _ids_before(
-        self, x: Int[Tensor, "B L"], cond: Mapping[str, Tensor], cache: KVCache | None
-    ) -> Int[Tensor, "B L"]:
-        """Return the id before each position."""
-        first = x.new_full((len(x), 1), self.id_before_first)
-        if cache is not None and cache.length:
-            first = cache.last_ids
-        before = torch.cat([first, x[:, :-1]], 1)
-        documents = cond.get(DOCUMENT)
-        if documents is None:
-            return before
-        # A document does not see the last id of the one before it.
-        begins = functional.pad(documents.diff(dim=1) != 0, (1, 0), value=True)
-        return torch.where(begins, self.id_before_first, before)
 
     def _add_previous(
         self, h: Float[Tensor, "B T D"], state: State, extra: int
@@ -461,6 +446,25 @@ class Denoiser(nn.Module):
         earlier = block[-tokens.valid.shape[1] :, None] >= block
         # One mask of all samples where none has padding: 1.03x of an autoregressive likelihood
         return earlier[None, None] if mask is None else mask & earlier
+
+
+def _ids_before(
+    x: Int[Tensor, "B L"],
+    before_first: int,
+    cond: Mapping[str, Tensor],
+    cache: KVCache | None,
+) -> Int[Tensor, "B L"]:
+    """Return the id before each position, that of a finished one in the cache included."""
+    first = x.new_full((len(x), 1), before_first)
+    if cache is not None and cache.length:
+        first = cache.last_ids
+    before = torch.cat([first, x[:, :-1]], 1)
+    documents = cond.get(DOCUMENT)
+    if documents is None:
+        return before
+    # A document does not see the last id of the one before it.
+    begins = functional.pad(documents.diff(dim=1) != 0, (1, 0), value=True)
+    return before.masked_fill(begins, before_first)
 
 
 def _same_document(documents: Int[Tensor, "B T"]) -> Bool[Tensor, "B T T"]:
