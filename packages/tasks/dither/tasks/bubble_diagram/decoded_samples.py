@@ -245,8 +245,8 @@ def box_metrics(
 
 
 def _is_disjoint(placement: Placement) -> bool:
-    types = np.array(placement.diagram.types)
-    return not (overlapping(placement.boxes) & exclusive(types)).any()
+    forbidden = exclusive(placement.diagram.types)
+    return not (overlapping(placement.boxes) & forbidden).any()
 
 
 def compatibility(

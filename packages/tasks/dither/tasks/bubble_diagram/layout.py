@@ -278,7 +278,7 @@ def _boxes_near(program: RoomProgram, start: Boxes) -> Realisation:
         edges,
         rooms,
         apart=apart,
-        disjoint=exclusive(np.array(types)),
+        disjoint=exclusive(types),
         limit=_SEARCH,
         rectangles=rectangles,
         near=start,

@@ -8,6 +8,7 @@ reference code. Letters: R rooms, E pairs of rooms.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -106,10 +107,10 @@ def labels_of(u: _BoxArray, v: _BoxArray) -> Int[ndarray, "*n"]:
     return np.where(surrounds.all(-1), SURROUNDING, label).astype(np.int8)
 
 
-def exclusive(types: _PerRoom) -> _PairFlags:
+def exclusive(types: _PerRoom | Sequence[int]) -> _PairFlags:
     """True for the pairs of rooms that may not overlap: those without the living room (level 5)."""
-    i, j = pair_ends(types.shape[-1])
-    other = types != LIVING
+    other = np.asarray(types) != LIVING
+    i, j = pair_ends(other.shape[-1])
     return other[..., i] & other[..., j]
 
 

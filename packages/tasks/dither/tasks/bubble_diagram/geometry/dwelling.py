@@ -17,7 +17,7 @@ from ..arrays import Boxes
 from ..plans import Diagram, room_names
 from ..relations import sides_of
 from ..vocabulary import BEDROOMS, METRES, ROOM_IDS
-from .floor_plan import FloorPlan, floor_plan
+from .floor_plan import FloorPlan
 
 Range = tuple[float, float]
 
@@ -82,17 +82,6 @@ class DwellingLimits:
 
 
 LIMITS = DwellingLimits()
-
-
-def layout_problems(
-    diagram: Diagram,
-    boxes: Boxes,
-    front_door: tuple[float, float] | None,
-    limits: DwellingLimits,
-) -> Iterator[str]:
-    """Yield why rooms at boxes are not a dwelling."""
-    plan = floor_plan(diagram.types, boxes, front_door, diagram.doors)
-    yield from plan_problems(diagram, boxes, plan, limits)
 
 
 def plan_problems(

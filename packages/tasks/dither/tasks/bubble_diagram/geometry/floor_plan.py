@@ -50,8 +50,8 @@ _JAMB = 2
 _SHORT = 100
 """Cost of a door between rooms that share no wall long enough for it."""
 
-_THROUGH = {"bedroom": 30, "alone": 60}
-"""Cost of a door to a room that is reached through another one, by what that is."""
+_THROUGH = dict.fromkeys(_BEDROOMS, 30) | dict.fromkeys(_ALONE, 60)
+"""Cost of a door to a room that is reached through another one, by the type of that."""
 
 Corner = tuple[int, int]
 Point = tuple[float, float]
@@ -151,7 +151,7 @@ def floor_plan(
     # Without the empty pixels at the right and below, which takes half the time.
     extent = min(int(boxes.max()) + 1, len(label))
     cropped = label[:extent, :extent]
-    shared = _longest_walls(cropped)
+    shared = longest_walls(cropped)
     outer = sorted(_outer_walls(cropped), key=lambda wall: -wall.length)
     if doors is None:
         joined = None
@@ -196,20 +196,21 @@ def floor_plan(
 
 def _beside_door(wall: Window, door: Window) -> Iterator[Window]:
     """Yield the parts of a wall on both sides of a door in it."""
-    place = door.x - wall.x
-    if wall.upright:
-        place = door.y - wall.y
-
+    # Along the wall, as both are the same across it.
+    place = door.x - wall.x + door.y - wall.y
     for sign in (-1, 1):
         # From the jamb of the door to the end of the wall.
         length = wall.length / 2 - sign * place - DOOR_WIDTH / 2 - _JAMB
-        if length <= 0:
-            continue
-        middle = sign * (wall.length - length) / 2
-        if wall.upright:
-            yield replace(wall, y=wall.y + middle, length=length)
-        else:
-            yield replace(wall, x=wall.x + middle, length=length)
+        if length > 0:
+            part = replace(wall, length=length)
+            yield _moved(part, sign * (wall.length - length) / 2)
+
+
+def _moved(wall: Window, distance: float) -> Window:
+    """Return a wall moved along itself."""
+    if wall.upright:
+        return replace(wall, y=wall.y + distance)
+    return replace(wall, x=wall.x + distance)
 
 
 def front_host(types: Sequence[int]) -> int:
@@ -281,16 +282,12 @@ def _door_at(wall: Window, point: Point | None) -> Window:
         if beside > DOOR_WIDTH or wall.length < DOOR_WIDTH + 2 * _JAMB:
             return wall
         # At the end of a short wall, so that the rest has room for a window.
-        if wall.upright:
-            return replace(wall, y=wall.y + beside)
-        return replace(wall, x=wall.x + beside)
-    x, y = point
+        return _moved(wall, beside)
     reach = max(wall.length - DOOR_WIDTH, 0) / 2
+    distance = point[0] - wall.x
     if wall.upright:
-        y = max(y, wall.y - reach)
-        return replace(wall, y=min(y, wall.y + reach))
-    x = max(x, wall.x - reach)
-    return replace(wall, x=min(x, wall.x + reach))
+        distance = point[1] - wall.y
+    return _moved(wall, min(max(distance, -reach), reach))
 
 
 def regions_of(types: Sequence[int], boxes: Boxes) -> PixelLabels:
@@ -357,7 +354,9 @@ def _simple_region(region: Mask) -> Mask:
             break
 
     while True:
-        region = _thick(region)
+        # Without parts of one pixel, whose two walls coincide, unless nothing else is left.
+        if not _is_thin(region):
+            region = ndimage.binary_opening(region, _THINNEST)
         parts, _ = ndimage.label(region)
         region = parts == 1 + np.argmax(np.bincount(parts.ravel())[1:])
         holes = ndimage.binary_fill_holes(region) & ~region
@@ -365,22 +364,8 @@ def _simple_region(region: Mask) -> Mask:
             return region
         # Each hole is connected to the outside by a slit of one pixel.
         row, column = np.argwhere(holes)[0]
-        left = np.flatnonzero(~region[row, :column])
-
-        start = 0
-        if len(left):
-            start = left[-1] + 1
-
+        start = np.flatnonzero(~region[row, :column]).max(initial=-1) + 1
         region[row, start:column] = False
-
-
-def _thick(region: Mask) -> Mask:
-    """Return a region without parts of one pixel, whose two walls coincide, unless it is one."""
-    from scipy import ndimage
-
-    if _is_thin(region):
-        return region
-    return ndimage.binary_opening(region, _THINNEST)
 
 
 def _is_thin(region: Mask) -> bool:
@@ -424,11 +409,7 @@ def trace_outline(
         # Where two parts touch at a corner, stay on the same one.
         right = (x - heading[1], y + heading[0])
         options = steps[x, y]
-
-        following = right
-        if right not in options:
-            following = options[0]
-
+        following = right if right in options else options[0]
         options.remove(following)
         step = (following[0] - x, following[1] - y)
         if step != heading:
@@ -462,22 +443,13 @@ def _runs(
         yield i, j, middle, row, row + len(part), across
 
 
-def doors_between(
-    types: Sequence[int],
-    boxes: Boxes,
-    label: PixelLabels,
-    joined: Sequence[tuple[int, int]] | None,
-) -> Iterator[Door]:
-    """Yield doors between pairs of rooms, by default those of `access_tree`."""
-    yield from _doors_in(types, boxes, _longest_walls(label), joined)
-
-
 def _doors_in(
     types: Sequence[int],
     boxes: Boxes,
     longest: SharedWalls,
     joined: Sequence[tuple[int, int]] | None,
 ) -> Iterator[Door]:
+    """Yield doors between pairs of rooms, by default those of `access_tree`."""
     weights: dict[tuple[int, int], float] = {}
     doors: dict[tuple[int, int], Door] = {}
     for i, j in pairs(len(types)):
@@ -521,7 +493,7 @@ def access_tree(
             inner = reached.intersection(pair)
             if len(inner) == 1:
                 (room,) = inner
-                options.append((weight + _passing(types[room]), pair))
+                options.append((weight + _THROUGH.get(types[room], 0), pair))
         if not options:
             break
         _, pair = min(options)
@@ -530,35 +502,36 @@ def access_tree(
     return tree
 
 
-def _passing(kind: int) -> int:
-    """Return the cost of a way through a room."""
-    if kind in _ALONE:
-        return _THROUGH["alone"]
-    return _THROUGH["bedroom"] if kind in _BEDROOMS else 0
-
-
-def _longest_walls(label: PixelLabels) -> SharedWalls:
+def longest_walls(label: PixelLabels) -> SharedWalls:
     """Return the length, and the door, of the longest wall between each two rooms that face."""
     longest: SharedWalls = {}
+    for door, length in _walls_between(label):
+        assert door.j is not None
+        ends = (min(door.i, door.j), max(door.i, door.j))
+        if ends not in longest or length > longest[ends][0]:
+            longest[ends] = (length, door)
+    return longest
+
+
+def thin_walls(label: PixelLabels, widest: int = 0) -> Iterator[tuple[Point, Point]]:
+    """Yield the middle lines of walls of at most `widest` pixels; by default where rooms touch."""
+    for door, length in _walls_between(label):
+        if door.depth <= widest:
+            yield segment(door, length)
+
+
+def _walls_between(label: PixelLabels) -> Iterator[tuple[Door, int]]:
+    """Yield a door in the middle of each straight wall between two rooms, and the length of the wall."""
     # Walls across columns of the transposed image are the level ones.
     for upright, image in ((True, label), (False, label.T)):
         beyond, gap = _next_rooms(image)
         facing = (image >= 0) & (beyond >= 0) & (image != beyond)
-        runs = _runs(
-            label=image,
-            beyond=beyond,
-            gap=gap,
-            where=facing,
-        )
-        for i, j, across, low, high, width in runs:
-            ends = (min(i, j), max(i, j))
-            length = high - low
-            if ends in longest and length <= longest[ends][0]:
-                continue
+        for i, j, across, low, high, width in _runs(image, beyond, gap, facing):
             x = across
             y = (low + high) / 2
             if not upright:
                 x, y = y, x
+            # A gap of one is the step to the next pixel.
             door = Door(
                 i=i,
                 j=j,
@@ -567,25 +540,7 @@ def _longest_walls(label: PixelLabels) -> SharedWalls:
                 upright=upright,
                 depth=width - 1.0,
             )
-            longest[ends] = (length, door)
-    return longest
-
-
-def thin_walls(label: PixelLabels, widest: int = 0) -> Iterator[tuple[Point, Point]]:
-    """Yield the middle lines of walls of at most `widest` pixels; by default where rooms touch."""
-    # Level lines are upright ones of the transposed image.
-    for upright, image in ((True, label), (False, label.T)):
-        beyond, gap = _next_rooms(image)
-        facing = (image >= 0) & (beyond >= 0) & (image != beyond)
-        # A gap of one is the step to the next pixel.
-        thin = facing & (gap <= widest + 1)
-        for _, _, across, low, high, _ in _runs(image, beyond, gap, thin):
-            start = (across, float(low))
-            end = (across, float(high))
-            if upright:
-                yield start, end
-            else:
-                yield start[::-1], end[::-1]
+            yield door, high - low
 
 
 def _next_rooms(image: PixelLabels) -> tuple[PixelLabels, PixelLabels]:
@@ -628,13 +583,7 @@ def _outer_walls(label: PixelLabels) -> Iterator[Window]:
             outer = (seen >= 0) & ~ahead
 
             nothing = np.zeros_like(seen)
-            runs = _runs(
-                label=seen,
-                beyond=nothing,
-                gap=nothing,
-                where=outer,
-            )
-            for room, _, column, low, high, _ in runs:
+            for room, _, column, low, high, _ in _runs(seen, nothing, nothing, outer):
                 across = column + 0.5
                 if backwards:
                     across = label.shape[0] - across

@@ -31,6 +31,7 @@ from .placement import (
 )
 from .realisability import realise
 from .wall_constraints import SMALLEST, wall_constraints_of
+from .wall_program import Pull
 
 _ROUNDS = 4
 """Linear programs."""
@@ -104,8 +105,6 @@ def _best_inside(
     """Return the best of some boxes inside an outline, as a dwelling if possible."""
 
     def error_of(boxes: Boxes) -> float:
-        if diagram.areas is None:
-            return 0.0
         return float(area_errors(diagram, boxes).sum())
 
     def quality_of(label: PixelLabels) -> float:
@@ -140,11 +139,11 @@ def _front_door_errors(placement: Placement) -> Iterator[str]:
     if front is None or only_inner:
         return
     plan = floor_plan(diagram.types, placement.boxes, front, diagram.doors)
-    fronts = [door for door in plan.doors if door.j is None]
-    if not fronts:
-        yield "no front door can be drawn"
-        return
-    nearest = min(hypot(door.x - front[0], door.y - front[1]) for door in fronts)
+    nearest = min(
+        hypot(door.x - front[0], door.y - front[1])
+        for door in plan.doors
+        if door.j is None
+    )
     if nearest >= _MISPLACED:
         metres = nearest * METRES
         yield f"the front door is {metres:.1f} m from its place in the outline"
@@ -177,16 +176,14 @@ def _realise_inside(
     start: Boxes,
 ) -> Boxes | None:
     """Return boxes near a start that realise a diagram, each inside one of the rectangles."""
-    constraints = constraints_of(diagram, realisation)
-    search = realise(
+    return realise(
         diagram.relations,
         len(diagram.types),
-        disjoint=constraints.disjoint,
+        disjoint=constraints_of(diagram, realisation).disjoint,
         limit=_SEARCH,
         rectangles=rectangles,
         near=start,
-    )
-    return search.boxes
+    ).boxes
 
 
 def _filling(
@@ -217,11 +214,6 @@ def _filling(
             break
         candidates.append(moved)
     return candidates
-
-
-def _pulls(boxes: Boxes, inside: Mask) -> list[tuple[int, float, float]]:
-    """Return the walls that face the outline, its place there, and the penalty per pixel."""
-    return [(wall, place, _FILL) for wall, place in _outer_walls(boxes, inside)]
 
 
 def _squeezed(
@@ -270,24 +262,22 @@ def _clamped(boxes: Boxes, rectangles: Boxes) -> Boxes:
 
 def outline_iou(placement: Placement) -> float:
     """Return the intersection over union of a drawn plan and its outline."""
-    boundary = np.array(pack_boundary(placement.outline))
-    return boundary_iou(
-        floor_plan(placement.diagram.types, placement.boxes).label, boundary
-    )
+    label = regions_of(placement.diagram.types, placement.boxes)
+    return boundary_iou(label, np.array(pack_boundary(placement.outline)))
 
 
 def outline_outside(placement: Placement) -> float:
     """Return the share of the floor of a drawn plan that is outside its outline."""
-    label = floor_plan(placement.diagram.types, placement.boxes).label
+    label = regions_of(placement.diagram.types, placement.boxes)
     floor = label[:GRID, :GRID] >= 0
     inside = mask_of(np.array(pack_boundary(placement.outline)))
     return float((floor & ~inside).sum() / floor.sum())
 
 
-def _outer_walls(boxes: Boxes, inside: Mask) -> Iterator[tuple[int, float]]:
-    """Yield each wall (4 room + side) that faces the outline, and the place of the outline there.
+def _pulls(boxes: Boxes, inside: Mask) -> Iterator[Pull]:
+    """Yield each wall that faces the outline, the place of the outline there, and the penalty per pixel.
 
-    Sides are left, above, right, below.
+    The boxes are inside the outline.
     """
     for room, box in enumerate(boxes.tolist()):
         for side in range(4):
@@ -299,9 +289,16 @@ def _outer_walls(boxes: Boxes, inside: Mask) -> Iterator[tuple[int, float]]:
             lines = inside.T if axis else inside
             lines = lines[box[along] : box[along + 2]]
             middle = (box[axis] + box[axis + 2]) // 2
-            place = _outline_place(lines, middle, before=side < 2)
-            if place is not None:
-                yield 4 * room + side, float(place)
+            ahead = lines[:, middle:]
+            if side < 2:
+                ahead = lines[:, middle::-1]
+            # The first line that leaves the outline limits the whole wall.
+            lengths = np.where(ahead.all(1), ahead.shape[1], ahead.argmin(1))
+            reach = int(lengths.min()) - OUTER_WALL
+            place = middle + reach
+            if side < 2:
+                place = middle + 1 - reach
+            yield 4 * room + side, float(place), _FILL
 
 
 def _is_hidden(
@@ -317,33 +314,3 @@ def _is_hidden(
     shared = shared - np.maximum(boxes[:, along], box[along])
     beyond = sign * boxes[:, side] < sign * box[side] - OUTER_WALL
     return bool(((shared > _OVERLAP) & beyond).any())
-
-
-def _outline_place(
-    lines: Mask,
-    middle: int,
-    *,
-    before: bool,
-) -> int | None:
-    """Return the place of the outline before or after the middle of a room; None without one."""
-    if not lines.size:
-        return None
-    middle = min(max(middle, 0), lines.shape[1] - 1)
-    beyond = lines[:, middle:]
-    if before:
-        beyond = lines[:, middle::-1]
-    if beyond[:, 0].all():
-        # The first line that leaves the outline limits the whole wall.
-        lengths = np.where(beyond.all(1), beyond.shape[1], beyond.argmin(1))
-        reach = int(lengths.min())
-        if before:
-            return middle + 1 - reach + OUTER_WALL
-        return middle + reach - OUTER_WALL
-
-    # A room that is partly outside goes towards the middle of the outline.
-    places = np.flatnonzero(lines.all(0)).tolist()
-    if not places:
-        return None
-    if before:
-        return int(places[0]) + OUTER_WALL
-    return int(places[-1]) + 1 - OUTER_WALL

@@ -17,23 +17,33 @@ from numpy import ndarray
 
 from ..arrays import Boundary, Boxes, RelationRow, Walls
 from ..plans import Box, Diagram, room_names
-from ..relations import NEAR, edges_of, exclusive, overlapping, sides_of
+from ..relations import NEAR, areas_of, edges_of, exclusive, overlapping, sides_of
 from ..vocabulary import (
+    ABOVE,
     AREAS,
+    BELOW,
     INSIDE,
+    LEFT,
     LIVING,
     METRES,
     NO_EDGE,
     RELATIONS,
+    RIGHT,
     SURROUNDING,
     area_text,
     pair_index,
     pairs,
 )
 from .boundary import corners_of, pack_boundary
-from .dwelling import LIMITS, DwellingLimits, layout_problems
+from .dwelling import LIMITS, DwellingLimits, plan_problems
 from .dwelling_fit import fit_dwelling
-from .floor_plan import DOOR_WIDTH, doors_between, regions_of, room_areas
+from .floor_plan import (
+    DOOR_WIDTH,
+    floor_plan,
+    longest_walls,
+    regions_of,
+    room_areas,
+)
 from .realisability import realise, realises
 from .wall_constraints import WallConstraints, wall_constraints_of
 from .wall_program import (
@@ -92,20 +102,8 @@ _TIGHT = 0.7
 _CRAMPED = 0.1
 """That penalty per pixel."""
 
-_DIRECTION = {
-    0: (-1, -1),
-    1: (-1, 1),
-    2: (-1, 0),
-    3: (0, -1),
-    6: (0, 1),
-    7: (1, 0),
-    8: (1, -1),
-    9: (1, 1),
-}
-"""Direction of the first room's centre from the second box along x and y, by relation."""
-
-_SIDE_OF = ((-1, 0), (0, -1), (1, 0), (0, 1))
-"""Directions of the sides of a room, in the order of its walls: left, above, right, below."""
+_SIDES = (LEFT, ABOVE, RIGHT, BELOW)
+"""Relations whose first room is on a side of the second one, in the order of its walls."""
 
 _Sides = Float[ndarray, "R 2"]
 _Separations = dict[tuple[str, int, int], int]
@@ -224,7 +222,7 @@ def place_diagram(
 
     target = diagram.relations
     rooms = len(diagram.types)
-    disjoint = exclusive(np.array(diagram.types))
+    disjoint = exclusive(diagram.types)
     boxes = place_rooms(diagram)
     starts: list[Boxes] = []
     if realises(boxes, target, disjoint=disjoint):
@@ -261,9 +259,10 @@ def dwelling_problems(
     placement: Placement, limits: DwellingLimits = LIMITS
 ) -> Iterator[str]:
     """Yield why a layout is not a dwelling; nothing if it is one."""
-    yield from layout_problems(
-        placement.diagram, placement.boxes, placement.front_door, limits
-    )
+    diagram = placement.diagram
+    boxes = placement.boxes
+    plan = floor_plan(diagram.types, boxes, placement.front_door, diagram.doors)
+    yield from plan_problems(diagram, boxes, plan, limits)
 
 
 def _compact(diagram: Diagram, start: Boxes, further: Iterable[Boxes] = ()) -> Boxes:
@@ -293,7 +292,7 @@ def place_edited(diagram: Diagram) -> Placement | None:
     pinned = diagram.edit.pinned
     rooms = len(diagram.types)
     # Without overlap if possible.
-    for disjoint in (exclusive(np.array(diagram.types)), False):
+    for disjoint in (exclusive(diagram.types), False):
         search = realise(diagram.relations, rooms, disjoint=disjoint, pinned=pinned)
         if search.boxes is not None:
             boxes = _compact(diagram, spread_boxes(diagram, search.boxes))
@@ -411,7 +410,7 @@ def _spread_rounds(
 
 def constraints_of(diagram: Diagram, boxes: Boxes) -> WallConstraints:
     """Return the constraints of a diagram, without overlap unless the boxes have some."""
-    disjoint = exclusive(np.array(diagram.types))
+    disjoint = exclusive(diagram.types)
     if (overlapping(boxes) & disjoint).any():
         disjoint = np.zeros_like(disjoint)
     return wall_constraints_of(diagram.relations, len(diagram.types), disjoint=disjoint)
@@ -438,7 +437,7 @@ def improve_boxes(
         diagram, target, separations, sides, door_penalty=AREA_PENALTY
     )
     program.pull(pulls)
-    if diagram.areas is not None and demand_areas:
+    if demand_areas:
         demand_own_areas(program, diagram, boxes)
     if diagram.edit is not None:
         program.pinned = diagram.edit.pinned
@@ -472,8 +471,7 @@ def keep_areas(
         separations = choose_separations(boxes, target, {})
         sides = preferred_sides(diagram)
         program = soft_program(diagram, target, separations, sides)
-        if diagram.areas is not None:
-            demand_own_areas(program, diagram, boxes)
+        demand_own_areas(program, diagram, boxes)
         if pulls_of is not None:
             program.pull(pulls_of(boxes))
 
@@ -489,9 +487,7 @@ def keep_areas(
         candidates.append(whole_boxes(walls))
 
     def violations(boxes: Boxes) -> tuple[float, int, int]:
-        error = 0.0
-        if diagram.areas is not None:
-            error = float(area_errors(diagram, boxes).sum())
+        error = float(area_errors(diagram, boxes).sum())
         floor = int(room_areas(diagram.types, boxes).sum())
         return error, int((edges_of(boxes) != target).sum()), -floor
 
@@ -500,21 +496,23 @@ def keep_areas(
 
 def layout_error(diagram: Diagram, boxes: Boxes) -> float:
     """Return the sum of relative errors of areas, and `_NO_WALL` for each door without a wall."""
-    error = 0.0
-    if diagram.areas is not None:
-        error = float(area_errors(diagram, boxes).sum())
+    error = float(area_errors(diagram, boxes).sum())
     inner = [(i, j) for i, j in diagram.doors or () if j is not None]
     if inner:
-        label = regions_of(diagram.types, boxes)
-        doors = doors_between(diagram.types, boxes, label, inner)
-        # Rooms of a door with a negative depth do not face each other.
-        missing = sum(door.depth < 0 for door in doors)
+        # Rooms with a door that do not face each other share no wall of any length.
+        facing = longest_walls(regions_of(diagram.types, boxes))
+        missing = sum(ends not in facing for ends in inner)
         error = _NO_WALL * missing + error
     return error
 
 
 def area_errors(diagram: Diagram, boxes: Boxes) -> Float[ndarray, " R"]:
-    """Return how far the drawn area of each room is outside its bounds, relative to the nearest one."""
+    """Return how far the drawn area of each room is outside its bounds, relative to the nearest one.
+
+    Zeros if the diagram has no areas.
+    """
+    if diagram.areas is None:
+        return np.zeros(len(diagram.types))
     low, high = area_bounds(diagram)
     areas = room_areas(diagram.types, boxes)
     # Never read where `low` is 0.
@@ -546,9 +544,10 @@ def area_bounds(diagram: Diagram) -> Float[ndarray, "2 R"]:
 
 
 def demand_own_areas(program: WallProgram, diagram: Diagram, boxes: Boxes) -> None:
-    """Add bounds of the areas of a diagram; see `demand_areas`."""
-    lost = sides_of(boxes).prod(1) - room_areas(diagram.types, boxes)
-    demand_areas(program, area_bounds(diagram), boxes, lost)
+    """Add bounds of the areas of a diagram, if it has any; see `demand_areas`."""
+    if diagram.areas is not None:
+        lost = areas_of(boxes) - room_areas(diagram.types, boxes)
+        demand_areas(program, area_bounds(diagram), boxes, lost)
 
 
 def preferred_sides(diagram: Diagram) -> _Sides:
@@ -579,10 +578,11 @@ def soft_program(
     """
     types = diagram.types
     program = WallProgram(len(types))
+    usual = _SIZE
+    if diagram.areas is not None:
+        usual *= _AREA_SIZE
     for room, kind in enumerate(types):
-        size = 2 * _SIZE if kind == LIVING else _SIZE
-        if diagram.areas is not None:
-            size *= _AREA_SIZE
+        size = 2 * usual if kind == LIVING else usual
         for axis, side in enumerate(sides[room].tolist()):
             low = 4 * room + axis
             high = low + 2
@@ -594,41 +594,18 @@ def soft_program(
 
     for (u, v), relation in zip(pairs(len(types)), target.tolist(), strict=True):
         if relation != NO_EDGE:
-            _relate(
-                program=program,
-                u=4 * u,
-                v=4 * v,
-                relation=relation,
-                axis=0,
-            )
-            _relate(
-                program=program,
-                u=4 * u + 1,
-                v=4 * v + 1,
-                relation=relation,
-                axis=1,
-            )
+            for axis in (0, 1):
+                _relate(program, u, v, relation, axis)
     for (what, u, v), side in separations.items():
         if what == "within":
-            inner = 4 * u + side
-            outer = 4 * v + side
             # A left or upper wall of the inner room is after the outer one, others are before.
-            if side < 2:
-                program.add_order(outer, inner, 0.0, _MUST)
-            else:
-                program.add_order(inner, outer, 0.0, _MUST)
+            first, second = (v, u) if side < 2 else (u, v)
+            program.add_order(4 * first + side, 4 * second + side, 0.0, _MUST)
         else:
             near = target[pair_index(u, v, len(types))] != NO_EDGE
-            door = (u, v) in (diagram.doors or ())
             _separate(program, u, v, side, near=near)
-            if door:
-                _share_wall(
-                    program=program,
-                    u=u,
-                    v=v,
-                    side=side,
-                    penalty=door_penalty,
-                )
+            if (u, v) in (diagram.doors or ()):
+                _share_wall(program, u, v, 1 - side % 2, door_penalty)
     return program
 
 
@@ -639,7 +616,10 @@ def _relate(
     relation: int,
     axis: int,
 ) -> None:
-    """Add a relation along one axis; `u` and `v` are the first walls of the two rooms."""
+    """Add a relation of room u to room v along one axis."""
+    # From here on their first walls along it.
+    u = 4 * u + axis
+    v = 4 * v + axis
     for low, high in ((u, v + 2), (v, u + 2)):
         program.add_order(low, high, _ROUNDING_PIXELS - NEAR, _MUST)
         program.add_order(low, high, -_GAP, _TOUCH)
@@ -649,14 +629,12 @@ def _relate(
         return
 
     # The centre of u is before the first wall of v, behind the second, or between the two.
-    direction = 0
-    if relation != INSIDE:
-        direction = _DIRECTION[relation][axis]
-
-    before = (1, v)
-    after = (-1, v + 2)
-    between = ((-1, v), (1, v + 2))
-    for sign, wall in {-1: (before,), 1: (after,), 0: between}[direction]:
+    walls = [(-1, v), (1, v + 2)]
+    if relation in _SIDES[axis]:
+        walls = [(1, v)]
+    elif relation in _SIDES[axis + 2]:
+        walls = [(-1, v + 2)]
+    for sign, wall in walls:
         centre = {u: 0.5 * sign, u + 2: 0.5 * sign, wall: -float(sign)}
         program.add_soft(centre, -_ROUNDING_PIXELS, _MUST)
     if relation == INSIDE:
@@ -677,10 +655,10 @@ def _separate(
     first, second = (u, v) if side < 2 else (v, u)
     # A gap of `NEAR` still counts as near.
     gap = NEAR + 1 + _ROUNDING_PIXELS
+    penalty = _MUST
     if near:
         gap = _GAP
-
-    penalty = _SHOULD if near else _MUST
+        penalty = _SHOULD
     program.add_order(4 * first + axis + 2, 4 * second + axis, gap, penalty)
 
 
@@ -688,11 +666,10 @@ def _share_wall(
     program: WallProgram,
     u: int,
     v: int,
-    side: int,
+    along: int,
     penalty: float,
 ) -> None:
-    """Require that rooms u and v are as long as a door along the wall between them."""
-    along = 1 - side % 2
+    """Require that rooms u and v share an axis for the length of a door."""
     for room, other in ((u, v), (v, u)):
         start = 4 * room + along
         end = 4 * other + along + 2
@@ -720,14 +697,10 @@ def choose_separations(
         gaps = np.concatenate([before, after])
         key = ("apart", u, v)
         if relation != NO_EDGE:
-            gaps = np.where(_named_sides(relation), gaps, -np.inf)
+            # The sides of v on which the relation may separate the two.
+            named = [relation in side for side in _SIDES]
+            gaps = np.where(named, gaps, -np.inf)
         elif key in separations and gaps[separations[key]] < NEAR + 1:
             gaps[separations.pop(key)] = -np.inf
         separations.setdefault(key, int(np.argmax(gaps)))
     return separations
-
-
-def _named_sides(relation: int) -> list[bool]:
-    """Return on which sides of room v a relation of room u to it may separate the two."""
-    x, y = _DIRECTION[relation]
-    return [dx == x != 0 or dy == y != 0 for dx, dy in _SIDE_OF]
