@@ -22,6 +22,7 @@ from dither.tasks.bubble_diagram.plans import Diagram
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, ProceduralPlans
 from dither.tasks.bubble_diagram.vocabulary import ROOM_IDS
 
+LARGE_KITCHEN = {**LIMITS.areas, ROOM_IDS["Kitchen"]: (10, 20)}
 TYPES = ("LivingRoom", "Kitchen", "MasterRoom", "Bathroom", "SecondRoom")
 BOXES = [
     (60, 60, 140, 150),
@@ -69,7 +70,7 @@ def test_a_flat_of_five_rooms_is_a_dwelling():
         ({"boxes": moved(1, (144, 60, 250, 92))}, "Kitchen is more than 3 times as long as wide"),
         ({"limits": DwellingLimits(proportion=1.1)}, "times as long as wide"),
         ({"limits": DwellingLimits(wall=2.5)}, "shares no wall of 2.5 m"),
-        ({"limits": DwellingLimits(areas={**LIMITS.areas, "Kitchen": (10, 20)})}, "Kitchen has 6.8 m2, not 10 to 20"),
+        ({"limits": DwellingLimits(areas=LARGE_KITCHEN)}, "Kitchen has 6.8 m2, not 10 to 20"),
         # A balcony inside, which lights nothing
         ({"boxes": [*AROUND, (204, 20, 230, 150)], "types": (*TYPES, "Balcony", "Storage", "Storage"),
           "doors": (*DOORS[:4], (1, 5), (1, 6), (2, 7), DOORS[4])}, "Balcony is not at an outer wall"),

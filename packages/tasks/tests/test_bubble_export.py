@@ -36,7 +36,6 @@ from dither.tasks.bubble_diagram.formats.housegan import (
 )
 from dither.tasks.bubble_diagram.formats.jsonl import read_plans
 from dither.tasks.bubble_diagram.geometry.door_swings import (
-    BALCONY,
     OUTER,
     door_swings,
 )
@@ -59,6 +58,7 @@ from dither.tasks.bubble_diagram.relations import edges_of
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, ProceduralPlans
 from dither.tasks.bubble_diagram.validity import token_validity
 from dither.tasks.bubble_diagram.vocabulary import (
+    BALCONY,
     EDGE_PAD,
     GRID,
     INSIDE,

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from ..missing_library import require_extra
-from .geometry.door_swings import BALCONY, Swing, door_swings
+from .geometry.door_swings import Swing, door_swings
 from .geometry.floor_plan import DOOR_WIDTH, Corner, Door, FloorPlan
 from .geometry.wall_shapes import gap_corners, wall_polygons
-from .vocabulary import METRES
+from .vocabulary import BALCONY, METRES
 
 LAYERS = (
     "rooms",

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from ..missing_library import require_extra
-from .geometry.door_swings import BALCONY, Swing, door_swings
+from .geometry.door_swings import Swing, door_swings
 from .geometry.floor_plan import Door, FloorPlan, Point
 from .geometry.wall_rectangles import Rectangle, divide_walls
 from .geometry.wall_shapes import gap_box, openings_in, solid_walls
-from .vocabulary import METRES, ROOMS
+from .vocabulary import BALCONY, METRES, ROOMS
 
 STOREY = 2.7
 """Height of rooms and walls in metres."""

@@ -65,7 +65,15 @@ ROOM_IDS = {name: index for index, name in enumerate(ROOMS)}
 BEDROOMS = ("MasterRoom", "ChildRoom", "StudyRoom", "SecondRoom", "GuestRoom")
 """Types of bedrooms, as in Graph2Plan."""
 
+
+def type_ids(*names: str) -> frozenset[int]:
+    """Return the ids of room types."""
+    return frozenset(ROOM_IDS[name] for name in names)
+
+
+BEDROOM_IDS = type_ids(*BEDROOMS)
 LIVING = ROOM_IDS["LivingRoom"]
+BALCONY = ROOM_IDS["Balcony"]
 ENTRANCE = ROOM_IDS["Entrance"]
 
 ROOM_COUNTS = {4: 0.003, 5: 0.072, 6: 0.311, 7: 0.362, 8: 0.252}

@@ -19,7 +19,7 @@ from dither.registry.contracts.records import Clean
 
 from ..arrays import Boundary, Numbers, Rows
 from ..decoded_samples import decode_samples
-from ..geometry.dwelling import DwellingLimits
+from ..geometry.dwelling import AREAS_OF, DwellingLimits
 from ..geometry.floor_plan import room_areas
 from ..geometry.outline_rectangles import floor_within, rectangles_within
 from ..geometry.placement import Placement, dwelling_problems
@@ -33,7 +33,6 @@ from ..vocabulary import (
     METRES,
     NODE_PAD,
     NODE_SIZE,
-    ROOMS,
     door_ends,
     door_index,
     pair_index,
@@ -459,13 +458,7 @@ def _is_drawn(rule: Area | Dwelling, placement: Placement | None) -> bool:
     if placement is None:
         return False
     if isinstance(rule, Dwelling):
-        limits = DwellingLimits()
-        names = {ROOMS[kind]: (low, high) for kind, low, high in rule.areas}
-        limits = replace(limits, areas={**limits.areas, **names})
-        if rule.proportion is not None:
-            limits = replace(limits, proportion=rule.proportion)
-        if rule.wall is not None:
-            limits = replace(limits, wall=rule.wall)
+        limits = DwellingLimits(areas={**AREAS_OF, **rule.areas}, **rule.ranges)
         return placement.exact and not any(dwelling_problems(placement, limits))
     types = placement.diagram.types
     areas = room_areas(types, placement.boxes) * METRES**2

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
 
@@ -136,12 +137,12 @@ class Buildable(_Rule):
 class Dwelling(Buildable):
     """The layout of the diagram is a dwelling, level 6; see `geometry.dwelling`.
 
-    `areas` are usual ones by type, in square metres, besides those of all dwellings.
+    `areas` are usual ones by type, in square metres, and `ranges` further options of
+    `DwellingLimits`.
     """
 
-    areas: tuple[tuple[int, float, float], ...] = ()
-    proportion: float | None = None
-    wall: float | None = None
+    areas: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    ranges: Mapping[str, float] = field(default_factory=dict)
 
 
 Rule = RoomType | PairRelation | Count | Adjacency | Buildable | Area | Reachable

@@ -15,7 +15,7 @@ from dither.registry.spec.base import Options
 from dither.registry.spec.misfit import Misfit, Path, raise_misfits
 
 from ..vocabulary import (
-    BEDROOMS,
+    BEDROOM_IDS,
     DOOR,
     GRID,
     METRES,
@@ -316,7 +316,7 @@ class _Reader:
         self.rules: list[Rule] = []
         self.misfits: list[Misfit] = []
         self.sets = {name: frozenset({kind}) for kind, name in enumerate(ROOMS)}
-        self.sets["bedrooms"] = frozenset(map(ROOMS.index, BEDROOMS))
+        self.sets["bedrooms"] = BEDROOM_IDS
 
     def reject(
         self,
@@ -392,24 +392,21 @@ class _Reader:
             elif key in value:
                 numbers[key] = float(number)
         areas = self.areas_of_types(("dwelling", "areas"), value.get("areas", {}))
-        self.rules.append(Dwelling(("dwelling",), areas=areas, **numbers))
+        self.rules.append(Dwelling(("dwelling",), areas, numbers))
 
-    def areas_of_types(
-        self, above: Path, table: Any
-    ) -> tuple[tuple[int, float, float], ...]:
-        """Return the types of a table of areas, and their bounds."""
+    def areas_of_types(self, above: Path, table: Any) -> dict[int, tuple[float, float]]:
+        """Return the bounds of a table of areas by type."""
+        areas: dict[int, tuple[float, float]] = {}
         if not isinstance(table, dict):
             self.reject_type("a table", table, above)
-            return ()
-        areas = []
+            return areas
         for name, text in table.items():
             bounds = parse_area(text)
             if bounds is None:
                 self.reject_type(_AREAS, text, (*above, name), separator=";")
                 continue
-            kinds = self.types((*above, name), name)
-            areas += [(kind, *bounds) for kind in sorted(kinds)]
-        return tuple(areas)
+            areas |= dict.fromkeys(self.types((*above, name), name), bounds)
+        return areas
 
     def take_group(self, name: str, members: Any) -> None:
         path: Path = ("groups", name)

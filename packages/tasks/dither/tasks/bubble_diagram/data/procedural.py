@@ -26,7 +26,8 @@ from ..arrays import BoxBatch, Rows, Types
 from ..plans import Plans, turned
 from ..relations import areas_of, corners, sides_of
 from ..vocabulary import (
-    BEDROOMS,
+    BALCONY,
+    BEDROOM_IDS,
     DOOR_PAD,
     ENTRANCE,
     GRID,
@@ -234,7 +235,7 @@ def place_doors(
     living = kinds == LIVING
     bath = kinds == ROOM_IDS["Bathroom"]
     at_living = touching & living[:, None]
-    at_bedroom = touching & np.isin(kinds, _BEDROOMS)[:, None]
+    at_bedroom = touching & np.isin(kinds, [*BEDROOM_IDS])[:, None]
     reached = at_living.any(2)
     # The largest bathroom at the living room is that of guests, others belong to bedrooms.
     guest = np.where(bath & reached, area, -1).argmax(1)
@@ -464,14 +465,9 @@ _AREA_SHARE = {
 """Preferred share of the area of the flat."""
 
 _PREFERRED_SHARE = np.array([_AREA_SHARE.get(name, 0.0) for name in ROOMS])
-_BEDROOMS = [ROOM_IDS[name] for name in BEDROOMS]
-_OUTSIDE = np.isin(
-    np.arange(len(ROOMS)), [*_BEDROOMS, ROOM_IDS["Balcony"], ROOM_IDS["Entrance"]]
-)
+_OUTSIDE = np.isin(np.arange(len(ROOMS)), [*BEDROOM_IDS, BALCONY, ENTRANCE])
 """Room types that require an outer wall."""
-_REACHABLE_VIA_BEDROOM = np.isin(
-    np.arange(len(ROOMS)), [ROOM_IDS["Bathroom"], ROOM_IDS["Balcony"]]
-)
+_REACHABLE_VIA_BEDROOM = np.isin(np.arange(len(ROOMS)), [ROOM_IDS["Bathroom"], BALCONY])
 """Room types that may be reached through a bedroom instead of the living room."""
 
 # Costs: deviation from the preferred share, noise, a bathroom or balcony at the living room.
@@ -529,7 +525,7 @@ def assign_types(
         row, column = linear_sum_assignment(costs)
         good[plan] = costs[row, column].sum() <= _MAX_COST * len(row)
         types[plan, places[column]] = program[plan, row]
-    is_bedroom = np.isin(types, _BEDROOMS)
+    is_bedroom = np.isin(types, [*BEDROOM_IDS])
     at_bedroom = (touching & is_bedroom[:, :, None]).any(1)
     accessible = reached | living | at_bedroom | (types < 0)
     return types, good & accessible.all(1)

@@ -8,13 +8,11 @@ from itertools import product
 
 from ..arrays import PixelLabels
 from ..relations import NEAR
-from ..vocabulary import LIVING, ROOM_IDS
+from ..vocabulary import BALCONY, LIVING
 from .floor_plan import DOOR_WIDTH, Door, FloorPlan, Window, segment
 
 OUTER = NEAR / 2
 """Thickness of outer walls in drawings, in pixels, so that gaps between neighbours are filled."""
-
-BALCONY = ROOM_IDS["Balcony"]
 
 Square = tuple[float, float, float, float]
 
@@ -45,20 +43,15 @@ def door_swings(types: Sequence[int], plan: FloorPlan) -> list[Swing | None]:
     swept: list[Square] = []
     swings: list[Swing | None] = []
     for door in plan.doors:
-        if door.depth < 0 or is_sliding(types, door):
+        # Glazed ones between a room and a balcony slide.
+        sliding = door.j is not None and BALCONY in (types[door.i], types[door.j])
+        if door.depth < 0 or sliding:
             swings.append(None)
             continue
         swing = _free_swing(types, door, plan.label, swept)
         swept.append(swing.square)
         swings.append(swing)
     return swings
-
-
-def is_sliding(types: Sequence[int], door: Door) -> bool:
-    """Whether a door is a glazed one between a room and a balcony."""
-    if door.j is None:
-        return False
-    return BALCONY in (types[door.i], types[door.j])
 
 
 def _free_swing(

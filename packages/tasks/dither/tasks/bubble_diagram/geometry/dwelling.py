@@ -16,52 +16,54 @@ import numpy as np
 from ..arrays import Boxes
 from ..plans import Diagram, room_names
 from ..relations import sides_of
-from ..vocabulary import BEDROOMS, METRES, ROOM_IDS
-from .floor_plan import FloorPlan
+from ..vocabulary import (
+    BALCONY,
+    BEDROOM_IDS,
+    ENTRANCE,
+    METRES,
+    ROOM_IDS,
+    ROOMS,
+    type_ids,
+)
+from .floor_plan import DEAD_ENDS, FloorPlan
 
 Range = tuple[float, float]
 
-AREAS_OF: Mapping[str, Range] = MappingProxyType(
-    {
-        "LivingRoom": (12, 60),
-        "MasterRoom": (6.5, 35),
-        "Kitchen": (3.5, 25),
-        "Bathroom": (2, 15),
-        "DiningRoom": (6.5, 30),
-        "ChildRoom": (6.5, 25),
-        "StudyRoom": (6.5, 25),
-        "SecondRoom": (6.5, 25),
-        "GuestRoom": (6.5, 25),
-        "Balcony": (1.5, 20),
-        "Entrance": (1.5, 20),
-        "Storage": (0.8, 12),
-        "Wall-in": (0.8, 12),
-    }
+_AREAS = {
+    "LivingRoom": (12, 60),
+    "MasterRoom": (6.5, 35),
+    "Kitchen": (3.5, 25),
+    "Bathroom": (2, 15),
+    "DiningRoom": (6.5, 30),
+    "ChildRoom": (6.5, 25),
+    "StudyRoom": (6.5, 25),
+    "SecondRoom": (6.5, 25),
+    "GuestRoom": (6.5, 25),
+    "Balcony": (1.5, 20),
+    "Entrance": (1.5, 20),
+    "Storage": (0.8, 12),
+    "Wall-in": (0.8, 12),
+}
+AREAS_OF: Mapping[int, Range] = MappingProxyType(
+    {ROOM_IDS[name]: area for name, area in _AREAS.items()}
 )
 """Usual areas by type in square metres."""
 
-_NOT_HABITABLE = frozenset(
-    ROOM_IDS[name]
-    for name in ("Kitchen", "Bathroom", "Balcony", "Entrance", "Storage", "Wall-in")
+_NOT_HABITABLE = type_ids(
+    "Kitchen", "Bathroom", "Balcony", "Entrance", "Storage", "Wall-in"
 )
 """Types without a smallest width."""
 
-LIT = frozenset(ROOM_IDS.values()) - _NOT_HABITABLE | {ROOM_IDS["Kitchen"]}
+LIT = type_ids(*ROOMS) - _NOT_HABITABLE | type_ids("Kitchen")
 """Types that must have a window."""
 
-_DEAD_ENDS = frozenset(
-    ROOM_IDS[name] for name in ("Bathroom", "Balcony", "Storage", "Wall-in")
-)
-"""Types of rooms that others are not reached through."""
-
-BALCONY = ROOM_IDS["Balcony"]
-
-_BEDROOMS = frozenset(ROOM_IDS[name] for name in BEDROOMS)
+LONGISH = frozenset({BALCONY, ENTRANCE})
+"""Types of any proportion."""
 
 _WIDTH = 2.13
 """Smallest width of a habitable room in metres."""
 
-_THICKEST = 6
+THICKEST = 6
 """Largest distance in pixels between rooms that share a wall, 0.4 m."""
 
 
@@ -76,7 +78,7 @@ class DwellingLimits:
     """
 
     # A mapping proxy has no hash, without which a dataclass refuses it as a default.
-    areas: Mapping[str, Range] = field(default_factory=lambda: AREAS_OF)
+    areas: Mapping[int, Range] = field(default_factory=lambda: AREAS_OF)
     proportion: float = 3.0
     wall: float = 0.9
 
@@ -91,11 +93,15 @@ def plan_problems(
     limits: DwellingLimits = LIMITS,
 ) -> Iterator[str]:
     """Yield why a floor plan of rooms at boxes is not a dwelling."""
+    import networkx
+
     names = room_names(diagram)
-    shared = plan.shared_walls(limits.wall / METRES, _THICKEST)
+    shared = plan.shared_walls(limits.wall / METRES, THICKEST)
     rooms = range(len(names))
+    touching = networkx.Graph(shared)
+    touching.add_nodes_from(rooms)
     # From any room: connected rooms reach each other.
-    body = _reached(0, {room: _neighbours(room, shared) for room in rooms}, rooms)
+    body = networkx.node_connected_component(touching, 0)
     for room in rooms:
         if room not in body:
             yield f"{names[room]} shares no wall of {limits.wall:g} m with the others"
@@ -149,19 +155,22 @@ def _badly_reached(
     types: Sequence[int], front: int, ends: Sequence[tuple[int, int]]
 ) -> Iterator[int]:
     """Yield rooms without a way from the front door through public rooms."""
-    rooms = range(len(types))
-    doors = {room: _neighbours(room, ends) for room in rooms}
-    private = _DEAD_ENDS | _BEDROOMS
-    public = [room for room in rooms if types[room] not in private]
-    reached = _reached(front, doors, public)
+    import networkx
+
+    links = [*ends, *((j, i) for i, j in ends)]
+    # A private room is reached, but leads nowhere.
+    private = DEAD_ENDS | BEDROOM_IDS
+    ways = networkx.DiGraph([(i, j) for i, j in links if types[i] not in private])
+    ways.add_node(front)
+    reached = {front, *networkx.descendants(ways, front)}
+    behind = {j for i, j in links if i in reached and types[i] in BEDROOM_IDS}
     # One room may be reached through a bedroom, such as its bathroom.
     through_bedroom = 0
-    for room in rooms:
+    for room in range(len(types)):
         if room in reached:
             continue
-        behind = [r for r in doors[room] if r in reached and types[r] in _BEDROOMS]
         through_bedroom += 1
-        if not behind or through_bedroom > 1:
+        if room not in behind or through_bedroom > 1:
             yield room
 
 
@@ -173,39 +182,14 @@ def _size_problems(
     limits: DwellingLimits,
 ) -> Iterator[str]:
     """Yield rooms of unusual areas, widths and proportions."""
-    bounds = {ROOM_IDS[name]: limits.areas[name] for name in limits.areas}
     areas = plan.room_areas() * METRES**2
     sides = np.sort(sides_of(boxes), 1) * METRES
-    longish = {ROOM_IDS["Balcony"], ROOM_IDS["Entrance"]}
     for room, kind in enumerate(diagram.types):
-        low, high = bounds[kind]
+        low, high = limits.areas[kind]
         if not low <= areas[room] <= high:
             yield f"{names[room]} has {areas[room]:.1f} m2, not {low:g} to {high:g} m2"
         narrow, wide = sides[room]
         if kind not in _NOT_HABITABLE and narrow < _WIDTH:
             yield f"{names[room]} is {narrow:.2f} m wide, less than {_WIDTH} m"
-        if kind not in longish and wide > limits.proportion * narrow:
+        if kind not in LONGISH and wide > limits.proportion * narrow:
             yield f"{names[room]} is more than {limits.proportion:g} times as long as wide"
-
-
-def _neighbours(room: int, links: Iterable[tuple[int, int]]) -> list[int]:
-    """Return the rooms that links join to a room."""
-    # The other end of the link.
-    return [i + j - room for i, j in links if room in (i, j)]
-
-
-def _reached(
-    start: int, links: Mapping[int, list[int]], passable: range | list[int]
-) -> set[int]:
-    """Return the rooms that are reached from a start through rooms that are `passable`."""
-    reached = {start}
-    ahead = [start]
-    while ahead:
-        room = ahead.pop()
-        # A private room is reached, but leads nowhere.
-        if room not in passable:
-            continue
-        new = [other for other in links[room] if other not in reached]
-        reached.update(new)
-        ahead += new
-    return reached

@@ -21,9 +21,16 @@ from numpy import ndarray
 from ..arrays import Boxes, PixelLabels
 from ..plans import Diagram
 from ..relations import sides_of
-from ..vocabulary import LIVING, METRES, ROOM_IDS, ROOMS
+from ..vocabulary import BALCONY, LIVING, METRES, ROOM_IDS
 from .compactness import label_compactness
-from .dwelling import AREAS_OF, BALCONY, LIT, lit_rooms, plan_problems
+from .dwelling import (
+    AREAS_OF,
+    LIT,
+    LONGISH,
+    THICKEST,
+    lit_rooms,
+    plan_problems,
+)
 from .floor_plan import (
     FloorPlan,
     access_tree,
@@ -46,9 +53,6 @@ _ROUNDS = 8
 
 _GAP = 4
 """Thickness of a wall between rooms in pixels."""
-
-_THICKEST = 6
-"""Largest distance of rooms that share a wall, as in `dwelling`."""
 
 _SHARED = 15
 """Pixels of wall that rooms with a door share, 1.05 m; `dwelling` requires 0.9 m."""
@@ -88,9 +92,6 @@ _NARROWEST = {
     ROOM_IDS["Wall-in"]: 14,
 }
 """Smallest sides of others, from 1 to 1.7 m."""
-
-_LONGISH = frozenset({ROOM_IDS["Balcony"], ROOM_IDS["Entrance"]})
-"""Types of any proportion."""
 
 _PROPORTION = 2.7
 """Largest ratio of the sides of others; `dwelling` allows 3."""
@@ -244,7 +245,7 @@ def _changes(fit: _Fit, layout: _Layout) -> Iterator[_Change]:
     """Yield the changes that give every room a door and, if it must have one, a window."""
     diagram = fit.diagram
     types = diagram.types
-    shared = layout.plan.shared_walls(_SHARED - 1, _THICKEST)
+    shared = layout.plan.shared_walls(_SHARED - 1, THICKEST)
     best: dict[tuple[int, int], _Change] = {}
     weights: dict[tuple[int, int], float] = {}
     for i, j, _ in diagram.edges:
@@ -481,7 +482,7 @@ def _keep_usual_sizes(program: WallProgram, diagram: Diagram, layout: _Layout) -
     sides = sides_of(boxes).astype(float)
     ranges = []
     for room, kind in enumerate(diagram.types):
-        low, high = AREAS_OF[ROOMS[kind]]
+        low, high = AREAS_OF[kind]
         low *= _SAFETY[0]
         high *= _SAFETY[1]
         if diagram.areas is not None:
@@ -505,7 +506,7 @@ def _keep_usual_sizes(program: WallProgram, diagram: Diagram, layout: _Layout) -
             program.add_order(first, last, _NARROWEST.get(kind, _HABITABLE), _SIZE)
             program.add_order(first, last, preferred[axis], _PREFERRED)
             program.add_order(last, first, -preferred[axis], _PREFERRED)
-            if kind not in _LONGISH:
+            if kind not in LONGISH:
                 other = 4 * room + 1 - axis
                 ratio = {
                     last: 1.0,

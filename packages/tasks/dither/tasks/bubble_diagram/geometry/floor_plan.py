@@ -16,7 +16,7 @@ import numpy as np
 
 from ..arrays import Boxes, Mask, Numbers, PixelLabels
 from ..relations import NEAR, areas_of
-from ..vocabulary import BEDROOMS, ENTRANCE, GRID, LIVING, ROOM_IDS, pairs
+from ..vocabulary import BEDROOM_IDS, ENTRANCE, GRID, LIVING, pairs, type_ids
 
 DOOR_WIDTH = 12
 """Width of a door in pixels, about 0.85 m; walls of at least this length can have one."""
@@ -30,15 +30,10 @@ _WALL = 4
 _THINNEST = np.ones((2, 2), bool)
 """Pixels that every part of a room covers."""
 
-_BEDROOMS = frozenset(ROOM_IDS[name] for name in BEDROOMS)
-_ALONE = frozenset(
-    ROOM_IDS[name] for name in ("Bathroom", "Balcony", "Wall-in", "Storage")
-)
+DEAD_ENDS = type_ids("Bathroom", "Balcony", "Wall-in", "Storage")
 """Types of rooms that others are not reached through."""
 
-_DARK = frozenset(
-    ROOM_IDS[name] for name in ("Entrance", "Storage", "Wall-in", "Balcony")
-)
+_DARK = type_ids("Entrance", "Storage", "Wall-in", "Balcony")
 """Types without a window."""
 
 _WINDOW = 24
@@ -50,7 +45,7 @@ _JAMB = 2
 _SHORT = 100
 """Cost of a door between rooms that share no wall long enough for it."""
 
-_THROUGH = dict.fromkeys(_BEDROOMS, 30) | dict.fromkeys(_ALONE, 60)
+_THROUGH = dict.fromkeys(BEDROOM_IDS, 30) | dict.fromkeys(DEAD_ENDS, 60)
 """Cost of a door to a room that is reached through another one, by the type of that."""
 
 Corner = tuple[int, int]
@@ -560,11 +555,11 @@ def door_cost(one: int, other: int) -> int:
     """Preference for a door between two types."""
     if LIVING in (one, other):
         return 1
-    alone = (one in _ALONE) + (other in _ALONE)
+    alone = (one in DEAD_ENDS) + (other in DEAD_ENDS)
     if alone == 2:
         return 9
     # A bath or balcony of a bedroom.
-    if alone and (one in _BEDROOMS) != (other in _BEDROOMS):
+    if alone and (one in BEDROOM_IDS) != (other in BEDROOM_IDS):
         return 3
     return 5
 

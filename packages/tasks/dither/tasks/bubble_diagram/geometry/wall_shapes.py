@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .door_swings import BALCONY, OUTER, outward_side
+from ..vocabulary import BALCONY
+from .door_swings import OUTER, outward_side
 from .floor_plan import DOOR_WIDTH, Door, FloorPlan, Point, Window, segment, thin_walls
 
 _PARTITION = 2.0

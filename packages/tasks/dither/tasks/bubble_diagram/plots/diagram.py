@@ -19,7 +19,6 @@ from numpy import ndarray
 
 from ..arrays import PixelLabels, Walls
 from ..geometry.door_swings import (
-    BALCONY,
     OUTER,
     Swing,
     door_swings,
@@ -37,7 +36,7 @@ from ..geometry.floor_plan import (
 from ..geometry.placement import Placement
 from ..plans import room_names
 from ..relations import areas_of
-from ..vocabulary import COLOURS, METRES, ROOMS
+from ..vocabulary import BALCONY, COLOURS, METRES, ROOMS
 from . import svg
 
 INK = "#2b2f36"
