@@ -28,7 +28,7 @@ from ..row_numbers import row_numbers
 from ..token_metrics import Accuracy
 from .arrays import Boundaries, Boundary, BoxBatch, Boxes, Numbers, Tokens
 from .box_tokens import decode_boxes, encode_boxes, snap
-from .constraints.guidance import ConstraintGuidance
+from .constraints.guidance import ConstraintGuidance, boundaries_of
 from .constraints.table import Constraints
 from .decoded_samples import (
     DecodedSample,
@@ -69,7 +69,6 @@ from .relations import net_areas
 from .validity import is_buildable
 from .vocabulary import (
     AREAS,
-    BOUNDARY_POINTS,
     LIVING,
     METRES,
     NODE_PAD,
@@ -486,7 +485,7 @@ class BubbleDiagrams(Task):
             metrics |= field_metrics(tokens, valid, self.rooms)
             floor = field_metrics(test[: len(tokens)], valid, self.rooms)
             metrics |= {f"{name}_floor": value for name, value in floor.items()}
-        if _boundaries_of(like) is None:
+        if boundaries_of(like.cond) is None:
             metrics |= compatibility(tokens, self.rooms, _narrow(like), boxes)
 
         drawn = None if boxes is None else boxes[:DRAWN]
@@ -499,7 +498,7 @@ class BubbleDiagrams(Task):
         count = len(tokens)
         if not count:
             return {}
-        boundaries = _boundaries_of(like)
+        boundaries = boundaries_of(like.cond)
         required = boundaries is not None or self.modelled["areas"]
         if not required and boxes is None:
             # Others are no dwellings, and nothing else is measured.
@@ -562,7 +561,7 @@ class BubbleDiagrams(Task):
         yield from sample_pictures(
             samples=tokens,
             rooms=self.rooms,
-            boundaries=_boundaries_of(like),
+            boundaries=boundaries_of(like.cond),
             narrow=_narrow(like),
             boxes=boxes,
         )
@@ -581,7 +580,7 @@ class BubbleDiagrams(Task):
             self.rooms,
             folder,
             cast(Export, form),
-            _boundaries_of(like),
+            boundaries_of(like.cond),
             _narrow(like),
             boxes,
         )
@@ -615,14 +614,6 @@ def _bounded(clean: Clean, boundaries: Boundaries) -> Clean:
     """Add boundaries as the condition of a batch."""
     flat = torch.from_numpy(boundaries.reshape(len(boundaries), -1).astype(np.int64))
     return replace(clean, cond={**clean.cond, "boundary": flat})
-
-
-def _boundaries_of(like: Clean) -> Boundaries | None:
-    """Return the boundaries of templates, if they have any."""
-    flat = like.cond.get("boundary")
-    if flat is None:
-        return None
-    return flat.cpu().numpy().reshape(-1, BOUNDARY_POINTS, 2)
 
 
 class GraphMetrics(Metrics):

@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 from dither.registry.config.errors import Problem, dotted
 from dither.registry.contracts.records import Clean
 
-from ..arrays import Boundary, Numbers, Rows
+from ..arrays import Boundaries, Boundary, Numbers, Rows
 from ..decoded_samples import decode_samples
 from ..geometry.dwelling import AREAS_OF, DwellingLimits
 from ..geometry.floor_plan import room_areas
@@ -109,9 +109,12 @@ class ConstraintGuidance:
         self._modelled = {"doors": doors, "areas": areas}
         self.allowed = self._allowed_ids()
 
-        counts = [
-            rule for rule in rules if isinstance(rule, Count) and rule.types != ALL
-        ]
+        self._counts = [rule for rule in rules if isinstance(rule, Count)]
+        """With those that other rules imply."""
+        for rule in rules:
+            if isinstance(rule, Buildable):
+                self._counts += rule.counts()
+        counts = [rule for rule in self._counts if rule.types != ALL]
         parts: list[_Part] = []
         for rule in rules:
             match rule:
@@ -119,7 +122,6 @@ class ConstraintGuidance:
                     parts.append(AdjacencyProbability(rule, slots))
                 case Buildable():
                     parts.append(BuildableProbability(slots))
-                    counts += rule.counts()
                 case Area(room=None):
                     parts.append(AreaProbability(rule, slots, self.area))
                 case Reachable():
@@ -219,16 +221,8 @@ class ConstraintGuidance:
         if counted & rule.types:
             return 0
         counted |= rule.types
-        numbers = [0]
-        for count in self.rules:
-            counts = []
-            if isinstance(count, Count):
-                counts = [count]
-
-            if isinstance(count, Buildable):
-                counts = list(count.counts())
-            numbers += [c.low for c in counts if c.types <= rule.types]
-        return max(numbers)
+        least = (count.low for count in self._counts if count.types <= rule.types)
+        return max(least, default=0)
 
     def room_counts(self, counts: Numbers) -> Numbers:
         """Return the weights of 0, 1, 2, ... rooms: those in `counts`, 0 for infeasible numbers.
@@ -267,15 +261,11 @@ class ConstraintGuidance:
 
     def _implied_types(self, rooms: int) -> dict[int, int]:
         """Return the type of each of `rooms` rooms that counts leave a single one."""
-        counts = [rule for rule in self.rules if isinstance(rule, Count)]
-        for rule in self.rules:
-            if isinstance(rule, Buildable):
-                counts += rule.counts()
         stated = [rule for rule in self.rules if isinstance(rule, RoomType)]
-        if all(rule.types == ALL for rule in counts):
+        if all(rule.types == ALL for rule in self._counts):
             return {}
 
-        rules: list[Rule] = [*counts, *stated, Count((), ALL, rooms, rooms)]
+        rules: list[Rule] = [*self._counts, *stated, Count((), ALL, rooms, rooms)]
         named = {rule.room for rule in stated}
         implied: dict[int, int] = {}
         # Rooms without a stated type are alike.
@@ -306,11 +296,9 @@ class ConstraintGuidance:
             return None
         low = int(possible.min())
         high = int(possible.max())
-        rooms = f"{low} rooms"
-        if low < high:
-            rooms = f"{low} to {high} rooms"
+        rooms = f"{low} to {high}" if low < high else f"{low}"
         missing = "but no training plan has as many; samples may be poor"
-        return f"the constraints require {rooms}, {missing}"
+        return f"the constraints require {rooms} rooms, {missing}"
 
     def met_by(self, plans: Plans) -> Rows:
         """Return which plans meet all constraints; known boxes may prove a plan buildable."""
@@ -342,7 +330,7 @@ class ConstraintGuidance:
             self._check_drawn(
                 rules=drawn,
                 x=x,
-                cond=cond or {},
+                boundaries=boundaries_of(cond or {}),
                 met=met,
             )
         return met
@@ -351,16 +339,14 @@ class ConstraintGuidance:
         self,
         rules: Sequence[Area | Dwelling],
         x: _Samples,
-        cond: dict[str, Tensor],
+        boundaries: Boundaries | None,
         met: dict[str, _Met],
     ) -> None:
         """Clear `met` for rules that samples meet as tokens but not as they are drawn."""
         any_met = torch.stack([met[dotted(rule.path)] for rule in rules]).any(0)
         rows = any_met.nonzero().flatten()
-        boundaries = None
-        if "boundary" in cond:
-            flat = cond["boundary"].to(rows.device)[rows]
-            boundaries = flat.cpu().numpy().reshape(-1, BOUNDARY_POINTS, 2)
+        if boundaries is not None:
+            boundaries = boundaries[rows.cpu().numpy()]
         tokens = x[rows].cpu().numpy()
         samples = decode_samples(tokens, self.slots, boundaries, self.narrow)
         for row, sample in zip(rows.tolist(), samples, strict=True):
@@ -442,6 +428,14 @@ class ConstraintGuidance:
         return log_prob
 
 
+def boundaries_of(cond: dict[str, Tensor]) -> Boundaries | None:
+    """Return the boundaries in the conditions of a batch, if there are any."""
+    flat = cond.get("boundary")
+    if flat is None:
+        return None
+    return flat.cpu().numpy().reshape(-1, BOUNDARY_POINTS, 2)
+
+
 def _areas_hold(
     rule: Area,
     types: _Types,
@@ -464,9 +458,8 @@ def _is_drawn(rule: Area | Dwelling, placement: Placement | None) -> bool:
     areas = room_areas(types, placement.boxes) * METRES**2
     # Without an upper bound the rule has one that is only a proposal.
     high = rule.high
-    if rule.high >= AREAS[-1]:
+    if high >= AREAS[-1]:
         high = np.inf
-
     for room, kind in enumerate(types):
         applies = kind in rule.types if rule.room is None else room == rule.room
         if applies and not rule.low <= areas[room] <= high:

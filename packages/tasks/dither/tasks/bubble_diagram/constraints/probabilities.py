@@ -62,43 +62,32 @@ class AdjacencyProbability:
 
     def __init__(self, rule: Adjacency, slots: int) -> None:
         self.rule = rule
-        self.slots = slots
         forward = rule.relations
         backward = rule.reversed
-        self.sorts = _properties(rule.first, rule.second, rule.first & rule.second)
-        """Whether a type is in the first set, in the second, and in both."""
-        self.relations = _properties(forward, backward, forward & backward)
-        """Whether a relation of a pair i < j matches with i as the first room, with j, and both."""
         base = slots * (slots + 1) // 2
-        self.start = base if rule.doors else slots
         self.ends = torch.tensor(door_ends(slots)).T
         if not rule.doors:
             self.ends = self.ends[:, : base - slots]
+        both = rule.first & rule.second
+        self.sorts = _Properties(0, slots, rule.first, rule.second, both)
+        """Whether a type is in the first set, in the second, and in both."""
+        start = base if rule.doors else slots
+        either = forward & backward
+        count = self.ends.shape[1]
+        self.relations = _Properties(start, count, forward, backward, either)
+        """Whether a relation of a pair i < j matches with i as the first room, with j, and both."""
         self.outside = torch.tensor([0.0, float(rule.second == FRONT), 0.0])
 
     def log_prob(self, probs: _Probs, at: _At) -> _ById:
         i, j = self.ends.to(at.device)
-        sorts = _by_id(
-            probs=probs,
-            properties=self.sorts,
-            at=at,
-            start=0,
-            count=self.slots,
-        )
+        sorts = self.sorts.by_id(probs, at)
         # The outside is one more slot, whose type is certain.
         outside = self.outside.to(sorts)
         outside = outside.expand(*sorts.shape[:2], 1, -1)
         sorts = torch.cat([sorts, outside], 2)
         i_first, i_second, i_both = sorts[:, :, i].unbind(-1)
         j_first, j_second, j_both = sorts[:, :, j].unbind(-1)
-        relations = _by_id(
-            probs=probs,
-            properties=self.relations,
-            at=at,
-            start=self.start,
-            count=len(i),
-        )
-        forward, backward, either = relations.unbind(-1)
+        forward, backward, either = self.relations.by_id(probs, at).unbind(-1)
 
         # Inclusion and exclusion: pairs that match in both directions were counted twice.
         ahead = i_first * j_second * forward
@@ -128,26 +117,13 @@ class AreaProbability:
         slots: int,
         start: int,
     ) -> None:
-        self.slots = slots
-        self.start = start
-        self.kinds = _properties(rule.types)
-        self.outside = 1 - _properties(rule.bins)
+        self.kinds = _Properties(0, slots, rule.types)
+        outside = frozenset(range(NODE_SIZE)) - rule.bins
+        self.outside = _Properties(start, slots, outside)
 
     def log_prob(self, probs: _Probs, at: _At) -> _ById:
-        of_type = _by_id(
-            probs=probs,
-            properties=self.kinds,
-            at=at,
-            start=0,
-            count=self.slots,
-        )
-        wrong = _by_id(
-            probs=probs,
-            properties=self.outside,
-            at=at,
-            start=self.start,
-            count=self.slots,
-        )
+        of_type = self.kinds.by_id(probs, at)
+        wrong = self.outside.by_id(probs, at)
         # The type and the area of a room are different tokens, so they are independent.
         log_probs = torch.log1p(-(of_type * wrong).clamp(0, 1))
         return _padded(log_probs.sum((2, 3)), probs)
@@ -162,33 +138,18 @@ class ReachableProbability:
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
-        self.related = _properties(RELATED)
-        self.doors = _properties(frozenset({NO_DOOR}), frozenset({DOOR}))
+        base = slots * (slots + 1) // 2
+        self.pairs = base - slots
+        self.related = _Properties(slots, self.pairs, RELATED)
+        self.doors = _Properties(base, base, frozenset({NO_DOOR}), frozenset({DOOR}))
 
     def log_prob(self, probs: _Probs, at: _At) -> _ById:
-        slots = self.slots
-        base = slots * (slots + 1) // 2
-        pairs = base - slots
-
+        pairs = self.pairs
         # Rows are diagrams, each with every id of token `at`.
-        related = _by_id(
-            probs=probs,
-            properties=self.related,
-            at=at,
-            start=slots,
-            count=pairs,
-        )
-        (near,) = _possible(related)
-        doors = _by_id(
-            probs=probs,
-            properties=self.doors,
-            at=at,
-            start=base,
-            count=base,
-        )
-        without, may = _possible(doors)
+        (near,) = _possible(self.related.by_id(probs, at))
+        without, may = _possible(self.doors.by_id(probs, at))
         must = may & ~without
-        exists = (probs[:, :slots, NODE_PAD] == 0).cpu().numpy()
+        exists = (probs[:, : self.slots, NODE_PAD] == 0).cpu().numpy()
         real = np.repeat(exists, NODE_SIZE, 0)
 
         # All doors that may exist connect the rooms, and no certain one joins rooms far apart.
@@ -523,31 +484,25 @@ def _propagate(
     return possible
 
 
-def _properties(*sets: frozenset[int]) -> Float[Tensor, "V K"]:
-    """Whether each id is in each of some sets."""
-    properties = torch.zeros(NODE_SIZE, len(sets))
-    for column, ids in enumerate(sets):
-        members = [float(v in ids) for v in range(NODE_SIZE)]
-        properties[:, column] = torch.tensor(members)
-    return properties
+class _Properties:
+    """Whether the ids of `count` tokens from `start` on are in each of K sets."""
 
+    def __init__(self, start: int, count: int, *sets: frozenset[int]) -> None:
+        self.start = start
+        self.stop = start + count
+        self.table = torch.zeros(NODE_SIZE, len(sets))
+        for column, ids in enumerate(sets):
+            self.table[sorted(ids & {*range(NODE_SIZE)}), column] = 1
 
-def _by_id(
-    probs: _Probs,
-    properties: Float[Tensor, "V K"],
-    at: _At,
-    start: int,
-    count: int,
-) -> Float[Tensor, "N V count K"]:
-    """Return the probability that tokens `start`, ... have properties, by id of token `at`."""
-    table = properties.to(probs)
-    size = min(probs.shape[-1], NODE_SIZE)
-    stop = start + count
-    shares = probs[:, start:stop, :size] @ table[:size]
-    # The properties of token `at` itself are certain, given its id.
-    tokens = torch.arange(start, stop, device=at.device)
-    own = (tokens == at[:, None])[:, None, :, None]
-    return torch.where(own, table[:, None], shares[:, None])
+    def by_id(self, probs: _Probs, at: _At) -> Float[Tensor, "N V count K"]:
+        """Return the probability that the tokens have the properties, by id of token `at`."""
+        table = self.table.to(probs)
+        size = min(probs.shape[-1], NODE_SIZE)
+        shares = probs[:, self.start : self.stop, :size] @ table[:size]
+        # The properties of token `at` itself are certain, given its id.
+        tokens = torch.arange(self.start, self.stop, device=at.device)
+        own = (tokens == at[:, None])[:, None, :, None]
+        return torch.where(own, table[:, None], shares[:, None])
 
 
 def _padded(by_id: Float[Tensor, "N 15"], probs: _Probs) -> _ById:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -179,11 +179,11 @@ class Constraints(Options):
         drawn = redraw
         if drawn is None:
             drawn = rooms - len(kept)
-
         total = len(kept) + drawn
-        missing = [room for room in kept if not 0 <= room < rooms]
         problems = [
-            f"rooms are numbered 0 to {rooms - 1}, got {room}" for room in missing
+            f"rooms are numbered 0 to {rooms - 1}, got {room}"
+            for room in kept
+            if not 0 <= room < rooms
         ]
         if not problems and not len(kept) < total <= slots:
             expected = f"expected 1 to {slots - len(kept)}"
@@ -210,11 +210,9 @@ class Constraints(Options):
             update["doors"] = [*self.doors, *joined]
             update["no_doors"] = [*self.no_doors, *separate]
         if areas and diagram.areas is not None:
-            texts = {
-                str(slot): area_text(diagram.areas[room])
-                for slot, room in placed.items()
-            }
-            update["areas"] = self.areas | texts
+            update["areas"] = dict(self.areas)
+            for slot, room in placed.items():
+                update["areas"][str(slot)] = area_text(diagram.areas[room])
         return self.model_copy(update=update)
 
     def goal(
@@ -405,7 +403,7 @@ class _Reader:
             if bounds is None:
                 self.reject_type(_AREAS, text, (*above, name), separator=";")
                 continue
-            areas |= dict.fromkeys(self.types((*above, name), name), bounds)
+            areas |= dict.fromkeys(self.named((*above, name), name), bounds)
         return areas
 
     def take_group(self, name: str, members: Any) -> None:
@@ -416,11 +414,11 @@ class _Reader:
         elif not isinstance(members, list):
             self.reject_type("a list of room types", members, path)
         else:
-            self.sets[name] = self.types(path, members)
+            self.sets[name] = self.named(path, members)
 
     def take_type(self, key: str, names: Any) -> None:
         path: Path = ("types", key)
-        types = self.types(path, names)
+        types = self.named(path, names)
         if not key.isdecimal():
             message = f'"{key}" is not a room number, expected 0 to {self.slots - 1}'
             self.reject(message, path, code="wrong-type")
@@ -442,12 +440,7 @@ class _Reader:
             return
         i, j, names = entry
         # Names and numbers are both checked, so that all mistakes of an entry are reported.
-        relations = self.named(
-            path=path,
-            names=names,
-            known=_RELATION_SETS,
-            what="relation",
-        )
+        relations = self.named(path, names, "relation")
         if i == j:
             self.reject(f"room {i} cannot be related to itself", path)
         elif i > j:
@@ -461,7 +454,7 @@ class _Reader:
 
     def take_count(self, key: str, value: Any) -> None:
         path: Path = ("counts", key)
-        types = self.types(path, key)
+        types = self.named(path, key)
         low, high = self.bounds(path, value)
         if types:
             self.rules.append(Count(path, types, low, high))
@@ -478,16 +471,11 @@ class _Reader:
             )
             self.reject_type(example, entry, path)
             return
-        first = self.types(path, entry[0])
-        second = self.types(path, entry[1])
+        first = self.named(path, entry[0])
+        second = self.named(path, entry[1])
         relations = RELATED
         if len(entry) == 3:
-            relations = self.named(
-                path=path,
-                names=entry[2],
-                known=_RELATION_SETS,
-                what="relation",
-            )
+            relations = self.named(path, entry[2], "relation")
         if NO_EDGE in relations:
             hint = "use apart for rooms that are not close"
             self.reject(f'"none" is not allowed in {path[0]}', path, help_text=hint)
@@ -501,31 +489,18 @@ class _Reader:
         required: bool,
     ) -> None:
         match entry:
-            case [first, second] if _are_numbers([first, second]):
-                self.take_numbered_door(
-                    path=path,
-                    i=first,
-                    j=second,
-                    required=required,
-                )
-            case [first, "outside"] if type(first) is int:
-                self.take_numbered_door(
-                    path=path,
-                    i=first,
-                    j=None,
-                    required=required,
-                )
+            case [i, "outside"] if type(i) is int:
+                self.take_numbered_door(path, i, None, required)
+            case [i, j] if _are_numbers([i, j]):
+                self.take_numbered_door(path, i, j, required)
             case [first, second] if type(first) is not int and type(second) is not int:
-                one = self.types(path, first)
-
+                one = self.named(path, first)
                 other = FRONT
                 if second != OUTSIDE:
-                    other = self.types(path, second)
-
+                    other = self.named(path, second)
                 if one and other:
-                    rule = Adjacency(
-                        path, one, other, frozenset({DOOR}), required, doors=True
-                    )
+                    ids = frozenset({DOOR})
+                    rule = Adjacency(path, one, other, ids, required, doors=True)
                     self.rules.append(rule)
             case _:
                 example = f'[0, 1], ["Kitchen", "LivingRoom"] or [0, "{OUTSIDE}"]'
@@ -556,7 +531,7 @@ class _Reader:
             room = int(key)
             exists = self.exists(path, room)
         else:
-            types = self.types(path, key)
+            types = self.named(path, key)
             exists = bool(types)
         if exists and bounds:
             self.rules.append(Area(path, room, types, *bounds))
@@ -570,21 +545,15 @@ class _Reader:
 
     def bounds(self, path: Path, value: Any) -> tuple[int, int]:
         """Parse 2, [2, 3], "at least 2" or "at most 3"; unbounded is the number of slots."""
-        text = None
-        if isinstance(value, str):
-            text = _BOUND.fullmatch(value)
-
-        if text is not None:
+        if isinstance(value, str) and (text := _BOUND.fullmatch(value)):
             number = int(text[2])
             if text[1] == "most":
                 return 0, number
             # More than there are slots is a contradiction, which is reported with its participants.
             return number, max(number, self.slots)
-
         pair = value
         if type(value) is int:
             pair = [value, value]
-
         if not isinstance(pair, list) or len(pair) != 2 or not _are_numbers(pair):
             allowed = 'a number, [smallest, largest], "at least 1" or "at most 2"'
             self.reject_type(allowed, value, path, separator=";")
@@ -595,39 +564,26 @@ class _Reader:
             self.reject(message, path, code="out-of-range")
         return low, high
 
-    def types(self, path: Path, names: Any) -> frozenset[int]:
-        return self.named(
-            path=path,
-            names=names,
-            known=self.sets,
-            what="room type",
-        )
-
-    def named(
-        self,
-        path: Path,
-        names: Any,
-        known: Mapping[str, frozenset[int]],
-        what: str,
-    ) -> frozenset[int]:
-        """Return the ids of one or more names; reject unknown ones."""
+    def named(self, path: Path, names: Any, what: str = "room type") -> frozenset[int]:
+        """Return the ids of one or more names of types or relations; reject unknown ones."""
+        known = _RELATION_SETS
+        if what == "room type":
+            known = self.sets
         words = [names]
         if isinstance(names, list):
             words = names
-
+        if not words:
+            self.reject(f"expected a {what}, got none", path)
         wrong = [word for word in words if not isinstance(word, str)]
-        unknown = [
-            word for word in words if isinstance(word, str) and word not in known
-        ]
         if wrong:
             self.reject_type(f"the name of a {what}", wrong[0], path)
+        texts = [word for word in words if isinstance(word, str)]
+        unknown = [word for word in texts if word not in known]
         for word in unknown:
             hint = did_you_mean(word, known, f"allowed: {', '.join(known)}")
             self.reject(
                 f'unknown {what} "{word}"', path, code="unknown-value", help_text=hint
             )
-        if not words:
-            self.reject(f"expected a {what}, got none", path)
         if unknown or wrong:
             return frozenset()
-        return frozenset().union(*(known[word] for word in words))
+        return frozenset().union(*(known[word] for word in texts))
