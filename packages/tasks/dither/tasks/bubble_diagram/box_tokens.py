@@ -11,10 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from dither.registry.config.errors import Refused
-
 from .arrays import BoxBatch, Boxes, Rows, Tokens
-from .plans import Plans
+from .plans import Plans, require_known
 from .relations import corners
 from .vocabulary import BIN, BOX_MASK, BOX_PAD, GRID, NODE_PAD, SIDES
 
@@ -30,13 +28,8 @@ def snap(plans: Plans) -> Plans:
     Raises:
         Refused: The boxes of some plans are unknown (`misfit`).
     """
-    unknown = ~plans.has_boxes
-    if unknown.any():
-        message = (
-            f"boxes are unknown in {int(unknown.sum()):,} of {len(unknown):,} plans"
-        )
-        hint = "use a source of plans with boxes"
-        raise Refused(message, ("task", "boxes"), help=hint, code="misfit")
+    hint = "use a source of plans with boxes"
+    require_known(~plans.has_boxes, "boxes", option="boxes", hint=hint)
     real = (plans.types != NODE_PAD)[..., None]
     boxes = plans.boxes.astype(np.int64)
     # Where a plan is on the canvas says nothing about it.

@@ -261,8 +261,7 @@ def geojson_plan(diagram: Diagram) -> dict[str, Any]:
     Boxes as in `housegan_plan`.
     """
     _, plan = _plan_of(diagram)
-    pixels = np.bincount(plan.label[plan.label >= 0], minlength=len(diagram.types))
-    areas = pixels * METRES**2
+    areas = plan.room_areas() * METRES**2
     features = []
     for layer, (room, *beyond), points in _lines(plan):
         properties: dict[str, Any] = {"layer": layer, "room": room}

@@ -56,16 +56,50 @@ class PlanIndex:
         hits = np.zeros(len(tokens), bool)
         for row, (start, stop) in enumerate(zip(first, last, strict=True)):
             candidates = self.order[start:stop].tolist()
-            hits[row] = any(
-                _isomorphic(
-                    samples=samples,
-                    row=row,
-                    plans=self,
-                    number=other,
-                )
-                for other in candidates
-            )
+            hits[row] = any(self.matches(other, samples, row) for other in candidates)
         return hits
+
+    def matches(self, number: int, samples: PlanIndex, row: int) -> bool:
+        """Backtracking search for an order of the rooms of plan `number` that matches sample `row`."""
+        # Isomorphic rooms share a hash, which leaves few candidates, mostly one.
+        keys = samples.hashes[row]
+        keys = keys[keys != 0]
+        ours = samples.relations[row].tolist()
+        theirs = self.relations[number].tolist()
+        candidates = [
+            np.flatnonzero(self.hashes[number] == key).tolist() for key in keys
+        ]
+        reversible = _reversible()
+
+        def agree(
+            relation: int,
+            a: int,
+            b: int,
+        ) -> bool:
+            """Whether rooms a and b of the plan may have a relation of the sample."""
+            known = theirs[a][b]
+            if known == relation:
+                return True
+            return bool(
+                known == _UNKNOWN_REVERSE and reversible[relation][theirs[b][a]]
+            )
+
+        def extend(order: tuple[int, ...]) -> bool:
+            room = len(order)
+            if room == len(keys):
+                return True
+            for candidate in candidates[room]:
+                if candidate in order:
+                    continue
+                pairs = enumerate(order)
+                fits = all(
+                    agree(ours[earlier][room], at, candidate) for earlier, at in pairs
+                )
+                if fits and extend((*order, candidate)):
+                    return True
+            return False
+
+        return extend(())
 
 
 def is_first_occurrence(tokens: Tokens, rooms: int) -> Rows:
@@ -77,15 +111,7 @@ def is_first_occurrence(tokens: Tokens, rooms: int) -> Rows:
     for rows in np.split(index.order, ends):
         distinct: list[int] = []
         for row in rows.tolist():
-            if not any(
-                _isomorphic(
-                    samples=index,
-                    row=row,
-                    plans=index,
-                    number=other,
-                )
-                for other in distinct
-            ):
+            if not any(index.matches(other, index, row) for other in distinct):
                 distinct.append(row)
         first[distinct] = True
     return first
@@ -135,50 +161,6 @@ def _relation_matrices(
     matrix[:, i, j] = edges
     matrix[:, j, i] = reverse
     return matrix
-
-
-def _isomorphic(
-    samples: PlanIndex,
-    row: int,
-    plans: PlanIndex,
-    number: int,
-) -> bool:
-    """Backtracking search for an order of the rooms of plan `number` that matches sample `row`."""
-    # Isomorphic rooms share a hash, which leaves few candidates, mostly one.
-    keys = samples.hashes[row]
-    keys = keys[keys != 0]
-    ours = samples.relations[row].tolist()
-    theirs = plans.relations[number].tolist()
-    candidates = [np.flatnonzero(plans.hashes[number] == key).tolist() for key in keys]
-    reversible = _reversible()
-
-    def agree(
-        relation: int,
-        a: int,
-        b: int,
-    ) -> bool:
-        """Whether rooms a and b of the plan may have a relation of the sample."""
-        known = theirs[a][b]
-        if known == relation:
-            return True
-        return bool(known == _UNKNOWN_REVERSE and reversible[relation][theirs[b][a]])
-
-    def extend(order: tuple[int, ...]) -> bool:
-        room = len(order)
-        if room == len(keys):
-            return True
-        for candidate in candidates[room]:
-            if candidate in order:
-                continue
-            pairs = enumerate(order)
-            fits = all(
-                agree(ours[earlier][room], at, candidate) for earlier, at in pairs
-            )
-            if fits and extend((*order, candidate)):
-                return True
-        return False
-
-    return extend(())
 
 
 @lru_cache(maxsize=1)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -225,9 +226,7 @@ def _restored(
     """Return a plan with its rooms in the order of the program."""
     rooms = np.argsort(order)
     boxes = placement.boxes[rooms]
-    diagram = Diagram.from_boxes(
-        program.types, [tuple(box) for box in boxes.tolist()], program.name
-    )
+    diagram = Diagram.from_boxes(program.types, boxes, program.name)
     areas = placement.diagram.areas
     diagram = replace(
         diagram,
@@ -296,16 +295,12 @@ def _contradiction(program: RoomProgram, start: Boxes) -> Refused:
             core = without
 
     leave_out(replace(core, boundary=None))
-    for relation in program.relations:
-        rest = tuple(other for other in core.relations if other != relation)
-        leave_out(replace(core, relations=rest))
-    for pair in program.near:
-        leave_out(replace(core, near=tuple(p for p in core.near if p != pair)))
-    for pair in program.apart:
-        leave_out(replace(core, apart=tuple(p for p in core.apart if p != pair)))
-    for door in program.doors or ():
-        doors = tuple(other for other in core.doors or () if other != door)
-        leave_out(replace(core, doors=doors))
+    for kind in ("relations", "near", "apart", "doors"):
+        for statement in vars(program)[kind] or ():
+            stated = vars(core)[kind]
+            rest = tuple(other for other in stated if other != statement)
+            changed: dict[str, Any] = {kind: rest}
+            leave_out(replace(core, **changed))
 
     names = core.names
     parts = [f"{names[i]} {RELATIONS[r]} {names[j]}" for i, j, r in core.relations]
@@ -332,7 +327,7 @@ def _placed(program: RoomProgram, boxes: Boxes) -> Placement:
         areas = tuple(
             program.areas.get(room, anything) for room in range(len(program.types))
         )
-    shown = Diagram.from_boxes(program.types, [tuple(box) for box in boxes.tolist()])
+    shown = Diagram.from_boxes(program.types, boxes)
     diagram = replace(shown, boxes=None, doors=program.doors, areas=areas)
     placement = place_diagram(diagram, boxes, search=False)
     if program.boundary is None:

@@ -105,9 +105,7 @@ class Edit:
             x, y = np.moveaxis(points, -1, 0)
             points = np.stack([x, GRID - y], -1)
         turns = np.full(len(boxes), -self.turns % 4)
-        ends = turned(points, turns).reshape(*boxes.shape[:2], 2, 2)
-        # A turn may make the lower right corner the upper left one.
-        return np.concatenate([ends.min(2), ends.max(2)], -1)
+        return boxes_between(turned(points, turns))
 
     def order(self, rooms: int) -> list[int]:
         """Return the slots of the kept rooms, then those of the others."""
@@ -207,12 +205,15 @@ class Diagram:
     def from_boxes(
         cls,
         types: Sequence[int],
-        boxes: Sequence[Box],
+        boxes: Sequence[Box] | Boxes,
         name: str = "",
     ) -> Diagram:
         """Return the diagram of rooms at boxes; the relations follow from Graph2Plan's rule."""
-        row = edges_of(np.array(boxes, np.int64).reshape(-1, 4))
-        return cls(tuple(types), _edge_list(row, len(types)), tuple(boxes), name)
+        walls = np.array(boxes, np.int64).reshape(-1, 4)
+        labelled = zip(pairs(len(types)), edges_of(walls).tolist(), strict=True)
+        edges = tuple((i, j, r) for (i, j), r in labelled if r != NO_EDGE)
+        rows = tuple((x0, y0, x1, y1) for x0, y0, x1, y1 in walls.tolist())
+        return cls(tuple(types), edges, rows, name)
 
 
 def room_names(diagram: Diagram) -> list[str]:
@@ -239,13 +240,6 @@ def sort_doors(doors: Iterable[tuple[int, int | None]]) -> Doors:
     """Return distinct doors in the order of their tokens."""
     return tuple(
         sorted(set(doors), key=lambda ends: (ends[1] is None, ends[0], ends[1] or 0))
-    )
-
-
-def _edge_list(row: RelationRow, rooms: int) -> tuple[tuple[int, int, int], ...]:
-    labelled = zip(pairs(rooms), row.tolist(), strict=True)
-    return tuple(
-        (i, j, relation) for (i, j), relation in labelled if relation != NO_EDGE
     )
 
 
@@ -347,7 +341,7 @@ class Plans:
         without boxes are unchanged.
         """
         known = self.has_boxes[:, None]
-        turns, mirrored = self._upright_turns()
+        turns, mirrored = self.upright_turns()
         slots = self.types.shape[1]
 
         # Both corners of every box, and the outline, are turned together as points.
@@ -359,9 +353,7 @@ class Plans:
         y = np.where(mirrored[:, None], GRID - y, y)
         points = np.stack([x, y], -1)
         ends, outline = np.split(points, [2 * slots], 1)
-
-        ends = ends.reshape(len(self), slots, 2, 2)
-        boxes = np.concatenate([ends.min(2), ends.max(2)], -1)
+        boxes = boxes_between(ends)
         real = (self.types != NODE_PAD) & known
         boxes = np.where(real[..., None], boxes, 0).astype(np.int16)
         boundaries = self.boundaries
@@ -376,7 +368,7 @@ class Plans:
             self, edges=edges.astype(np.int8), boxes=boxes, boundaries=boundaries
         )
 
-    def _upright_turns(self) -> tuple[Numbers, Rows]:
+    def upright_turns(self) -> tuple[Numbers, Rows]:
         """Return how many quarter turns make a plan upright, and whether it is mirrored after."""
         boxes = self.boxes.astype(np.int64)
         real = self.types != NODE_PAD
@@ -402,11 +394,6 @@ class Plans:
         # y of the room after the turns, relative to the middle.
         turned_y = np.choose(turns, [y, x, -y, -x])
         return turns, turned_y > 0
-
-    def upright_turn(self, row: int) -> tuple[int, bool]:
-        """Return how many quarter turns make a plan upright, and whether it is mirrored after."""
-        turns, mirrored = self._upright_turns()
-        return int(turns[row]), bool(mirrored[row])
 
     def order(self) -> Types:
         """Return the rooms in the order of `from_left_to_right`."""
@@ -495,7 +482,7 @@ class Plans:
             given = np.full((len(self), 1), DOOR_MASK, np.int8)
         unknown = np.asarray((given == DOOR_MASK).any(1))
         hint = "read a format with doors, and prepare the plans again"
-        _require_known(unknown, "doors", option="doors", hint=hint)
+        require_known(unknown, "doors", option="doors", hint=hint)
 
         exist = _doors_exist(self.types.shape[1], rooms)
         tokens = np.full((len(self), len(exist)), DOOR_PAD, np.int8)
@@ -503,9 +490,8 @@ class Plans:
         return tokens
 
     def _area_tokens(self, rooms: int) -> Types:
-        _require_known(
-            ~self.has_boxes, "boxes", option="areas", hint="areas follow from boxes"
-        )
+        hint = "areas follow from boxes"
+        require_known(~self.has_boxes, "boxes", option="areas", hint=hint)
         tokens = np.full((len(self), rooms), AREA_PAD, np.int8)
         slots = self.types.shape[1]
         for rows in blocks(len(self)):
@@ -549,6 +535,13 @@ def turned(points: Int[ndarray, "N P 2"], turns: Numbers) -> Int[ndarray, "N P 2
         once_more = (turns >= turn)[:, None, None]
         points = np.where(once_more, np.stack([GRID - y, x], -1), points)
     return points
+
+
+def boxes_between(points: Int[ndarray, "N P 2"]) -> BoxBatch:
+    """Return the boxes between each two points, which are opposite corners in any order."""
+    # A turn may make the lower right corner the upper left one.
+    ends = points.reshape(len(points), -1, 2, 2)
+    return np.concatenate([ends.min(2), ends.max(2)], -1)
 
 
 def outline_areas(boundaries: Boundaries) -> Float[ndarray, " N"]:
@@ -604,13 +597,14 @@ def _doors_exist(count: int, rooms: int) -> list[bool]:
     return [i < count and (j < count or j == rooms) for i, j in door_ends(rooms)]
 
 
-def _require_known(
+def require_known(
     unknown: Rows,
     name: str,
     *,
     option: str,
     hint: str,
 ) -> None:
+    """Raise `Refused` if an array is unknown in some plans, but an option of the task requires it."""
     if unknown.any():
         message = (
             f"{name} are unknown in {int(unknown.sum()):,} of {len(unknown):,} plans"

@@ -318,38 +318,19 @@ class BubbleDiagrams(Task):
         """
         self._require_editable()
         diagram = read_plan(source, self.rooms) if isinstance(source, Path) else source
-        # Rooms that do not exist are reported by their numbers in the file: see `keeping`.
-        exist = set(keep or ()) <= set(range(len(diagram.types)))
+        kept, total = _kept_rooms(len(diagram.types), keep, redraw, self.rooms)
+        numbers = list(range(len(diagram.types)))
         turns = 0
         mirrored = False
-        numbers = list(range(len(diagram.types)))
-        if diagram.boxes is not None and exist:
-            if self._orientation != "given":
-                plan = Plans.from_diagrams([diagram], len(diagram.types))
-                turns, mirrored = plan.upright_turn(0)
-            diagram, keep, numbers = self._arrange(diagram, keep)
-        slots: dict[int, int] = {}
-
-        def place(rooms: list[int], total: int) -> Sequence[int]:
-            chosen = choose(rooms, total)
-            slots.update(zip(rooms, chosen, strict=True))
-            return chosen
-
-        def choose(rooms: list[int], total: int) -> Sequence[int]:
-            if self._order == "given" or diagram.boxes is None:
-                return range(len(rooms))
-            # The living room is first, whether or not it is kept.
-            first = []
-            if diagram.types[rooms[0]] == LIVING:
-                first = [0]
-
-            random = np.random.default_rng(seed)
-            others = random.choice(total - 1, len(rooms) - len(first), replace=False)
-            return [*first, *(np.sort(others) + 1).tolist()]
-
-        constraints = self._constraints.keeping(
-            diagram, keep, redraw, self.rooms, place, **self.modelled
-        )
+        if diagram.boxes is not None:
+            diagram, numbers, turns, mirrored = self._arrange(diagram)
+        # From here on rooms are numbered as the model sees them.
+        rooms = sorted(numbers.index(room) for room in kept)
+        slots: Sequence[int] = range(len(rooms))
+        if self._order != "given" and diagram.boxes is not None:
+            slots = _random_slots(diagram, rooms, total, seed)
+        placed = dict(zip(slots, rooms, strict=True))
+        constraints = self._constraints.keeping(diagram, placed, total, **self.modelled)
         misfits = constraints.check(self.rooms, **self.modelled)
         problems = [
             Problem(m.message, m.path, help=m.help, code=m.code) for m in misfits
@@ -358,22 +339,27 @@ class BubbleDiagrams(Task):
             raise Refused(problems)
         goal = constraints.goal(self.rooms, **self.modelled)
         if diagram.boxes is not None:
-            # Kept rooms in the order of the file, which are numbered otherwise here.
-            kept = sorted(slots, key=lambda room: numbers[room])
+            in_file = sorted(placed.items(), key=lambda item: numbers[item[1]])
             goal.edit = Edit(
-                slots=tuple(slots[room] for room in kept),
-                boxes=tuple(diagram.boxes[room] for room in kept),
+                slots=tuple(slot for slot, _ in in_file),
+                boxes=tuple(diagram.boxes[room] for _, room in in_file),
                 turns=turns,
                 mirrored=mirrored,
             )
         return self._templates(n, seed, self._room_counts, goal)
 
-    def _arrange(
-        self, diagram: Diagram, keep: Sequence[int] | None
-    ) -> tuple[Diagram, Sequence[int] | None, list[int]]:
-        """Return a plan as the task's plans are, the new numbers of rooms to keep, and the old ones."""
+    def _arrange(self, diagram: Diagram) -> tuple[Diagram, list[int], int, bool]:
+        """Return a plan as the task's plans are, with the old numbers of its rooms.
+
+        Also how many quarter turns it was given, and whether it was mirrored after.
+        """
         plan = Plans.from_diagrams([diagram], len(diagram.types))
+        turns = 0
+        mirrored = False
         if self._orientation != "given":
+            all_turns, all_mirrored = plan.upright_turns()
+            turns = int(all_turns[0])
+            mirrored = bool(all_mirrored[0])
             plan = plan.upright()
         order = list(range(len(diagram.types)))
         if self._order != "given":
@@ -386,9 +372,7 @@ class BubbleDiagrams(Task):
             pixels = net_areas(plan.types, plan.boxes)[0]
             bins = area_bins(pixels * METRES**2).tolist()
             areas = tuple((AREAS[i], AREAS[i + 1]) for i in bins)
-        if keep is not None:
-            keep = [order.index(room) for room in keep]
-        return replace(plan.diagram(0), areas=areas), keep, order
+        return replace(plan.diagram(0), areas=areas), order, turns, mirrored
 
     def _templates(
         self,
@@ -595,6 +579,49 @@ class BubbleDiagrams(Task):
         if boxes is not None:
             states = states[..., : self._base]
         yield from trajectory_pictures(states, self.rooms, _narrow(like), boxes)
+
+
+def _kept_rooms(
+    rooms: int,
+    keep: Sequence[int] | None,
+    redraw: int | None,
+    slots: int,
+) -> tuple[list[int], int]:
+    """Return the rooms of a plan to keep, and the number of rooms with those to draw.
+
+    Raises:
+        Refused: A room does not exist, nothing is left to draw, or there are too few slots
+            (`out-of-range`).
+    """
+    kept = sorted(set(range(rooms) if keep is None else keep))
+    drawn = redraw
+    if drawn is None:
+        drawn = rooms - len(kept)
+    total = len(kept) + drawn
+    problems = [
+        f"rooms are numbered 0 to {rooms - 1}, got {room}"
+        for room in kept
+        if not 0 <= room < rooms
+    ]
+    if not problems and not len(kept) < total <= slots:
+        expected = f"expected 1 to {slots - len(kept)}"
+        problems = [f"{len(kept)} rooms to keep, {drawn} to draw: {expected}"]
+    if problems:
+        raise Refused([Problem(text, code="out-of-range") for text in problems])
+    return kept, total
+
+
+def _random_slots(
+    diagram: Diagram,
+    rooms: Sequence[int],
+    total: int,
+    seed: int,
+) -> list[int]:
+    """Return slots for rooms of a plan among `total` rooms; the living room is always the first."""
+    first = [0 for room in rooms[:1] if diagram.types[room] == LIVING]
+    random = np.random.default_rng(seed)
+    others = random.choice(total - 1, len(rooms) - len(first), replace=False)
+    return [*first, *(np.sort(others) + 1).tolist()]
 
 
 def _too_small(outline: Path, limit: int, required: int) -> Problem:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from pydantic import SkipValidation
 
-from dither.registry.config.errors import Problem, Refused, did_you_mean, dotted
+from dither.registry.config.errors import did_you_mean, dotted
 from dither.registry.spec.base import Options
 from dither.registry.spec.misfit import Misfit, Path, raise_misfits
 
@@ -157,43 +157,16 @@ class Constraints(Options):
     def keeping(
         self,
         diagram: Diagram,
-        keep: Sequence[int] | None,
-        redraw: int | None,
-        slots: int,
-        place: Callable[[list[int], int], Sequence[int]],
+        placed: Mapping[int, int],
+        total: int,
         *,
         doors: bool,
         areas: bool,
     ) -> Constraints:
         """Return these constraints and those that keep rooms of a diagram; see `task.edit`.
 
-        `place` returns the slots of the rooms to keep, from them and the number of rooms.
-
-        Raises:
-            Refused: A room does not exist, nothing is left to draw, or there are too few slots
-                (`out-of-range`).
+        `placed` are the rooms to keep by slot, and `total` is the number of rooms.
         """
-        rooms = len(diagram.types)
-        kept = sorted(set(range(rooms) if keep is None else keep))
-
-        drawn = redraw
-        if drawn is None:
-            drawn = rooms - len(kept)
-        total = len(kept) + drawn
-        problems = [
-            f"rooms are numbered 0 to {rooms - 1}, got {room}"
-            for room in kept
-            if not 0 <= room < rooms
-        ]
-        if not problems and not len(kept) < total <= slots:
-            expected = f"expected 1 to {slots - len(kept)}"
-            problems = [f"{len(kept)} rooms to keep, {drawn} to draw: {expected}"]
-        if problems:
-            raise Refused(
-                [Problem(problem, code="out-of-range") for problem in problems]
-            )
-
-        placed = dict(zip(place(kept, total), kept, strict=True))
         related = {(i, j): RELATIONS[relation] for i, j, relation in diagram.edges}
         relations = []
         for u, v in combinations(placed, 2):
@@ -237,7 +210,9 @@ class Constraints(Options):
         )
 
 
-def _door_entries(placed: dict[int, int], doors: Doors) -> tuple[list[Any], list[Any]]:
+def _door_entries(
+    placed: Mapping[int, int], doors: Doors
+) -> tuple[list[Any], list[Any]]:
     """Return entries of `doors` and `no_doors` that keep the doors of rooms, by slot."""
     ends: list[tuple[list[int | str], tuple[int, int | None]]] = []
     for u, v in combinations(placed, 2):

@@ -23,7 +23,7 @@ from dither.registry.files.cache import cache_folder
 from ...prepared.manifest import Kind, read_manifest
 from ...prepared.store import open_arrays, verify, write_folder
 from ..arrays import BoxBatch, Rows, Types
-from ..plans import Plans, turned
+from ..plans import Plans, boxes_between, turned
 from ..relations import areas_of, corners, sides_of
 from ..vocabulary import (
     BALCONY,
@@ -198,10 +198,8 @@ def _draw(
     shift = (margin + np.minimum(_SHIFT, margin) * draws).astype(np.int64)
     boxes = boxes + np.tile(shift, 2)[:, None]
     turns = (4 * random.random(len(boxes))).astype(np.int64)
-    # Both corners of a box turn as points, and may then be the other two.
-    points = boxes.reshape(len(boxes), -1, 2)
-    ends = turned(points, turns).reshape(*types.shape, 2, 2)
-    boxes = np.concatenate([ends.min(2), ends.max(2)], -1)
+    # Both corners of a box turn as points.
+    boxes = boxes_between(turned(boxes.reshape(len(boxes), -1, 2), turns))
     real = types != NODE_PAD
     boxes = np.where(real[..., None], boxes, 0).astype(np.int16)
 

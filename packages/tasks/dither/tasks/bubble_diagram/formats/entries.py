@@ -17,7 +17,7 @@ from numpy import ndarray
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from dither.registry.config.errors import Refused, did_you_mean, dotted
+from dither.registry.config.errors import Problem, Refused, did_you_mean, dotted
 
 from ..plans import Diagram
 from ..vocabulary import GRID, NO_EDGE, RELATIONS, ROOM_IDS, ROOMS, Adjacency, Bedrooms
@@ -79,6 +79,16 @@ class Entry:
     plan: str = ""
     diagram: Diagram | None = None
     faults: tuple[Fault, ...] = ()
+
+    def required(self) -> Diagram:
+        """Return the diagram, or raise `Refused` with its faults."""
+        if self.diagram is None:
+            problems = []
+            for fault in self.faults:
+                message = f"{self.file}: {fault.message}"
+                problems.append(Problem(message, code="invalid-sample"))
+            raise Refused(problems)
+        return self.diagram
 
     @property
     def place(self) -> str:
@@ -185,8 +195,7 @@ def diagram_of_boxes(
             faults.append(Fault("boxes", message))
     if faults:
         raise RejectedPlan(*faults)
-    whole = [tuple(box) for box in np.rint(walls).astype(int).tolist()]
-    return Diagram.from_boxes(types, whole, name)
+    return Diagram.from_boxes(types, np.rint(walls), name)
 
 
 def _wrong_box(box: Sequence[float]) -> str | None:

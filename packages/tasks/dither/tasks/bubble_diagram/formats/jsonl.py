@@ -195,10 +195,7 @@ def read_plan(path: Path, most: int) -> Diagram:
         (entry,) = read_housegan(path, ReadOptions(most))
     else:
         entry = entry_of(path, "", _parse, content, LineOptions(most), Counter())
-    if entry.diagram is None:
-        messages = [f"{path}: {fault.message}" for fault in entry.faults]
-        raise Refused([Problem(message, code="invalid-sample") for message in messages])
-    return entry.diagram
+    return entry.required()
 
 
 def scan_plans(path: Path, options: ReadOptions) -> Iterator[Entry]:

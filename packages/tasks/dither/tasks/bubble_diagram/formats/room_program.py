@@ -196,13 +196,7 @@ def _walk_json(
 
 def _from_housegan(path: Path) -> RoomProgram:
     (entry,) = read_housegan(path, ReadOptions(_MOST))
-    if entry.diagram is None:
-        problems = [
-            Problem(f"{path}: {fault.message}", code="invalid-sample")
-            for fault in entry.faults
-        ]
-        raise Refused(problems)
-    diagram = entry.diagram
+    diagram = entry.required()
     return RoomProgram(
         types=diagram.types,
         names=tuple(str(room) for room in range(len(diagram.types))),

@@ -167,6 +167,7 @@ def demand_areas(
     low, high = bounds + lost
     demanded = bounds[0] > 0
     for room, (width, height) in enumerate(sides.tolist()):
+        limits = []
         if demanded[room]:
             widths = np.sqrt(low[room]) * _CHORDS
             points = np.stack([widths, low[room] / widths], 1)
@@ -175,42 +176,21 @@ def demand_areas(
             for (w0, h0), (w1, h1) in pairwise(points.tolist()):
                 normal = np.array([h0 - h1, w1 - w0])
                 normal /= np.hypot(*normal)
-                _bound_sides(
-                    program=program,
-                    room=room,
-                    normal=-normal,
-                    most=-float(normal @ [w0, h0]),
-                )
+                limits.append((-normal, -float(normal @ [w0, h0])))
             narrowest, lowest = points.min(0).tolist()
-            _bound_sides(
-                program=program,
-                room=room,
-                normal=np.array([-1.0, 0.0]),
-                most=-narrowest,
-            )
-            _bound_sides(
-                program=program,
-                room=room,
-                normal=np.array([0.0, -1.0]),
-                most=-lowest,
-            )
+            limits.append((np.array([-1.0, 0.0]), -narrowest))
+            limits.append((np.array([0.0, -1.0]), -lowest))
         if np.isfinite(high[room]):
             aspect = min(max(width / height, 1 / _SLIMMEST_AREA), _SLIMMEST_AREA)
             w0 = np.sqrt(high[room] * aspect) - _HALF_PIXEL
             h0 = np.sqrt(high[room] / aspect) - _HALF_PIXEL
             normal = np.array([h0, w0]) / np.hypot(w0, h0)
-            _bound_sides(program, room, normal, float(normal @ [w0, h0]))
+            limits.append((normal, float(normal @ [w0, h0])))
 
-
-def _bound_sides(
-    program: WallProgram,
-    room: int,
-    normal: Float[ndarray, " 2"],
-    most: float,
-) -> None:
-    """Require a combination of the width and the height of a room to be at most `most`."""
-    factors: dict[int, float] = {}
-    for axis, factor in enumerate(normal.tolist()):
-        factors[4 * room + axis] = -factor
-        factors[4 * room + axis + 2] = factor
-    program.add_soft(factors, most, AREA_PENALTY)
+        # Combinations of width and height, and what they are at most.
+        for normal, most in limits:
+            factors: dict[int, float] = {}
+            for axis, factor in enumerate(normal.tolist()):
+                factors[4 * room + axis] = -factor
+                factors[4 * room + axis + 2] = factor
+            program.add_soft(factors, most, AREA_PENALTY)
