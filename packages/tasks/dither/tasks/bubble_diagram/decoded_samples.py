@@ -117,9 +117,7 @@ def decode_samples(
     """
     if not len(tokens):
         return
-    # Levels depend on types and relations only, which come first.
-    base = tokens[:, : rooms * (rooms + 1) // 2]
-    levels = validity_levels(base, rooms, boxes=boxes, search=boxes is None)
+    levels = validity_levels(tokens, rooms, boxes=boxes, search=boxes is None)
     # Each level includes those before it: their number gives the highest.
     reached = np.sum(levels.reached(), 0) - 1
     for number, (diagram, errors) in enumerate(read_samples(tokens, rooms, boxes)):
@@ -260,8 +258,7 @@ def compatibility(
     Compatibility of HouseGAN (Nauata et al., 2020). Of more than 8 rooms it is an upper bound; see
     `graph_edit_distance`.
     """
-    base = tokens[:, : rooms * (rooms + 1) // 2]
-    levels = validity_levels(base, rooms, boxes=boxes, search=boxes is None)
+    levels = validity_levels(tokens, rooms, boxes=boxes, search=boxes is None)
     legal = levels.structure.tokens
     if not legal.any():
         return {}

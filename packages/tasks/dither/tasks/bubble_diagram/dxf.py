@@ -14,8 +14,14 @@ import numpy as np
 
 from ..missing_library import require_extra
 from .geometry.door_swings import Swing, door_swings
-from .geometry.floor_plan import DOOR_WIDTH, Corner, Door, FloorPlan
-from .geometry.wall_shapes import gap_corners, wall_polygons
+from .geometry.floor_plan import DOOR_WIDTH, Corner, Door, FloorPlan, Window
+from .geometry.wall_shapes import (
+    gap_box,
+    gap_corners,
+    metres,
+    middle_line,
+    wall_polygons,
+)
 from .vocabulary import BALCONY, METRES
 
 LAYERS = (
@@ -61,12 +67,10 @@ def draw_dxf(names: Sequence[str], types: Sequence[int], plan: FloorPlan) -> str
     for door, swing in zip(plan.doors, door_swings(types, plan), strict=True):
         _add_door(space, door, swing, plan)
     for window in plan.windows:
-        corners = gap_corners(window, plan)
-        _add_line(space, corners, "windows", close=True)
-        _add_line(space, _middle_line(corners, window.upright), "windows")
+        _add_glass(space, window, plan, "windows")
     for room, area in enumerate((plan.room_areas() * METRES**2).tolist()):
         y, x = np.argwhere(plan.label == room).mean(0).tolist()
-        place = _metres((x + 0.5, y + 0.5))
+        place = metres((x + 0.5, y + 0.5))
         texts = (("names", names[room], 0.0), ("areas", f"{area:.1f} m2", -1.6))
         for layer, text, lines in texts:
             label = space.add_text(text, height=_HEIGHT, dxfattribs={"layer": layer})
@@ -83,11 +87,6 @@ def draw_dxf(names: Sequence[str], types: Sequence[int], plan: FloorPlan) -> str
     return content.getvalue()
 
 
-def _metres(point: _Point) -> _Point:
-    # y points down on the canvas.
-    return round(point[0] * METRES, 3), round(-point[1] * METRES, 3)
-
-
 def _add_line(
     space: Any,
     points: Sequence[_Point] | Sequence[Corner],
@@ -95,8 +94,20 @@ def _add_line(
     *,
     close: bool = False,
 ) -> None:
-    corners = [_metres((float(x), float(y))) for x, y in points]
+    corners = [metres((float(x), float(y))) for x, y in points]
     space.add_lwpolyline(corners, close=close, dxfattribs={"layer": layer})
+
+
+def _add_glass(
+    space: Any,
+    opening: Door | Window,
+    plan: FloorPlan,
+    layer: str,
+) -> None:
+    """Add the gap of an opening, and the line along its middle."""
+    _add_line(space, gap_corners(opening, plan), layer, close=True)
+    ends, _ = middle_line(gap_box(opening, plan).bounds)
+    _add_line(space, ends, layer)
 
 
 def _add_walls(space: Any, types: Sequence[int], plan: FloorPlan) -> None:
@@ -107,19 +118,8 @@ def _add_walls(space: Any, types: Sequence[int], plan: FloorPlan) -> None:
             corners = list(ring.coords)[:-1]
             _add_line(space, corners, "walls", close=True)
             hatch.paths.add_polyline_path(
-                [_metres(corner) for corner in corners], is_closed=True
+                [metres(corner) for corner in corners], is_closed=True
             )
-
-
-def _middle_line(corners: Sequence[_Point], upright: bool) -> list[_Point]:
-    """Return the line along the middle of a gap."""
-    x0, y0 = np.min(corners, 0).tolist()
-    x1, y1 = np.max(corners, 0).tolist()
-    if upright:
-        x = (x0 + x1) / 2
-        return [(x, y0), (x, y1)]
-    y = (y0 + y1) / 2
-    return [(x0, y), (x1, y)]
 
 
 def _add_door(space: Any, door: Door, swing: Swing | None, plan: FloorPlan) -> None:
@@ -128,9 +128,7 @@ def _add_door(space: Any, door: Door, swing: Swing | None, plan: FloorPlan) -> N
     if door.depth < 0:
         return
     if swing is None:
-        corners = gap_corners(door, plan)
-        _add_line(space, corners, layer, close=True)
-        _add_line(space, _middle_line(corners, door.upright), layer)
+        _add_glass(space, door, plan, layer)
         return
     _add_line(space, (swing.hinge, swing.opened), layer)
     start = _angle(swing.hinge, swing.closed)
@@ -139,7 +137,7 @@ def _add_door(space: Any, door: Door, swing: Swing | None, plan: FloorPlan) -> N
     if (end - start) % 360 > 180:
         start, end = end, start
     space.add_arc(
-        _metres(swing.hinge),
+        metres(swing.hinge),
         radius=DOOR_WIDTH * METRES,
         start_angle=start,
         end_angle=end,

@@ -37,6 +37,7 @@ from .geometry.placement import (
     place_rooms,
     whole_boxes,
 )
+from .geometry.wall_shapes import metres
 from .ifc import draw_ifc
 from .plans import Box, Diagram, room_names
 from .plots.diagram import draw_floorplan
@@ -233,26 +234,22 @@ def housegan_plan(diagram: Diagram) -> dict[str, Any]:
     }
 
 
-def _lines(plan: FloorPlan) -> Iterator[tuple[str, list[int], tuple[Point, ...]]]:
-    """Yield layer, rooms and points of each shape in metres, y pointing up.
+def _lines(plan: FloorPlan) -> Iterator[tuple[str, list[int], Sequence[Point]]]:
+    """Yield layer, rooms and points of each shape in pixels.
 
     Closed outlines come first, then doors and windows.
     """
-
-    def metres(points: Sequence[Point]) -> tuple[Point, ...]:
-        return tuple((round(x * METRES, 3), round(-y * METRES, 3)) for x, y in points)
-
     for room, outline in enumerate(plan.outlines):
-        yield "rooms", [room], metres([*outline, outline[0]])
+        yield "rooms", [room], [*outline, outline[0]]
     # The leaf of a door is drawn by no format, so a door is a line of its width.
     for door in plan.doors:
-        line = metres(segment(door, DOOR_WIDTH))
+        line = segment(door, door.length)
         if door.j is None:
             yield "front-door", [door.i], line
         else:
             yield "doors", [door.i, door.j], line
     for window in plan.windows:
-        yield "windows", [window.room], metres(segment(window, window.length))
+        yield "windows", [window.room], segment(window, window.length)
 
 
 def geojson_plan(diagram: Diagram) -> dict[str, Any]:
@@ -263,7 +260,8 @@ def geojson_plan(diagram: Diagram) -> dict[str, Any]:
     _, plan = _plan_of(diagram)
     areas = plan.room_areas() * METRES**2
     features = []
-    for layer, (room, *beyond), points in _lines(plan):
+    for layer, (room, *beyond), line in _lines(plan):
+        points = [metres(point) for point in line]
         properties: dict[str, Any] = {"layer": layer, "room": room}
         properties["type"] = ROOMS[diagram.types[room]]
         geometry: dict[str, Any] = {"type": "LineString", "coordinates": points}

@@ -12,7 +12,7 @@ from ..missing_library import require_extra
 from .geometry.door_swings import Swing, door_swings
 from .geometry.floor_plan import Door, FloorPlan, Point
 from .geometry.wall_rectangles import Rectangle, divide_walls
-from .geometry.wall_shapes import gap_box, openings_in, solid_walls
+from .geometry.wall_shapes import gap_box, middle_line, openings_in, solid_walls
 from .vocabulary import BALCONY, METRES, ROOMS
 
 STOREY = 2.7
@@ -48,13 +48,13 @@ def draw_ifc(
     gaps = [gap_box(opening, plan) for opening in openings]
     walls = []
     for box in divide_walls(solid_walls(types, plan), gaps):
-        ends, thickness = _middle_line(box)
+        ends, thickness = middle_line(box)
         wall = model.add_box("IfcWall", ends, thickness * METRES, 0.0, STOREY)
         walls.append((wall, box))
 
     swings = dict(zip(plan.doors, door_swings(types, plan), strict=True))
     for opening, gap in zip(openings, gaps, strict=True):
-        ends, depth = _middle_line(gap.bounds)
+        ends, depth = middle_line(gap.bounds)
         low = _SILL
         if isinstance(opening, Door):
             low = 0.0
@@ -209,13 +209,3 @@ def _overlap(first: Rectangle, second: Rectangle) -> bool:
     low = np.maximum(first[:2], second[:2])
     high = np.minimum(first[2:], second[2:])
     return bool(((high - low) > 0.01).all())
-
-
-def _middle_line(box: Rectangle) -> tuple[_Ends, float]:
-    """Return the line through the middle of a box along its longer sides, and its thickness."""
-    x0, y0, x1, y1 = box
-    if x1 - x0 >= y1 - y0:
-        y = (y0 + y1) / 2
-        return ((x0, y), (x1, y)), y1 - y0
-    x = (x0 + x1) / 2
-    return ((x, y0), (x, y1)), x1 - x0

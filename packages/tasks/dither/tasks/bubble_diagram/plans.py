@@ -107,10 +107,6 @@ class Edit:
         turns = np.full(len(boxes), -self.turns % 4)
         return boxes_between(turned(points, turns))
 
-    def order(self, rooms: int) -> list[int]:
-        """Return the slots of the kept rooms, then those of the others."""
-        return [*self.slots, *(k for k in range(rooms) if k not in self.slots)]
-
 
 @dataclass(frozen=True)
 class Diagram:
@@ -174,7 +170,8 @@ class Diagram:
         Related pairs have the relations of their boxes.
         """
         assert self.edit is not None
-        order = self.edit.order(len(self.types))
+        others = (k for k in range(len(self.types)) if k not in self.edit.slots)
+        order = [*self.edit.slots, *others]
         place = {room: slot for slot, room in enumerate(order)}
         row = self.edit.turned_back(boxes[None])[0][order]
         edges = []

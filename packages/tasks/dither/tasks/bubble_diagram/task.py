@@ -486,7 +486,7 @@ class BubbleDiagrams(Task):
         required = boundaries is not None or self.modelled["areas"]
         if not required and boxes is None:
             # Others are no dwellings, and nothing else is measured.
-            tokens = tokens[is_buildable(tokens[:, : self._base], self.rooms)]
+            tokens = tokens[is_buildable(tokens, self.rooms)]
         samples = list(
             decode_samples(
                 tokens=tokens,

@@ -112,7 +112,7 @@ def validity_levels(
     """Determine the levels of diagrams.
 
     Args:
-        tokens: The diagrams.
+        tokens: The diagrams; levels depend on types and relations only.
         rooms: Room slots of each.
         boxes: Room boxes, if known; boxes that prove their diagram make the search unnecessary.
         limit: Most linear programs for one level of one diagram.
@@ -157,9 +157,10 @@ class _Problem:
 
     @classmethod
     def of(cls, tokens: TokenRow, rooms: int) -> _Problem:
-        real = tokens[:rooms] != NODE_PAD
-        types = tokens[:rooms][real]
-        relations = tokens[rooms:][real_edges(real[None])[0]]
+        fields = split_fields(tokens, rooms)
+        real = fields.types != NODE_PAD
+        types = fields.types[real]
+        relations = fields.edges[real_edges(real[None])[0]]
         return cls(relations.astype(np.int8), exclusive(types), len(types))
 
     def realise(self, level: int, limit: int) -> Realisation:
@@ -248,8 +249,7 @@ def _realise(
 
 def token_validity(tokens: Tokens, rooms: int) -> TokenValidity:
     """Determine levels 0 to 2 of diagrams with `rooms` room slots."""
-    types = tokens[:, :rooms]
-    edges = tokens[:, rooms:]
+    types, edges, _, _ = split_fields(tokens, rooms)
     real = types != NODE_PAD
 
     # Empty slots come last, rooms have types, and exactly the pairs of rooms have relations.

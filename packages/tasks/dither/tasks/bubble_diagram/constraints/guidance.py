@@ -309,8 +309,8 @@ class ConstraintGuidance:
         for rule in sorted(self.rules, key=lambda rule: isinstance(rule, Buildable)):
             rows = np.flatnonzero(met)
             if isinstance(rule, Buildable):
-                edges = tokens[rows, : self.base]
-                levels = validity_levels(edges, self.slots, boxes=plans.boxes[rows])
+                boxes = plans.boxes[rows]
+                levels = validity_levels(tokens[rows], self.slots, boxes=boxes)
                 met[rows] = levels.buildable
             else:
                 met[rows] = self._holds(rule, x[rows]).numpy()
@@ -370,7 +370,7 @@ class ConstraintGuidance:
             case Area():
                 return _areas_hold(rule, types, areas)
             case Buildable():
-                held = is_buildable(x[:, : self.base].cpu().numpy(), self.slots)
+                held = is_buildable(x.cpu().numpy(), self.slots)
             case Reachable():
                 held = is_reachable(x.cpu().numpy(), self.slots)
         return torch.from_numpy(held).to(x.device)

@@ -228,22 +228,13 @@ def read_boundary(path: Path, text: str | None = None) -> Boundary:
     turn = _alignment(points)
     points = points @ turn
     door = door @ turn
-    low = points.min(0) if len(points) else np.zeros(2)
-    high = points.max(0) if len(points) else np.zeros(2)
-    problems = list(
-        _outline_problems(
-            path=path,
-            count=len(points),
-            size=high - low,
-            numbers=np.append(points, door),
-        )
-    )
+    problems = list(_outline_problems(path, points, door))
     if not problems and problem is not None:
         problems = [Problem(f"{path}: {problem}", code="unreadable-file")]
     if problems:
         raise Refused(problems)
     # By whole pixels, so that corners at whole pixels stay there.
-    shift = np.floor((GRID - low - high) / 2)
+    shift = np.floor((GRID - points.min(0) - points.max(0)) / 2)
     ends = (door + shift).clip(0, GRID)
     return np.array(pack_boundary((points + shift).tolist(), ends.tolist()), np.int16)
 
@@ -298,14 +289,17 @@ def _alignment(points: Float[ndarray, "P 2"]) -> Float[ndarray, "2 2"]:
 
 def _outline_problems(
     path: Path,
-    count: int,
-    size: Float[ndarray, " 2"],
-    numbers: Float[ndarray, " n"],
+    points: Float[ndarray, "P 2"],
+    door: Float[ndarray, "n 2"],
 ) -> Iterator[Problem]:
-    """Yield the mistakes of an outline by its number of corners, its size, and its coordinates."""
-    width, height = size
+    """Yield the mistakes of an outline by its size, its coordinates, and its number of corners."""
+    count = len(points)
+    width = 0.0
+    height = 0.0
+    if count:
+        width, height = points.max(0) - points.min(0)
     fits = 1 <= width <= GRID and 1 <= height <= GRID
-    if not (fits and np.isfinite(numbers).all()):
+    if not (fits and np.isfinite(np.append(points, door)).all()):
         pixels = f"{width:g} x {height:g} pixels"
         message = f"{path}: outline of {pixels}, expected 1 to {GRID} along both axes"
         yield Problem(message, help=_UNIT, code="out-of-range")

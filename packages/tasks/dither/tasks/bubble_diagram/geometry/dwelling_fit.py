@@ -115,8 +115,6 @@ _PROGRESS = 0.01
 _Wish = tuple[int, int, float]
 """A wall (4 room + side), another one, and the pixels by which it is at least before that one."""
 
-_Pulls = Callable[[Boxes], Iterable[Pull]]
-
 
 @dataclass(frozen=True)
 class _Change:
@@ -142,66 +140,51 @@ class _Layout:
     """Error, number of problems, and negative quality: the smallest one is the best."""
 
 
+def _compactness(label: PixelLabels) -> float:
+    fill, corners = label_compactness(label)
+    return fill - _SHARP * corners
+
+
 @dataclass
-class _Fit:
-    diagram: Diagram
-    constraints: WallConstraints
-    error_of: Callable[[Boxes], float]
-    quality_of: Callable[[PixelLabels], float]
-    pulls_of: _Pulls | None
-    front: tuple[float, float] | None
-    failed: Counter[tuple[int, ...]] = field(default_factory=Counter)
-    """How often a change was tried in vain, by its key."""
+class DwellingFit:
+    """What boxes are fitted to.
 
-
-def fit_dwelling(
-    diagram: Diagram,
-    constraints: WallConstraints,
-    starts: Iterable[Boxes],
-    *,
-    error_of: Callable[[Boxes], float],
-    quality_of: Callable[[PixelLabels], float] | None = None,
-    pulls_of: _Pulls | None = None,
-    front: tuple[float, float] | None = None,
-) -> Boxes:
-    """Return the best boxes of all rounds from each start, the first of which has no problems.
-
-    Best are boxes with the smallest `error_of` (areas and doors of the diagram), then with the
-    fewest problems of a dwelling, then compact ones.
-
-    Args:
-        diagram: The diagram.
-        constraints: Its constraints, which the starts satisfy.
-        starts: Boxes that realise the diagram.
+    Attributes:
+        constraints: Those of the diagram.
         error_of: Error of boxes that comes before everything else.
         quality_of: Quality of the room at each pixel, by default how compact they are.
         pulls_of: Walls that face an outline, and the place of it; without it, plans are fitted to
             their bounding rectangle.
         front: Point near the front door, if known.
+        failed: How often a change was tried in vain from a start, by its key.
+    """
+
+    diagram: Diagram
+    constraints: WallConstraints
+    error_of: Callable[[Boxes], float]
+    quality_of: Callable[[PixelLabels], float] = _compactness
+    pulls_of: Callable[[Boxes], Iterable[Pull]] | None = None
+    front: tuple[float, float] | None = None
+    failed: Counter[tuple[int, ...]] = field(default_factory=Counter)
+
+
+def fit_dwelling(fit: DwellingFit, starts: Iterable[Boxes]) -> Boxes:
+    """Return the best boxes of all rounds from each start, the first of which has no problems.
+
+    Best are boxes with the smallest error (areas and doors of the diagram), then with the fewest
+    problems of a dwelling, then compact ones. The starts realise the diagram.
     """
     layouts: list[_Layout] = []
     for start in starts:
-        fit = _Fit(
-            diagram=diagram,
-            constraints=constraints,
-            error_of=error_of,
-            quality_of=quality_of or _compactness,
-            pulls_of=pulls_of,
-            front=front,
-        )
         layouts += _rounds(fit, start)
         if not min(layout.score for layout in layouts)[1]:
             break
     return min(layouts, key=lambda layout: layout.score).boxes
 
 
-def _compactness(label: PixelLabels) -> float:
-    fill, corners = label_compactness(label)
-    return fill - _SHARP * corners
-
-
-def _rounds(fit: _Fit, start: Boxes) -> Iterator[_Layout]:
+def _rounds(fit: DwellingFit, start: Boxes) -> Iterator[_Layout]:
     """Yield the layout of a start and of each linear program after it."""
+    fit.failed.clear()
     boxes = start
     best = None
     for number in range(_ROUNDS + 1):
@@ -226,7 +209,7 @@ def _rounds(fit: _Fit, start: Boxes) -> Iterator[_Layout]:
                 fit.failed[change.key] += 1
 
 
-def _judged(fit: _Fit, boxes: Boxes) -> _Layout:
+def _judged(fit: DwellingFit, boxes: Boxes) -> _Layout:
     diagram = fit.diagram
     plan = floor_plan(diagram.types, boxes, fit.front, diagram.doors)
     problems = len(list(plan_problems(diagram, boxes, plan)))
@@ -241,7 +224,7 @@ def _is_granted(boxes: Boxes, change: _Change) -> bool:
     )
 
 
-def _changes(fit: _Fit, layout: _Layout) -> Iterator[_Change]:
+def _changes(fit: DwellingFit, layout: _Layout) -> Iterator[_Change]:
     """Yield the changes that give every room a door and, if it must have one, a window."""
     diagram = fit.diagram
     types = diagram.types
@@ -287,7 +270,7 @@ def _missing_facade(*, dark: bool, has_front_door: bool | None) -> int:
 
 
 def _door_change(
-    fit: _Fit, boxes: Boxes, i: int, j: int, *, is_shared: bool
+    fit: DwellingFit, boxes: Boxes, i: int, j: int, *, is_shared: bool
 ) -> _Change:
     """Return the cheapest change that gives rooms i and j a wall for a door."""
     options = _door_changes(boxes, i, j)
@@ -303,7 +286,7 @@ def _door_change(
     return change
 
 
-def _cost(fit: _Fit, change: _Change) -> float:
+def _cost(fit: DwellingFit, change: _Change) -> float:
     return change.cost + _FAILED * fit.failed[change.key]
 
 
@@ -411,7 +394,9 @@ def _openings(
         yield _change((*key, split), boxes, wishes)
 
 
-def _moved(fit: _Fit, layout: _Layout, changes: Sequence[_Change]) -> Boxes | None:
+def _moved(
+    fit: DwellingFit, layout: _Layout, changes: Sequence[_Change]
+) -> Boxes | None:
     """Return the boxes of a linear program with changes; None if no margin gives exact ones."""
     constraints = fit.constraints
     program = _program(fit, layout, changes)
@@ -431,7 +416,9 @@ def _moved(fit: _Fit, layout: _Layout, changes: Sequence[_Change]) -> Boxes | No
     return None
 
 
-def _program(fit: _Fit, layout: _Layout, changes: Sequence[_Change]) -> WallProgram:
+def _program(
+    fit: DwellingFit, layout: _Layout, changes: Sequence[_Change]
+) -> WallProgram:
     """Return the linear program of a round, on the walls of the rooms and of their bounding rectangle."""
     diagram = fit.diagram
     rooms = len(layout.boxes)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import hypot
+from typing import ClassVar
 
 import numpy as np
 
@@ -68,6 +69,7 @@ class Door:
     y: float
     upright: bool
     depth: float
+    length: ClassVar[float] = DOOR_WIDTH
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from ..plans import Diagram
 from ..relations import corners
 from ..vocabulary import GRID, METRES, NO_EDGE
 from .boundary import OUTER_WALL, boundary_iou, mask_of, pack_boundary
-from .dwelling_fit import fit_dwelling
+from .dwelling_fit import DwellingFit, fit_dwelling
 from .floor_plan import floor_plan, regions_of
 from .outline_rectangles import floor_within, rectangles_within
 from .placement import (
@@ -118,15 +118,15 @@ def _best_inside(
         x, y = boundary[:2].mean(0).tolist()
         front = (x, y)
     filled = max(candidates, key=rank)
-    return fit_dwelling(
-        diagram,
-        constraints_of(diagram, filled).inside(rectangles),
-        [filled],
+    fit = DwellingFit(
+        diagram=diagram,
+        constraints=constraints_of(diagram, filled).inside(rectangles),
         error_of=error_of,
         quality_of=quality_of,
         pulls_of=lambda boxes: _pulls(boxes, mask_of(boundary)),
         front=front,
     )
+    return fit_dwelling(fit, [filled])
 
 
 def _front_door_errors(placement: Placement) -> Iterator[str]:

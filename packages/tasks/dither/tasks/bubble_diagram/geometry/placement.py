@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, product
 
 import numpy as np
@@ -36,7 +37,7 @@ from ..vocabulary import (
 )
 from .boundary import corners_of, pack_boundary
 from .dwelling import LIMITS, DwellingLimits, plan_problems
-from .dwelling_fit import fit_dwelling
+from .dwelling_fit import DwellingFit, fit_dwelling
 from .floor_plan import (
     DOOR_WIDTH,
     floor_plan,
@@ -267,12 +268,10 @@ def dwelling_problems(
 
 def _compact(diagram: Diagram, start: Boxes, further: Iterable[Boxes] = ()) -> Boxes:
     """Return boxes without gaps that realise a diagram, as a dwelling if possible; see `dwelling_fit`."""
-    return fit_dwelling(
-        diagram,
-        constraints_of(diagram, start),
-        chain([start], further),
-        error_of=lambda boxes: layout_error(diagram, boxes),
-    )
+    constraints = constraints_of(diagram, start)
+    error_of = partial(layout_error, diagram)
+    fit = DwellingFit(diagram, constraints, error_of)
+    return fit_dwelling(fit, chain([start], further))
 
 
 def _further_starts(diagram: Diagram, starts: Sequence[Boxes]) -> Iterator[Boxes]:

@@ -310,7 +310,11 @@ class _Search:
         rooms = self.constraints.rooms
         matrix, most = wall_rows(node.bounds, rooms, self.canvas)
         objective = np.array([-1.0, -1.0, 1.0, 1.0] * rooms + [-_MARGIN_WEIGHT * rooms])
-        low, high = self.limits()
+        low = np.zeros(4 * rooms + 1)
+        high = np.append(np.full(4 * rooms, float(self.canvas.side)), 1.0)
+        for wall, place in self.constraints.pinned.items():
+            low[wall] = place
+            high[wall] = place
         if self.near is not None:
             matrix, most = _with_distances(matrix, most, self.near)
             distances = 4 * rooms
@@ -334,16 +338,6 @@ class _Search:
             raise _UndecidedError
         walls = result.x[: 4 * rooms]
         return np.round(walls).astype(np.int64).reshape(rooms, 4)
-
-    def limits(self) -> tuple[Float[ndarray, " V"], Float[ndarray, " V"]]:
-        """Return the bounds of the walls and of the margin."""
-        walls = 4 * self.constraints.rooms
-        low = np.zeros(walls + 1)
-        high = np.append(np.full(walls, float(self.canvas.side)), 1.0)
-        for wall, place in self.constraints.pinned.items():
-            low[wall] = place
-            high[wall] = place
-        return low, high
 
     def excess(self, boxes: Boxes) -> Int[ndarray, "C A"]:
         """Return the violation of each alternative in half pixels; 0 if satisfied."""

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ..vocabulary import BALCONY
+from ..vocabulary import BALCONY, METRES
 from .door_swings import OUTER, outward_side
-from .floor_plan import DOOR_WIDTH, Door, FloorPlan, Point, Window, segment, thin_walls
+from .floor_plan import Door, FloorPlan, Point, Window, segment, thin_walls
+from .wall_rectangles import Rectangle
 
 _PARTITION = 2.0
 """Thickness in pixels of the walls between rooms that touch, half of it in each room."""
@@ -67,13 +68,28 @@ def gap_box(opening: Door | Window, plan: FloorPlan) -> Any:
 
 def gap_corners(opening: Door | Window, plan: FloorPlan) -> list[Point]:
     """Return the corners of the gap of an opening in its wall."""
-    length = opening.length if isinstance(opening, Window) else DOOR_WIDTH
     if isinstance(opening, Door) and opening.j is not None:
         reach = max(opening.depth, _PARTITION) / 2
         shifts = (-reach, reach)
     else:
         outward = outward_side(opening, plan.label)
         shifts = (0.0, outward * OUTER)
-    first = segment(opening, length, shifts[0])
-    second = segment(opening, length, shifts[1])
+    first = segment(opening, opening.length, shifts[0])
+    second = segment(opening, opening.length, shifts[1])
     return [*first, *second[::-1]]
+
+
+def middle_line(box: Rectangle) -> tuple[tuple[Point, Point], float]:
+    """Return the line through the middle of a box along its longer sides, and its thickness."""
+    x0, y0, x1, y1 = box
+    if x1 - x0 >= y1 - y0:
+        y = (y0 + y1) / 2
+        return ((x0, y), (x1, y)), y1 - y0
+    x = (x0 + x1) / 2
+    return ((x, y0), (x, y1)), x1 - x0
+
+
+def metres(point: Point) -> Point:
+    """Return a point of the canvas in metres, to a millimetre, y pointing up."""
+    x, y = point
+    return round(x * METRES, 3), round(-y * METRES, 3)
