@@ -91,6 +91,16 @@ def test_decode_takes_arrays_lists_single_and_shorter_samples(plans, text):
     assert text.decode(ids[0, :7].tolist()) == [whole[:7]]
 
 
+def test_a_task_decodes_copies(plans, monkeypatch):
+    samples = plans.sample(2, 0)
+    before = samples.clone()
+    monkeypatch.setattr(
+        plans.task, "decode", lambda x, like: (x.zero_(), like.x0.zero_())
+    )
+    plans.decode(samples)
+    assert torch.equal(samples, before)
+
+
 @pytest.mark.parametrize(
     ("ids", "code"),
     [

@@ -260,6 +260,8 @@ def offers(load, monkeypatch):
 
     def export(self, samples, like, form, folder):
         calls.append((form, folder, len(samples), len(like.valid)))
+        samples.zero_()
+        like.x0.zero_()
         count = {"lines": 1, "files": len(samples)}[form]
         folder.mkdir()
         files = [folder / f"{number}.txt" for number in range(count)]
@@ -275,11 +277,11 @@ def offers(load, monkeypatch):
 
 def test_each_format_has_a_folder(offers, tmp_path):
     system = Diffusion.build(offers[0].experiment)
-    lines = list(
-        export_samples(
-            system, make_samples(system, 9, 0), ["files", "lines", "files"], tmp_path
-        )
-    )
+    drawing = make_samples(system, 9, 0)
+    before = drawing.samples.clone(), drawing.like.x0.clone()
+    lines = list(export_samples(system, drawing, ["files", "lines", "files"], tmp_path))
+    assert torch.equal(drawing.samples, before[0])
+    assert torch.equal(drawing.like.x0, before[1])
     assert offers[1] == [
         ("files", tmp_path / "files", 9, 9),
         ("lines", tmp_path / "lines", 1 * 9, 9),

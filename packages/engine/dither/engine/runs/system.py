@@ -279,7 +279,8 @@ class System(Diffusion):
             if missing:
                 samples = pad(samples, (0, missing))
                 like = replace(like, valid=pad(like.valid[:, :length], (0, missing)))
-        return self.task.decode(samples, like)
+        # A task must not change the samples of the caller.
+        return self.task.decode(samples.clone(), like.apply(torch.clone))
 
     def evaluate(
         self, split: Split = "valid", samples: int = 1024, seed: int = 0

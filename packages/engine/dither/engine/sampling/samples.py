@@ -174,7 +174,7 @@ def _sample_metrics(system: Diffusion, drawn: SampleSet) -> dict[str, float]:
 
 
 def _cloned(drawn: SampleSet) -> tuple[Tensor, Clean]:
-    """Return copies: plots and metrics must change neither the samples nor each other's."""
+    """Return copies: plots, metrics and exports must change neither the samples nor each other's."""
     return drawn.samples.clone(), drawn.like.apply(torch.clone)
 
 
@@ -325,7 +325,7 @@ def export_samples(
     """Write samples in each format to a folder of its name; yield lines to print."""
     task = system.task
     for form in dict.fromkeys(forms):
-        files, lines = task.export(drawing.samples, drawing.like, form, folder / form)
+        files, lines = task.export(*_cloned(drawing), form, folder / form)
         if len(files) == 1:
             yield str(files[0])
         else:
