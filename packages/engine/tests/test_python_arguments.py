@@ -92,7 +92,7 @@ def test_decode_takes_arrays_lists_single_and_shorter_samples(plans, text):
 
 
 def test_a_task_decodes_copies(plans, monkeypatch):
-    samples = plans.sample(2, 0)
+    samples = plans.sample(2, seed=0)
     before = samples.clone()
     monkeypatch.setattr(
         plans.task, "decode", lambda x, like: (x.zero_(), like.x0.zero_())
