@@ -221,6 +221,8 @@ class WandBTracker:
     def start(self, folder: Path, config: Mapping[str, Any], step: int = 0) -> None:
         """Start or continue the run; without a key, ask for one for a minute only."""
         self._wandb = wandb = _import("wandb", "wandb")
+        # wandb itself reads the variable once in a process, at its first run.
+        mode = os.environ.get("WANDB_MODE")
         self._run = wandb.init(
             project=self._spec.project,
             dir=str(folder),
@@ -228,8 +230,7 @@ class WandBTracker:
             id=folder.name[-64:],
             name=folder.name,
             config=dict(config),
-            # None leaves it to WANDB_MODE.
-            mode="offline" if self._spec.offline else None,
+            mode="offline" if self._spec.offline else mode,
             resume="allow",
             settings=wandb.Settings(
                 # The console of a run is not sent anywhere.
