@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+import sys
 import tomllib
 from pathlib import Path
 
@@ -346,6 +347,12 @@ def test_infilling_keeps_what_is_known(run, tmp_path, cli) -> None:
     ] == [b"aton"] * 3
     for text in ("longer than the window[MASK:4]", "[MASK:9]"):
         assert "[misfit]" in cli("infill", str(run), text, code=2).err
+
+
+def test_a_frontier_names_the_library_that_it_lacks(run, monkeypatch, cli) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    words = ["frontier", str(run), "--over", "temperature=0.5,1"]
+    assert "[missing-dependency]" in cli(*words, code=2).err
 
 
 @pytest.mark.slow

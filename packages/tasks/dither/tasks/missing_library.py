@@ -29,6 +29,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "anndata": ("anndata",),
     "bigwig": ("pyBigWig",),
     "dxf": ("ezdxf",),
+    "frontier": ("matplotlib",),
     "hub": ("huggingface_hub",),
     "ifc": ("ifcopenshell",),
     "judge": ("transformers",),

@@ -124,6 +124,7 @@ def _add_sampling(app: typer.Typer, engine: Engine) -> None:
         Every combination of the values is sampled, evaluate.samples texts of each.
         """
         # Before the model is sampled, which takes long.
+        require_extra("frontier", "dither frontier")
         check_figure_formats(figures or ())
         options = run_options(checkpoint, plugins, overrides, settings)
         grid = _parse_axes(over or [])
