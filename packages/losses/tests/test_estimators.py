@@ -178,7 +178,16 @@ def test_a_draw_of_the_whole_bound_has_the_exact_mean(
     exact = exact_nelbo(process, one, denoise).values.sum(1)
     clean = one.apply(lambda value: value.repeat(n, 1))
     times = process.times(2 * n)[torch.randperm(2 * n)]
-    nats = process.draw_whole_bound(clean, times, denoise)
+    seen = []
+
+    def watched(state: State, t: Tensor) -> Any:
+        seen.append(t)
+        return denoise(state, t)
+
+    nats = process.draw_whole_bound(clean, times, watched)
+    # Training has no smaller times.
+    (called,) = seen
+    assert called.min() >= t_min * (1 - 1e-6)
     assert not nats[clean.fixed].any()
     draws = nats.sum(1).view(n, 2)
     error = draws.std(0) / math.sqrt(n)
