@@ -195,6 +195,7 @@ def _check_outputs(head: HeadSpec, space: Space) -> Iterator[Misfit]:
 @hookimpl
 def check_experiment(experiment: Any) -> Iterator[Misfit]:
     """Reject components that an embedding without masks or a head that predicts distributions cannot serve."""
+    # A model of another package may have them under other names, or none.
     for path, part in components_in(experiment.model, ("model",)):
         if isinstance(part, EmbeddingSpec) and "unmarked-masks" in part.traits():
             yield from _check_unmasked(part, path, experiment)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["Link", "Reduction", "Target"]
+__all__ = ["Link", "Reduction"]
 
-Target = Literal["x0", "eps", "velocity", "flow-velocity"]
-"""What a loss compares."""
 Reduction = Literal["element-mean", "region-sum", "zero-padded"]
 """Reduction over the features of a position."""
 Link = Literal["none", "softplus", "log"]

@@ -225,7 +225,7 @@ class ErrorConverter:
         if self.catalog is None or path[:-1] not in self._kinds:
             return key, []
         parts = self.catalog.parts(self._kinds[path[:-1]])
-        keys = {name for part in parts for name in part.spec.model_fields}
+        keys = set[str]().union(*(part.spec.model_fields for part in parts))
         # A key of this very name elsewhere is likelier than one that is written similarly.
         if key not in keys and not self._named(key, given):
             key = nearest(key, sorted(keys)) or key
