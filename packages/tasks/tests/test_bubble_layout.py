@@ -24,6 +24,7 @@ from dither.tasks.bubble_diagram.geometry.realisability import realise, realises
 from dither.tasks.bubble_diagram.plans import Diagram, decode, encode, room_names
 from dither.tasks.bubble_diagram.plots.diagram import (
     METRES,
+    Rectangle,
     Scene,
     draw_bubbles,
     draw_floorplan,
@@ -263,7 +264,7 @@ def difficult(make_diagrams):
 @pytest.mark.parametrize("size", [130, 420])
 def test_labels_are_disjoint_and_inside(difficult, size):
     for placement in difficult:
-        scene = Scene(placement, 6, 6, size - 12, size - 12)
+        scene = Scene(placement, Rectangle(6, 6, size - 12, size - 12))
         page = Page(size, size, tuple(draw_bubbles(scene)))
         labels, names = labels_of(page), room_names(placement.diagram)
         assert len(labels) == len(names)
@@ -279,7 +280,7 @@ def test_labels_are_disjoint_and_inside(difficult, size):
 @pytest.mark.slow
 def test_names_are_on_the_visible_part_of_their_rooms(make_diagrams):
     for diagram in make_diagrams(12, 4, boxes=False):
-        scene = Scene(place_diagram(diagram), 0, 0, 420, 420)
+        scene = Scene(place_diagram(diagram), Rectangle(0, 0, 420, 420))
         for room, label in enumerate(scene.label_rooms()):
             assert label.spot is None
             over = [

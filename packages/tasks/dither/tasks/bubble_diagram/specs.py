@@ -361,27 +361,28 @@ class PlanFiles(_PlansOfFiles, PrepareSpec):
 
     def prepare(self) -> str:
         """Convert the files and report which plans were accepted and rejected."""
-        require_extra("plans", self.name)
+        source = self._source()
         from .data.plan_files import prepare_files
 
-        return prepare_files(self, self._source())
+        return prepare_files(self, source)
 
     def prepare_shard(self, number: int, count: int) -> str:
         """Convert a part of the files; duplicates are found when shards are merged."""
-        require_extra("plans", self.name)
+        source = self._source()
         from ..prepared.shards import Shard
         from .data.plan_files import prepare_shard
 
-        return prepare_shard(self, self._source(), Shard(number, count))
+        return prepare_shard(self, source, Shard(number, count))
 
     def merge_shards(self) -> str:
         """Join shards, and report which plans were accepted and rejected."""
-        require_extra("plans", self.name)
+        source = self._source()
         from .data.plan_files import merge_shards
 
-        return merge_shards(self, self._source())
+        return merge_shards(self, source)
 
     def _source(self) -> PlanSource:
+        require_extra("plans", self.name)
         from .data.plan_files import PlanSource
         from .formats.entries import ReadOptions
 

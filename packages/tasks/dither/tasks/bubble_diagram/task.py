@@ -255,24 +255,23 @@ class BubbleDiagrams(Task):
 
         boundary = read_boundary(outline)
 
-        problems = []
-        if self._goal is not None:
-            problems = self._goal.outline_problems(boundary)
-
-        if problems:
+        if self._goal and (problems := self._goal.outline_problems(boundary)):
             raise Refused(problems)
         limit = most_rooms(boundary)
         if like is not None:
-            required = int(like.valid[:, : self.rooms].sum(1).max())
-            if required > limit:
-                raise Refused(_too_small(outline, limit, required))
+            required = like.valid[:, : self.rooms].sum(1).max()
         else:
             counts = self._nearest_counts(boundary)
             if self._goal is not None:
                 counts = self._goal.room_counts(counts)
-            possible = np.flatnonzero(counts)
-            if possible.min() > limit:
-                raise Refused(_too_small(outline, limit, int(possible.min())))
+            required = np.flatnonzero(counts).min()
+        if required > limit:
+            holds = f"holds at most {limit} rooms of {SMALLEST * METRES:.2f} m"
+            message = (
+                f"{outline}: the outline {holds}, at least {required} are required"
+            )
+            raise Refused(message, code="contradiction")
+        if like is None:
             counts[limit + 1 :] = 0
             like = self._templates(n, seed, counts, self._goal)
         return _bounded(like, np.repeat(boundary[None], len(like.valid), 0))
@@ -622,12 +621,6 @@ def _random_slots(
     random = np.random.default_rng(seed)
     others = random.choice(total - 1, len(rooms) - len(first), replace=False)
     return [*first, *(np.sort(others) + 1).tolist()]
-
-
-def _too_small(outline: Path, limit: int, required: int) -> Problem:
-    holds = f"holds at most {limit} rooms of {SMALLEST * METRES:.2f} m"
-    message = f"{outline}: the outline {holds}, at least {required} are required"
-    return Problem(message, code="contradiction")
 
 
 def _narrow(like: Clean) -> Callable[[Diagram], Diagram] | None:

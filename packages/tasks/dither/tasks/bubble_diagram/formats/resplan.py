@@ -85,12 +85,11 @@ def read_resplan(file: Path, options: ReadOptions) -> Iterator[Entry]:
     """Yield the plans of `ResPlan.pkl`."""
     try:
         plans = _load(file)
+        if not isinstance(plans, list):
+            message = f"expected a list of plans, got {type(plans).__name__}"
+            raise RejectedPlan(Fault("file", message))
     except RejectedPlan as rejected:
         yield Entry(file, faults=rejected.faults)
-        return
-    if not isinstance(plans, list):
-        message = f"expected a list of plans, got {type(plans).__name__}"
-        yield Entry(file, faults=(Fault("file", message),))
         return
     for number, plan in enumerate(plans):
         name = str(plan.get("id", number)) if isinstance(plan, dict) else str(number)

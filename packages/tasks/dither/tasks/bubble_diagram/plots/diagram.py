@@ -114,16 +114,23 @@ class Label:
         return long, short
 
 
+@dataclass(frozen=True)
+class Rectangle:
+    """A part of a page."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+
 class Scene:
     """A placed diagram scaled into a rectangle of a page: room boxes, their order, and labels."""
 
     def __init__(
         self,
         placement: Placement,
-        x: float,
-        y: float,
-        width: float,
-        height: float,
+        place: Rectangle,
         regions: PixelLabels | None = None,
         scale: float | None = None,
     ) -> None:
@@ -132,24 +139,23 @@ class Scene:
         It fills the rectangle, unless `scale` is smaller.
         """
         self.placement = placement
-        self.x = x
-        self.y = y
-        self.width = width
+        self.place = place
         # The same scale along both axes, and the rest of the rectangle as margins.
         boxes = placement.boxes
-        size = np.array([width, height])
+        corner = np.array([place.x, place.y])
+        size = np.array([place.width, place.height])
         extent = extent_of(placement)
         self.scale = min(float((size / extent).min()), scale or np.inf)
         margin = (size - extent * self.scale) / 2
         within = boxes * self.scale + np.tile(margin, 2)
-        self.boxes: Walls = within + np.array([x, y, x, y])
-        self._origin = float(x + margin[0]), float(y + margin[1])
+        self.boxes: Walls = within + np.tile(corner, 2)
+        self._origin: tuple[float, float] = tuple((corner + margin).tolist())
         self.order: list[int] = np.argsort(-areas_of(boxes), kind="stable").tolist()
         self.names = room_names(placement.diagram)
         self.labels: list[Label] = []
 
         # Room at each cell of the label grid, -1 outside; larger rooms are covered by smaller ones.
-        shape = (int(height / _CELL), int(width / _CELL))
+        shape = (int(place.height / _CELL), int(place.width / _CELL))
         self._taken = np.zeros(shape, bool)
         self._visible: PixelLabels = np.full(shape, -1)
         if regions is not None:
@@ -195,7 +201,9 @@ class Scene:
         """Place a label for each room, by default its name."""
         # Fonts of a small picture would be larger than its rooms.
         sizes = [
-            size for size in _SIZES if size <= max(self.width / _MIN_RATIO, _SIZES[-1])
+            size
+            for size in _SIZES
+            if size <= max(self.place.width / _MIN_RATIO, _SIZES[-1])
         ]
         texts = texts or [(name,) for name in self.names]
         # Labels on their rooms come first; the others get the cells that are left.
@@ -252,12 +260,12 @@ class Scene:
         if len(cells):
             # The line ends in the visible part of the room.
             centres = (cells[:, ::-1] + 0.5) * _CELL
-            points = centres + np.array([self.x, self.y])
+            points = centres + np.array([self.place.x, self.place.y])
             offsets = points - np.array([x, y])
             distances = np.square(offsets).sum(1)
             x, y = points[distances.argmin()].tolist()
 
-        middle = ((y - self.y) / _CELL, (x - self.x) / _CELL)
+        middle = ((y - self.place.y) / _CELL, (x - self.place.x) / _CELL)
         label = Label(0, 0, _SIZES[-1], lines, spot=(x, y))
         # A small enough label fits as long as one cell is free.
         while (placed := self._place(~self._taken, label, middle)) is None:
@@ -289,8 +297,8 @@ class Scene:
         self._taken[row : row + height, column : column + width] = True
         return replace(
             label,
-            x=self.x + (column + width / 2) * _CELL,
-            y=self.y + (row + height / 2) * _CELL,
+            x=self.place.x + (column + width / 2) * _CELL,
+            y=self.place.y + (row + height / 2) * _CELL,
         )
 
 
@@ -345,14 +353,11 @@ def draw_gallery(
         row, column = divmod(index, columns)
         x = gap + column * (size + gap)
         y = gap + row * (cell + caption + gap)
-        place = _Rectangle(x + 6, y + 6, size - 12, size - 12)
-        shapes += draw_bubbles(
-            Scene(placement, place.x, place.y, place.width, place.height, scale=scale)
-        )
+        place = Rectangle(x + 6, y + 6, size - 12, size - 12)
+        shapes += draw_bubbles(Scene(placement, place, scale=scale))
         if plans:
-            shapes += _plan_shapes(placement, replace(place, y=place.y + size), scale)[
-                1
-            ]
+            below = replace(place, y=place.y + size)
+            shapes += _plan_shapes(placement, below, scale)[1]
         diagram = placement.diagram
         summary = f"{len(diagram.types)} rooms, {len(diagram.edges)} relations"
         if placement.broken:
@@ -480,7 +485,7 @@ def draw_floorplan(
         width = max(across * scale, 0.7 * size) + 0.04 * size
         height = down * scale + 0.04 * size + _FOOT
     rim = 0.02 * size
-    place = _Rectangle(rim, rim, width - 2 * rim, height - 2 * rim - _FOOT)
+    place = Rectangle(rim, rim, width - 2 * rim, height - 2 * rim - _FOOT)
     scene, shapes, plan = _plan_shapes(placement, place, scale)
 
     areas = plan.room_areas() * METRES**2
@@ -508,16 +513,8 @@ def common_scale(placements: Iterable[Placement], size: float) -> float:
     return (0.96 * size - _FOOT) / (longest + 2 * OUTER)
 
 
-@dataclass(frozen=True)
-class _Rectangle:
-    x: float
-    y: float
-    width: float
-    height: float
-
-
 def _plan_shapes(
-    placement: Placement, place: _Rectangle, scale: float
+    placement: Placement, place: Rectangle, scale: float
 ) -> tuple[Scene, list[str], FloorPlan]:
     """Draw a floor plan without its caption into a rectangle."""
     diagram = placement.diagram
@@ -539,7 +536,7 @@ def _plan_shapes(
 
 def _labelled(
     placement: Placement,
-    place: _Rectangle,
+    place: Rectangle,
     plan: FloorPlan,
     swings: Sequence[Swing | None],
     scale: float,
@@ -551,19 +548,16 @@ def _labelled(
         (name, f"{area:.1f} m²") for name, area in zip(names, areas, strict=True)
     ]
     clear = _clear_of_doors(plan, swings)
-    crowded: list[int] = []
+    within = Rectangle(
+        x=place.x + OUTER * scale,
+        y=place.y + OUTER * scale,
+        width=place.width - 2 * OUTER * scale,
+        height=place.height - 2 * OUTER * scale,
+    )
     crossed: list[int] = []
     for attempt in range(3):
         regions = np.where(np.isin(plan.label, crossed), plan.label, clear)
-        scene = Scene(
-            placement=placement,
-            x=place.x + OUTER * scale,
-            y=place.y + OUTER * scale,
-            width=place.width - 2 * OUTER * scale,
-            height=place.height - 2 * OUTER * scale,
-            regions=regions,
-            scale=scale,
-        )
+        scene = Scene(placement, within, regions, scale)
         labels = scene.label_rooms(texts)
         crowded = [room for room, label in enumerate(labels) if label.spot]
         if not crowded:
@@ -621,7 +615,7 @@ def _wall_shapes(scene: Scene, plan: FloorPlan) -> list[str]:
     return shapes
 
 
-def _outline_shapes(scene: Scene, place: _Rectangle) -> list[str]:
+def _outline_shapes(scene: Scene, place: Rectangle) -> list[str]:
     """Return the required outline, if there is one, and a cover of what is outside, where walls end."""
     outline = scene.placement.outline
     if not outline:
@@ -667,14 +661,13 @@ def _foot_shapes(
 def _gap(
     scene: Scene,
     opening: Door | Window,
-    length: float,
     depth: float,
     shift: float,
     border: float,
 ) -> str:
     """Return a white bar in a wall with a border."""
-    first, _ = segment(opening, length, shift - depth / 2)
-    _, last = segment(opening, length, shift + depth / 2)
+    first, _ = segment(opening, opening.length, shift - depth / 2)
+    _, last = segment(opening, opening.length, shift + depth / 2)
     x0, y0 = scene.at(*first)
     x1, y1 = scene.at(*last)
     return svg.rectangle(x0, y0, x1 - x0, y1 - y0, 0.0, "#ffffff", _WALL, border)
@@ -692,7 +685,6 @@ def _window_shapes(
     gap = _gap(
         scene=scene,
         opening=window,
-        length=window.length,
         depth=depth,
         shift=shift,
         border=0.7,
@@ -715,7 +707,6 @@ def _door_shapes(
     gap = _gap(
         scene=scene,
         opening=door,
-        length=DOOR_WIDTH,
         depth=depth,
         shift=shift,
         border=0.0 if swing else 0.7,

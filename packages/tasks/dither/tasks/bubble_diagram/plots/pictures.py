@@ -33,6 +33,7 @@ from .diagram import (
     LINK,
     PALE,
     Label,
+    Rectangle,
     Scene,
     common_scale,
     draw_bubbles,
@@ -265,13 +266,7 @@ class _Cell:
         self.types = placement.diagram.types
         self.corner = (x, y)
         self.size = size
-        self.scene = Scene(
-            placement=placement,
-            x=x + 8,
-            y=y + 8,
-            width=size - 16,
-            height=size - 34,
-        )
+        self.scene = Scene(placement, Rectangle(x + 8, y + 8, size - 16, size - 34))
         self.scene.label_rooms()
         self.edges = edges_of(placement.boxes).tolist()
 
@@ -447,16 +442,8 @@ def _card(sample: DecodedSample, scale: float) -> str:
         rooms = len(placement.diagram.types)
         classes += f" rooms-{rooms}"
         title += f": {rooms} rooms, {len(placement.diagram.edges)} relations"
-        shapes = draw_bubbles(
-            Scene(
-                placement=placement,
-                x=6,
-                y=6,
-                width=_SIZE - 12,
-                height=_SIZE - 12,
-                scale=scale,
-            )
-        )
+        place = Rectangle(6, 6, _SIZE - 12, _SIZE - 12)
+        shapes = draw_bubbles(Scene(placement, place, scale=scale))
         bubbles = _inline(svg.Page(_SIZE, _SIZE, tuple(shapes)))
         plan = _inline(draw_floorplan(placement, size=_SIZE, scale=scale))
         body = f'<div class="pictures">{bubbles}{plan}</div>'
