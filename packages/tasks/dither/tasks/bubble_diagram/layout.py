@@ -366,7 +366,15 @@ def _starts(program: RoomProgram, count: int, seed: int) -> Iterator[Boxes]:
             corner = (GRID - size) / 2
         boxes = np.zeros((len(usual), 4))
         everything = np.arange(len(usual))
-        _dissect(boxes, everything, corner, size, usual, ranks, random)
+        _dissect(
+            boxes,
+            everything,
+            corner,
+            size,
+            usual,
+            ranks,
+            random,
+        )
         starts.append(np.rint(boxes).astype(np.int64))
     misses = [_misses(program, boxes) for boxes in starts]
     # Stable, so that equal starts keep the order of their draws.
@@ -421,8 +429,24 @@ def _dissect(
     second[1 - axis] = size[1 - axis]
     behind = corner.copy()
     behind[axis] += first[axis]
-    _dissect(boxes, ordered[:cut], corner, first, areas, ranks, random)
-    _dissect(boxes, ordered[cut:], behind, second, areas, ranks, random)
+    _dissect(
+        boxes,
+        ordered[:cut],
+        corner,
+        first,
+        areas,
+        ranks,
+        random,
+    )
+    _dissect(
+        boxes,
+        ordered[cut:],
+        behind,
+        second,
+        areas,
+        ranks,
+        random,
+    )
 
 
 def _misses(program: RoomProgram, boxes: Boxes) -> float:

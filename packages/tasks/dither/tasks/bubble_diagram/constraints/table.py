@@ -475,7 +475,14 @@ class _Reader:
                     other = self.named(path, second)
                 if one and other:
                     ids = frozenset({DOOR})
-                    rule = Adjacency(path, one, other, ids, required, doors=True)
+                    rule = Adjacency(
+                        path,
+                        one,
+                        other,
+                        ids,
+                        required,
+                        doors=True,
+                    )
                     self.rules.append(rule)
             case _:
                 example = f'[0, 1], ["Kitchen", "LivingRoom"] or [0, "{OUTSIDE}"]'

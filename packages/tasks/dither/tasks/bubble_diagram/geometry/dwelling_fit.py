@@ -339,7 +339,15 @@ def _window_changes(
     """Yield how a room gets an outer wall: beyond its neighbours on a side, or between two of them."""
     for side in range(4):
         key = (_WINDOW_CHANGE, room, side)
-        yield from _openings(boxes, room, side, room, key, living=living, length=length)
+        yield from _openings(
+            boxes,
+            room,
+            side,
+            room,
+            key,
+            living=living,
+            length=length,
+        )
 
 
 def _openings(

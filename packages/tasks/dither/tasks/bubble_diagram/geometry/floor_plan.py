@@ -460,7 +460,14 @@ def _doors_in(
             x, y = ((low + high) / 2).tolist()
             width, height = (high - low).tolist()
             length = 0
-            door = Door(i, j, x, y, upright=width < height, depth=-1.0)
+            door = Door(
+                i,
+                j,
+                x,
+                y,
+                upright=width < height,
+                depth=-1.0,
+            )
         weight: float = door_cost(types[i], types[j])
         if length < DOOR_WIDTH:
             weight += _SHORT + float((low - high).clip(0).sum())

@@ -394,7 +394,18 @@ def _legend(
         if x > left and x + item > width - left:
             x = left
             y += line
-        shapes.append(svg.rectangle(x, y - 6, 12, 12, 3, COLOURS[kind], INK, 0.9))
+        shapes.append(
+            svg.rectangle(
+                x,
+                y - 6,
+                12,
+                12,
+                3,
+                COLOURS[kind],
+                INK,
+                0.9,
+            )
+        )
         shapes.append(svg.text(x + 18, y, ROOMS[kind], font, INK, left=True))
         x += item
     return shapes, y + line
@@ -445,7 +456,18 @@ def label_shapes(label: Label, *, background: bool = True) -> list[str]:
         x = label.x - width / 2
         y = label.y - height / 2
         radius = min(width, height) / 2
-        shapes.append(svg.rectangle(x, y, width, height, radius, "#ffffff", LINK, 0.9))
+        shapes.append(
+            svg.rectangle(
+                x,
+                y,
+                width,
+                height,
+                radius,
+                "#ffffff",
+                LINK,
+                0.9,
+            )
+        )
 
     for row, line in enumerate(label.lines):
         # The first line is the name, others are smaller.
@@ -670,7 +692,16 @@ def _gap(
     _, last = segment(opening, opening.length, shift + depth / 2)
     x0, y0 = scene.at(*first)
     x1, y1 = scene.at(*last)
-    return svg.rectangle(x0, y0, x1 - x0, y1 - y0, 0.0, "#ffffff", _WALL, border)
+    return svg.rectangle(
+        x0,
+        y0,
+        x1 - x0,
+        y1 - y0,
+        0.0,
+        "#ffffff",
+        _WALL,
+        border,
+    )
 
 
 def _window_shapes(

@@ -329,8 +329,26 @@ class _Cell:
         y = self.corner[1] + self.size - 13
         done = length * known / count
         return [
-            svg.rectangle(x, y - 2.5, length, 5, 2.5, _UNDECIDED, _UNDECIDED, 0.0),
-            svg.rectangle(x, y - 2.5, done, 5, 2.5, PALE, PALE, 0.0),
+            svg.rectangle(
+                x,
+                y - 2.5,
+                length,
+                5,
+                2.5,
+                _UNDECIDED,
+                _UNDECIDED,
+                0.0,
+            ),
+            svg.rectangle(
+                x,
+                y - 2.5,
+                done,
+                5,
+                2.5,
+                PALE,
+                PALE,
+                0.0,
+            ),
             svg.text(
                 x + length + 8, y, f"{known} of {count} known", 9.0, PALE, left=True
             ),
