@@ -20,8 +20,8 @@ from numpy import ndarray
 
 from .arrays import BoxBatch, Rows, Tokens, Types
 from .plans import Plans, real_edges
-from .relations import labels_of, pair_ends
-from .vocabulary import EDGE_MASK, EDGE_PAD, NO_EDGE, NODE_PAD
+from .relations import labels_of, pair_ends, pair_matrix
+from .vocabulary import EDGE_MASK, NO_EDGE, NODE_PAD
 
 _Matrices = Int[ndarray, "N R R"]
 _Hashes = UInt[ndarray, "*n"]
@@ -131,11 +131,8 @@ def room_hashes(tokens: Tokens, rooms: int) -> Types:
     types = tokens[:, :rooms]
     real = types != NODE_PAD
     near = (tokens[:, rooms:] < NO_EDGE) & real_edges(real)
-    i, j = pair_ends(rooms)
     slots = np.arange(rooms)
-    matrix = np.zeros((len(tokens), rooms, rooms), np.int64)
-    matrix[:, i, j] = near
-    matrix[:, j, i] = near
+    matrix = pair_matrix(near, near, rooms).astype(np.int64)
     # Types are on the diagonal, and above every entry of a pair.
     matrix[:, slots, slots] = types.astype(np.int64) + 256
     return np.where(real, _colours(matrix), 0).astype(np.int64)
@@ -150,17 +147,14 @@ def _relation_matrices(
 
     `_UNKNOWN_REVERSE` below the diagonal unless boxes are known.
     """
-    i, j = pair_ends(rooms)
     edges = tokens[:, rooms:]
     related = edges < NO_EDGE
     reverse = np.where(related, _UNKNOWN_REVERSE, edges)
     if boxes is not None:
+        i, j = pair_ends(rooms)
         known = np.asarray(boxes.any((1, 2)))[:, None] & related
         reverse = np.where(known, labels_of(boxes[:, j], boxes[:, i]), reverse)
-    matrix = np.full((len(tokens), rooms, rooms), EDGE_PAD, np.int8)
-    matrix[:, i, j] = edges
-    matrix[:, j, i] = reverse
-    return matrix
+    return pair_matrix(edges.astype(np.int8), reverse, rooms)
 
 
 @lru_cache(maxsize=1)

@@ -22,7 +22,7 @@ from dither.registry.contracts.spaces import Field
 from .arrays import BoxBatch, Rows, Tokens
 from .isomorphism import PlanIndex, is_first_occurrence, plan_keys, room_hashes
 from .plans import Plans, PlanSplits, blocks, real_edges, split_fields
-from .relations import pair_ends
+from .relations import pair_ends, pair_matrix
 from .validity import is_reachable, validity_levels
 from .vocabulary import (
     AREA_MASK,
@@ -355,11 +355,8 @@ class Topology:
         """Compute the histograms of non-empty diagrams with `rooms` room slots."""
         real = tokens[:, :rooms] != NODE_PAD
         edges = tokens[:, rooms:]
-        i, j = pair_ends(rooms)
-        near = np.zeros((len(tokens), rooms, rooms))
-        near[:, i, j] = (edges >= 0) & (edges < NO_EDGE)
-        near *= real[:, :, None] & real[:, None]
-        near += near.swapaxes(1, 2)
+        related = (edges >= 0) & (edges < NO_EDGE) & real_edges(real)
+        near = pair_matrix(related, related, rooms).astype(float)
 
         degrees = near.sum(2)
         # Closed walks of length three: each triangle of a room is counted in both directions.

@@ -29,7 +29,15 @@ from .arrays import (
     Tokens,
     Types,
 )
-from .relations import areas_of, corners, edges_of, labels_of, net_areas, pair_ends
+from .relations import (
+    areas_of,
+    corners,
+    edges_of,
+    labels_of,
+    net_areas,
+    pair_ends,
+    pair_labels,
+)
 from .vocabulary import (
     AREA_PAD,
     AREAS,
@@ -358,9 +366,8 @@ class Plans:
             outline = np.where(boundaries < 0, -1, outline)
             boundaries = clockwise(outline.astype(np.int16))
 
-        i, j = pair_ends(slots)
-        labels = labels_of(boxes[:, i], boxes[:, j])
-        edges = np.where(known & (self.edges < NO_EDGE), labels, self.edges)
+        related = known & (self.edges < NO_EDGE)
+        edges = np.where(related, pair_labels(boxes), self.edges)
         return replace(
             self, edges=edges.astype(np.int8), boxes=boxes, boundaries=boundaries
         )
@@ -413,11 +420,8 @@ class Plans:
         types = np.take_along_axis(self.types, order, 1)
         boxes = np.take_along_axis(self.boxes, order[..., None], 1)
 
-        ends = pair_ends(slots)
-        related = _reorder_pairs(self.edges < NO_EDGE, ends, order)
-        i, j = ends
-        labels = labels_of(boxes[:, i], boxes[:, j])
-        edges = np.where(related, labels, NO_EDGE)
+        related = _reorder_pairs(self.edges < NO_EDGE, pair_ends(slots), order)
+        edges = np.where(related, pair_labels(boxes), NO_EDGE)
         edges = np.where(real_edges(types != NODE_PAD), edges, EDGE_PAD)
         edges = np.where(self.has_boxes[:, None], edges, self.edges)
 

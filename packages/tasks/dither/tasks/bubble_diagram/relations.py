@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, Shaped
 from numpy import ndarray
 
 from .vocabulary import GRID, INSIDE, LIVING, METRES, NO_EDGE, SURROUNDING, pairs
@@ -52,6 +52,24 @@ def pair_ends(rooms: int) -> Int[ndarray, "2 E"]:
     # All callers share the cached array.
     ends.flags.writeable = False
     return ends
+
+
+def pair_matrix(
+    forward: Shaped[ndarray, "N E"],
+    backward: Shaped[ndarray, "N E"],
+    rooms: int,
+) -> Shaped[ndarray, "N R R"]:
+    """Return values of each room (row) and each other room, from those of pairs; 0 on the diagonal."""
+    i, j = pair_ends(rooms)
+    matrix = np.zeros((len(forward), rooms, rooms), forward.dtype)
+    matrix[:, i, j] = forward
+    matrix[:, j, i] = backward
+    return matrix
+
+
+def pair_labels(boxes: _Plans) -> Int[ndarray, "*n E"]:
+    """Return the relation of every pair of rooms i < j, whether or not they are close."""
+    return labels_of(*_box_pairs(boxes))
 
 
 def corners(boxes: _BoxArray) -> tuple[_Points, _Points]:

@@ -38,7 +38,7 @@ from .arrays import (
 from .box_tokens import legal_boxes
 from .geometry.realisability import LIMIT, Realisation, realise, realises
 from .plans import real_edges, split_fields
-from .relations import exclusive, pair_ends
+from .relations import exclusive, pair_matrix
 from .vocabulary import (
     ABOVE,
     BELOW,
@@ -271,7 +271,7 @@ def token_validity(tokens: Tokens, rooms: int) -> TokenValidity:
     for before, after in ((LEFT, RIGHT), (ABOVE, BELOW)):
         forward = np.isin(edges, [*before])
         backward = np.isin(edges, [*after])
-        reach = _closure(_directed(forward, backward, rooms))
+        reach = _closure(pair_matrix(forward, backward, rooms))
         order = order & ~np.diagonal(reach, axis1=1, axis2=2).any(1)
     return TokenValidity(
         tokens=legal,
@@ -295,22 +295,9 @@ def is_reachable(tokens: Tokens, rooms: int) -> Rows:
 def connects(pairs: Pairs, real: Bool[ndarray, "N R"]) -> Rows:
     """Return whether links between pairs connect all real rooms, of which slot 0 is one."""
     rooms = real.shape[1]
-    links = _directed(pairs, pairs, rooms) & real[:, :, None] & real[:, None]
+    links = pair_matrix(pairs, pairs, rooms) & real[:, :, None] & real[:, None]
     from_first = _closure(links | np.eye(rooms, dtype=bool))[:, 0]
     return (from_first | ~real).all(1)
-
-
-def _directed(
-    forward: Pairs,
-    backward: Pairs,
-    rooms: int,
-) -> Links:
-    """Return the adjacency matrix with i -> j where `forward` and j -> i where `backward`."""
-    matrix = np.zeros((len(forward), rooms, rooms), bool)
-    i, j = pair_ends(rooms)
-    matrix[:, i, j] = forward
-    matrix[:, j, i] = backward
-    return matrix
 
 
 def _closure(links: Links) -> Links:

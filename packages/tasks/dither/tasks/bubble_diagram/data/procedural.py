@@ -293,19 +293,15 @@ def _join(
     types[:, 0] = LIVING
     boxes[:, 0] = np.concatenate([low, high], 1)
 
-    # Rows and columns by room: the pieces of the living room together, then the others.
-    of_living = (doors & living).any(1)[:, None]
-    of_others = np.take_along_axis(doors, order[..., None], 1)
-    rows = np.concatenate([of_living, of_others], 1)
-    inside = rows[..., :-1]
-    is_living = living[:, None, :, 0]
-    to_living = (inside & is_living).any(-1, keepdims=True)
-    count = rows.shape[1]
-    columns = np.repeat(order[:, None], count, 1)
-    to_others = np.take_along_axis(inside, columns, 2)
-    joined = np.zeros((len(types), most, most + 1), bool)
-    joined[:, :count, :count] = np.concatenate([to_living, to_others], 2)
-    joined[:, :count, -1] = rows[..., -1]
+    # The pieces of each room: those of the living room, then one for each other room.
+    count = kinds.shape[1]
+    member = np.zeros((len(types), most, count), np.float32)
+    member[:, 0] = living[..., 0]
+    member[:, 1 : 1 + order.shape[1]] = order[..., None] == np.arange(count)
+    # Two rooms have a door if some of their pieces do.
+    of_rooms = member @ doors.astype(np.float32)
+    inside = of_rooms[..., :-1] @ member.swapaxes(1, 2)
+    joined = np.concatenate([inside, of_rooms[..., -1:]], 2) > 0
     return types.astype(np.int8), boxes, joined
 
 

@@ -526,20 +526,21 @@ def _gaps(diagram: Diagram, boxes: Boxes, *, outer: bool) -> Iterator[_Wish]:
 
     for room in range(rooms):
         for side in range(4):
-            wall = 4 * room + side
-            before = side < 2
+            facing = []
             ahead, is_outer = _ahead(boxes, room, side, living)
             for other, inside in ahead:
                 if inside:
                     # A thin part of the living room remains beyond the wall.
-                    facing = 4 * other + side
-                    yield (wall, facing, 0.0) if before else (facing, wall, 0.0)
+                    facing.append((4 * other + side, 0.0))
                 elif (min(room, other), max(room, other)) in related:
-                    facing = 4 * other + (side + 2) % 4
-                    yield (wall, facing, -_GAP) if before else (facing, wall, -_GAP)
+                    facing.append((4 * other + (side + 2) % 4, -_GAP))
             if outer and is_outer:
-                edge = 4 * rooms + side
-                yield (wall, edge, 0.0) if before else (edge, wall, 0.0)
+                facing.append((4 * rooms + side, 0.0))
+
+            wall = 4 * room + side
+            for beyond, gap in facing:
+                first, second = (wall, beyond) if side < 2 else (beyond, wall)
+                yield first, second, gap
 
 
 def _ahead(

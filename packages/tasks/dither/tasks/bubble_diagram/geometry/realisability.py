@@ -144,9 +144,9 @@ class _Node:
 
     def copy(self) -> _Node:
         # Bounds are replaced, never changed in place, so that they need no copy.
-        return _Node(
+        return replace(
+            self,
             most=self.most.copy(),
-            bounds=self.bounds,
             alive=self.alive.copy(),
             decided=self.decided.copy(),
         )
