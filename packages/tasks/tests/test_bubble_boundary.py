@@ -441,6 +441,9 @@ def test_edited_plans_keep_the_order_of_the_task():
     ).build()
     plans = make_plans(3, 0, 1)
     source = plans.upright()
+    empty = task.edit(plans.diagram(0), [], 5)
+    assert not empty.known.any()
+    assert empty.valid[0, :8].sum() == 5
     kept = [room for room in range(int(plans.rooms[0])) if room != 2]
     like = task.edit(plans.diagram(0), kept, 2, 3, seed=1)
     order = [room for room in source.order()[0].tolist() if room in kept]

@@ -133,6 +133,7 @@ def test_a_repeated_key_is_a_mistake(tmp_path):
         + ', "unit": "m", "unit": "mm"}'
     )
     assert codes(path) == ["unit: repeated key"]
+    assert codes(path, types=NAMES) == ["unit: repeated key"]
 
 
 def test_options_are_checked(tmp_path):

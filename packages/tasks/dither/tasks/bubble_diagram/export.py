@@ -44,16 +44,6 @@ from .plots.diagram import draw_floorplan
 from .plots.svg import to_svg
 from .vocabulary import GRID, METRES, ROOMS, Export
 
-EXPORTS: dict[str, tuple[str, Callable[[Diagram], str]]] = {
-    "jsonl": (".jsonl", plan_line),
-    "housegan": (".json", lambda diagram: json.dumps(housegan_plan(diagram))),
-    "svg": (".svg", lambda diagram: to_svg(draw_floorplan(place_diagram(diagram)))),
-    "geojson": (".geojson", lambda diagram: json.dumps(geojson_plan(diagram))),
-    "dxf": (".dxf", lambda diagram: dxf_plan(diagram)),  # noqa: PLW0108 - defined below
-    "ifc": (".ifc", lambda diagram: ifc_plan(diagram)),  # noqa: PLW0108 - defined below
-}
-"""File suffix and text of each format; JSON lines share one file."""
-
 
 def write_diagrams(
     diagrams: Mapping[int, Diagram],
@@ -415,3 +405,14 @@ def _distance(side: _Wall, point: Point) -> float:
     beside = max(x0 - x, x - x1, 0)
     above_or_below = max(y0 - y, y - y1, 0)
     return hypot(beside, above_or_below)
+
+
+EXPORTS: dict[str, tuple[str, Callable[[Diagram], str]]] = {
+    "jsonl": (".jsonl", plan_line),
+    "housegan": (".json", lambda diagram: json.dumps(housegan_plan(diagram))),
+    "svg": (".svg", lambda diagram: to_svg(draw_floorplan(place_diagram(diagram)))),
+    "geojson": (".geojson", lambda diagram: json.dumps(geojson_plan(diagram))),
+    "dxf": (".dxf", dxf_plan),
+    "ifc": (".ifc", ifc_plan),
+}
+"""File suffix and text of each format; JSON lines share one file."""

@@ -103,16 +103,11 @@ def plan_line(diagram: Diagram) -> str:
     ):
         plan["boxes"] = boxes
 
-    edges = []
-    for i, j, relation in diagram.edges:
-        edges.append([i, j, RELATIONS[relation]])
-    plan["edges"] = edges
-
+    plan["edges"] = [[i, j, RELATIONS[relation]] for i, j, relation in diagram.edges]
     if diagram.doors is not None:
-        doors = []
-        for room, other in diagram.doors:
-            doors.append([room, OUTSIDE if other is None else other])
-        plan["doors"] = doors
+        plan["doors"] = [
+            [room, OUTSIDE if other is None else other] for room, other in diagram.doors
+        ]
     if diagram.areas is not None:
         plan["areas"] = [area_text(bounds) for bounds in diagram.areas]
     return json.dumps(plan, ensure_ascii=False)
@@ -237,11 +232,12 @@ def find_file(path: Path) -> None:
 def _parse(line: bytes, options: LineOptions, extra: Counter[str]) -> Diagram:
     unknown = _unknown_keys(line)
     faults = list(_key_faults(unknown))
+    renamed = line
     if options.types:
-        line = _with_types(line, dict(options.types))
+        renamed = _with_types(line, dict(options.types))
     diagram = None
     try:
-        plan = parse_json(_Line, line)
+        plan = parse_json(_Line, renamed)
         faults += [*_repeated_keys(line), *_extra_faults(plan)]
         diagram = _rooms_of(plan, options)
     except RejectedPlan as rejected:

@@ -188,11 +188,11 @@ class Placement:
     def sentences(self) -> list[str]:
         """Return each edge in words."""
         names = room_names(self.diagram)
-        words = [relation.replace("-", " ") for relation in RELATIONS]
-        edges = []
+        sentences = []
         for i, j, relation in self.diagram.edges:
-            edges.append(f"{names[i]} {words[relation]} {names[j]}")
-        return edges
+            words = RELATIONS[relation].replace("-", " ")
+            sentences.append(f"{names[i]} {words} {names[j]}")
+        return sentences
 
     def extra_names(self) -> list[str]:
         """Return the pairs of rooms that are related in the boxes only, in words."""
