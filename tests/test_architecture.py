@@ -317,3 +317,25 @@ def test_dependencies_are_declared():
                         f"{shown(path)} imports {top}, which {name}/pyproject.toml does not name"
                     )
     assert not wrong, "\n".join(sorted(set(wrong)))
+
+
+def test_the_engine_knows_no_task():
+    """No value of its code is a word of a task; docstrings may give examples."""
+    words = re.compile(r"\b(cell|room|outline|infill|region|chromosome|motif)s?\b")
+    wrong = []
+    for path, tree, _ in trees():
+        if not path.is_relative_to(PACKAGES["engine"]) or "scaffold" in path.parts:
+            continue
+        # Docstrings, and names in __all__.
+        ignored = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Expr):
+                ignored.add(node.value)
+            elif isinstance(node, ast.Assign):
+                is_names = ast.unparse(node.targets[0]) == "__all__"
+                ignored |= set(ast.walk(node.value)) if is_names else set()
+        for node in ast.walk(tree):
+            value = node.value if isinstance(node, ast.Constant) else None
+            if isinstance(value, str) and node not in ignored and words.search(value):
+                wrong.append(f"{shown(path)}:{node.lineno}: {value}")
+    assert not wrong, "\n".join(wrong)

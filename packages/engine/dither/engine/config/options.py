@@ -61,7 +61,7 @@ class Guidance(Options):
     It takes two model calls a step.
     """
 
-    condition: str = "cell"
+    condition: str
     """Name of the condition; the model must be trained with dropout of this condition."""
     weight: float = Field(2.0, ge=0, le=1000)
     """Guidance weight: 0 is unconditional, 1 conditional without guidance, larger values strengthen
@@ -141,19 +141,15 @@ def warn_conditions(
 
 def _check_guidance(name: str, space: Space, model: ModelFacts) -> Iterator[Misfit]:
     path = ("sample", "guidance", "condition")
-    component = "label"
-    for condition in space.conditions:
-        if condition.name == name and condition.length is not None:
-            component = "outline"
-        elif condition.name == name and condition.number is not None:
-            component = "number"
+    integers = {c.name for c in space.conditions if c.length is not None}
+    numbers = {c.name for c in space.conditions if c.number is not None}
     missing = missing_condition(
         space.conditions,
         name,
         path,
-        labels=component == "label",
-        integers=component == "outline",
-        number=component == "number",
+        labels=name not in integers | numbers,
+        integers=name in integers,
+        number=name in numbers,
     )
     misfits = list(missing)
     yield from misfits
@@ -162,8 +158,7 @@ def _check_guidance(name: str, space: Space, model: ModelFacts) -> Iterator[Misf
     message = (
         f'guidance requires a model trained with dropout of the condition "{name}"'
     )
-    part = f'{{ use = "{component}", of = "{name}", dropout = 0.1 }}'
-    hint = f'model.condition = {{ use = "sum", parts = ["level", {part}] }}'
+    hint = f'give the part of model.condition with of = "{name}" dropout = 0.1'
     yield Misfit(message, path, ("model",), hint)
 
 
