@@ -14,18 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Shaped
 from torch import Tensor
 
 from dither.registry import Catalog, FeatureSpace, Field, TokenSpace, default_catalog
 from dither.registry.config.errors import Problem, Refused, did_you_mean
-from dither.registry.contracts.records import Clean, State
+from dither.registry.contracts.records import Clean, Noise, State
 from dither.registry.kinds import ModelFacts
 from dither.registry.plugins.install_command import optional_import
 
 from .checks.samplers import supports
 from .sampler_report import Sample
 from .toy_denoiser import IDS, LENGTH, NoiseName, ToyDenoiser
+from .toy_distributions import TrialSession
 
 __all__ = ["ADAPTERS", "sampler_of"]
 
@@ -87,23 +88,16 @@ def _function(target: str) -> Sample:
     return sample
 
 
-class _Session:
+class _Session(TrialSession):
     """A `Session` of the toy distribution; t of a process is turned into 1 - alpha."""
 
     def __init__(self, process: Any, denoiser: ToyDenoiser) -> None:
-        self.process = process
+        super().__init__(process)
         self.denoiser = denoiser
         self.past: Tensor | None = None
         self.dropped = 0
 
-    def __call__(
-        self,
-        state: State,
-        t: Float[Tensor, "B *L"],
-        at: Bool[Tensor, "B L"] | None = None,
-    ) -> Any:
-        noise = self.process.schedule(t)
-
+    def output(self, state: State, noise: Noise) -> Tensor:
         x = state.x
         if state.x.ndim == 3:
             x = state.x.squeeze(-1)
@@ -113,15 +107,10 @@ class _Session:
             known = ~state.noisy.view(x.shape)
 
         one_minus_alpha = -(-noise.sigma.double()).expm1()
-        raw = self._output(x, one_minus_alpha, known)
-        raw = raw.view(*state.x.shape[:2], -1)
-        pred = self.process.read(raw, state, noise)
+        raw = self._block_output(x, one_minus_alpha, known)
+        return raw.view(*state.x.shape[:2], -1)
 
-        if at is None:
-            return pred
-        return pred.at(at)
-
-    def _output(self, x: Tensor, t: Tensor, known: Tensor | None) -> Tensor:
+    def _block_output(self, x: Tensor, t: Tensor, known: Tensor | None) -> Tensor:
         """Return the output at a block, given the finished ones before it."""
         if x.shape[1] == LENGTH:
             return self.denoiser(x, t, known)

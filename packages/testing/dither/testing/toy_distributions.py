@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -28,6 +28,7 @@ __all__ = [
     "TWO_FIELDS",
     "NormalSession",
     "OracleSession",
+    "TrialSession",
     "assert_follows",
     "assert_normal",
     "blank_batch",
@@ -177,18 +178,11 @@ def normal_divergence(
     return (total / var).log() / 2 + squares / (2 * total) - 0.5
 
 
-class OracleSession:
-    """A `Session` with an exact model of the token distribution, finished positions included.
+class TrialSession:
+    """A `Session` whose raw output is that of `output`, without a cache."""
 
-    `process` is over `SPACE`, `predict` its prediction target, `prior` the distribution of changed
-    tokens at t = 1.
-    """
-
-    def __init__(self, process: Any, predict: str, prior: Float[Tensor, "1 V"]) -> None:
+    def __init__(self, process: Any) -> None:
         self.process = process
-        self.predict = predict
-        self.prior = prior
-        self.before: _Pairs | None = None
 
     def __call__(
         self,
@@ -197,6 +191,40 @@ class OracleSession:
         at: Bool[Tensor, "B L"] | None = None,
     ) -> Any:
         noise = self.process.schedule(t)
+        pred = self.process.read(self.output(state, noise), state, noise)
+        if at is None:
+            return pred
+        return pred.at(at)
+
+    def output(self, state: State, noise: Noise) -> Tensor:
+        raise NotImplementedError
+
+    def append(self, x: Shaped[Tensor, "B L"]) -> None:
+        pass
+
+    def drop(self, count: int) -> None:
+        pass
+
+    def refresh(
+        self, x: Shaped[Tensor, "B L"], t: Float[Tensor, "B *L"], start: int
+    ) -> None:
+        pass
+
+
+class OracleSession(TrialSession):
+    """A `Session` with an exact model of the token distribution, finished positions included.
+
+    `process` is over `SPACE`, `predict` its prediction target, `prior` the distribution of changed
+    tokens at t = 1.
+    """
+
+    def __init__(self, process: Any, predict: str, prior: Float[Tensor, "1 V"]) -> None:
+        super().__init__(process)
+        self.predict = predict
+        self.prior = prior
+        self.before: _Pairs | None = None
+
+    def output(self, state: State, noise: Noise) -> Tensor:
         prior = self.prior
         if isinstance(self.process, TokenProcess):
             prior = self.process.prior_at(noise)
@@ -211,11 +239,7 @@ class OracleSession:
         # A model cannot return -inf for ids of the vocabulary; exp(-60) is 0 in any sum.
         if self.predict == "score":
             raw = raw.clamp_min(-60.0)
-        pred = self.process.read(raw, state, noise)
-
-        if at is None:
-            return pred
-        return pred.at(at)
+        return raw
 
     def append(self, x: _Pairs) -> None:
         # The sampler may write to its state after the call.
@@ -225,7 +249,7 @@ class OracleSession:
         self.before = x
 
 
-class NormalSession:
+class NormalSession(TrialSession):
     """A `Session` with an exact model of independent, normally distributed features; `predict` is the target."""
 
     def __init__(
@@ -235,14 +259,13 @@ class NormalSession:
         mean: float,
         std: float,
     ) -> None:
-        self.process = process
+        super().__init__(process)
         self.predict = predict
         self.mean = mean
         self.std = std
 
-    def __call__(self, state: State, t: Float[Tensor, "B *L"]) -> Any:
+    def output(self, state: State, noise: Noise) -> Tensor:
         """Return E[x_0 | x_t], or the equivalent prediction."""
-        noise = self.process.schedule(t)
         raw = exact_normal(
             process=self.process,
             state=state,
@@ -251,8 +274,7 @@ class NormalSession:
             mean=self.mean,
             std=self.std,
         )
-        raw = with_variances(self.process.space, raw)
-        return self.process.read(raw, state, noise)
+        return with_variances(self.process.space, raw)
 
 
 def exact_normal(

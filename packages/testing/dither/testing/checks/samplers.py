@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from dither.registry import Space, TokenSpace
 from dither.registry.contracts.protocols import TokenProcess
-from dither.registry.contracts.records import Clean, Noised, State
+from dither.registry.contracts.records import Clean, Noise, Noised, State
 from dither.registry.kinds import ModelFacts
 
 from ..check_utils import (
@@ -30,6 +30,7 @@ from ..toy_distributions import (
     SPACE,
     NormalSession,
     OracleSession,
+    TrialSession,
     assert_follows,
     assert_normal,
     blank_batch,
@@ -45,59 +46,33 @@ ROWS = 800
 """Samples of an exact model: a probability that is off by .05 is seen."""
 
 
-class RandomSession:
+class RandomSession(TrialSession):
     """A `Session` with the same random output at every time, and for every sample under `same_rows`."""
 
     def __init__(self, process: Any, seed: int, same_rows: bool = False) -> None:
-        self.process = process
+        super().__init__(process)
         self.seed = seed
         self.same_rows = same_rows
 
-    def __call__(
-        self,
-        state: State,
-        t: Float[Tensor, "B *L"],
-        at: Bool[Tensor, "B L"] | None = None,
-    ) -> Any:
+    def output(self, state: State, noise: Noise) -> Tensor:
         everywhere = torch.ones(state.x.shape[:2], dtype=torch.bool)
         raw = random_output(self.process.space, everywhere, self.seed)
         if self.same_rows:
             raw = raw[:1].expand(raw.shape)
-        pred = self.process.read(raw, state, self.process.schedule(t))
-
-        if at is None:
-            return pred
-        return pred.at(at)
-
-    def append(self, x: Shaped[Tensor, "B L"]) -> None:
-        pass
-
-    def drop(self, count: int) -> None:
-        pass
-
-    def refresh(
-        self, x: Shaped[Tensor, "B L"], t: Float[Tensor, "B *L"], start: int
-    ) -> None:
-        pass
+        return raw
 
 
-class CertainSession:
+class CertainSession(TrialSession):
     """A `Session` with a model that knows the sample."""
 
     def __init__(self, process: Any, predict: str, clean: Clean) -> None:
-        self.process = process
+        super().__init__(process)
         self.predict = predict
         self.clean = clean
         self.prior = process.corrupt(clean, torch.ones(len(clean.valid))).prior
         self.start = 0
 
-    def __call__(
-        self,
-        state: State,
-        t: Float[Tensor, "B *L"],
-        at: Bool[Tensor, "B L"] | None = None,
-    ) -> Any:
-        noise = self.process.schedule(t)
+    def output(self, state: State, noise: Noise) -> Tensor:
         # Particles are copies of each sample; blocks are positions from `start` on.
         copies = len(state.x) // len(self.clean.x0)
         part = slice(self.start, self.start + state.x.shape[1])
@@ -119,27 +94,18 @@ class CertainSession:
                 fixed=nothing,
                 prior=prior,
             )
-            raw = ideal_output(self.predict, noised, self.process.space.vocab)
-        else:
-            raw = exact_normal(
-                process=self.process,
-                state=state,
-                noise=noise,
-                predict=self.predict,
-                mean=x0,
-                std=0.0,
-            )
-        pred = self.process.read(raw, state, noise)
-
-        if at is None:
-            return pred
-        return pred.at(at)
+            return ideal_output(self.predict, noised, self.process.space.vocab)
+        return exact_normal(
+            process=self.process,
+            state=state,
+            noise=noise,
+            predict=self.predict,
+            mean=x0,
+            std=0.0,
+        )
 
     def append(self, x: Shaped[Tensor, "B L"]) -> None:
         self.start += x.shape[1]
-
-    def drop(self, count: int) -> None:
-        pass
 
     def refresh(
         self, x: Shaped[Tensor, "B L"], t: Float[Tensor, "B *L"], start: int
