@@ -251,10 +251,10 @@ def hooks_page() -> str:
 
 def checks_page() -> str:
     """List the traits that a component may declare, and the checks of the conformance kit."""
-    traits = [
-        (kind, f"`{trait}`", meaning)
-        for (kind, trait), meaning in DECLARED_TRAITS.items()
-    ]
+    traits = []
+    for kind, meanings in DECLARED_TRAITS.items():
+        for trait, meaning in meanings.items():
+            traits.append((kind, f"`{trait}`", meaning))
     traits += [("", f"`{trait}`", meaning) for trait, meaning in IMPLIED_TRAITS.items()]
     checks = []
     for check in CHECKS:

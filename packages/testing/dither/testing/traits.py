@@ -21,63 +21,48 @@ __all__ = [
 ]
 
 DECLARED_TRAITS = {
-    ("block", "zero-init"): "a new block is the identity",
-    ("block", "equivariant"): "permuting the input permutes the output: no positions",
-    (
-        "block",
-        "weighted-keys",
-    ): "adds a float mask to the logits of keys, so that log n makes a key count as n",
-    (
-        "block",
-        "positions",
-    ): "accepts positions=, coordinates of which only the distances matter",
-    (
-        "block",
-        "grid-positions",
-    ): "accepts positions=, column and row of which only the distances matter",
-    (
-        "block",
-        "requested",
-    ): "accepts requested=, a mask of positions whose output is used; others may be skipped",
-    ("block", "cache"): "in a block-causal model, blocks with a cache equal the whole",
-    ("embedding", "tables"): "has `tables`, one per field, that a head may share",
-    ("embedding", "unmarked-masks"): "masked features look like zeros",
-    ("embedding", "known"): "known tokens are marked, from State.noisy",
-    (
-        "embedding",
-        "identical-masked",
-    ): "all fully masked positions of a sample have the same vector",
-    (
-        "embedding",
-        "position-free",
-    ): "permuting the positions of a field permutes the output",
-    ("position", "position-free"): "all positions have the same vector",
-    ("condition", "position-free"): "the same for all positions of one noise level",
-    (
-        "condition",
-        "constant",
-    ): "its output is the same for any noise level and conditions",
-    (
-        "condition",
-        "level-free",
-    ): "ignores the noise level; so does a model that has no other condition",
-    ("model", "level-free"): "ignores the noise level",
-    (
-        "head",
-        "maps",
-    ): "has `maps`, one per field, whose weights may be those of an embedding",
-    ("head", "probabilities"): "values are probabilities of 0 and 1 data",
-    (
-        "sampler",
-        "exact-distribution",
-    ): "with an exact model, samples are exact for all options",
-    (
-        "loss",
-        "own-jumps",
-    ): "a bound for other jumps than the steps of the process: exact only if tokens become MASK",
-    ("task", "disjoint-splits"): "no sample is in two splits",
+    "block": {
+        "zero-init": "a new block is the identity",
+        "equivariant": "permuting the input permutes the output: no positions",
+        "weighted-keys": "adds a float mask to the logits of keys, so that log n makes a key count as n",
+        "positions": "accepts positions=, coordinates of which only the distances matter",
+        "grid-positions": "accepts positions=, column and row of which only the distances matter",
+        "requested": "accepts requested=, a mask of positions whose output is used; others may be skipped",
+        "cache": "in a block-causal model, blocks with a cache equal the whole",
+    },
+    "embedding": {
+        "tables": "has `tables`, one per field, that a head may share",
+        "unmarked-masks": "masked features look like zeros",
+        "known": "known tokens are marked, from State.noisy",
+        "identical-masked": "all fully masked positions of a sample have the same vector",
+        "position-free": "permuting the positions of a field permutes the output",
+    },
+    "position": {
+        "position-free": "all positions have the same vector",
+    },
+    "condition": {
+        "position-free": "the same for all positions of one noise level",
+        "constant": "its output is the same for any noise level and conditions",
+        "level-free": "ignores the noise level; so does a model that has no other condition",
+    },
+    "model": {
+        "level-free": "ignores the noise level",
+    },
+    "head": {
+        "maps": "has `maps`, one per field, whose weights may be those of an embedding",
+        "probabilities": "values are probabilities of 0 and 1 data",
+    },
+    "sampler": {
+        "exact-distribution": "with an exact model, samples are exact for all options",
+    },
+    "loss": {
+        "own-jumps": "a bound for other jumps than the steps of the process: exact only if tokens become MASK",
+    },
+    "task": {
+        "disjoint-splits": "no sample is in two splits",
+    },
 }
-"""Traits that `Spec.traits()` of a kind may return."""
+"""Traits that `Spec.traits()` may return, by kind."""
 IMPLIED_TRAITS = {
     "tokens": "samples are ids (`serves`)",
     "features": "samples are numbers (`serves`)",
@@ -111,13 +96,13 @@ def may_declare(spec: type[Spec], needs: Iterable[str]) -> bool:
         absent.add("bound")
     # Traits may depend on options, so only a class without `traits` of its own has none.
     if spec.traits is Spec.traits:
-        absent |= {trait for kind, trait in DECLARED_TRAITS if kind == spec.kind}
+        absent |= DECLARED_TRAITS.get(spec.kind, {}).keys()
     return absent.isdisjoint(needs)
 
 
 def unknown_traits(spec: Spec) -> list[str]:
     """Return one sentence per declared trait that no check verifies."""
-    known = [trait for kind, trait in DECLARED_TRAITS if kind == spec.kind]
+    known = [*DECLARED_TRAITS.get(spec.kind, {})]
     messages = []
     for trait in sorted(spec.traits() - set(known)):
         hint = did_you_mean(
