@@ -179,11 +179,7 @@ class Denoiser(nn.Module):
         if self.patches is not None:
             state, level, valid, cond = self.patches.inputs(state, level, valid, cond)
         if self.id_before_first is not None:
-            clean = state if context is None else context.state
-            before = _ids_before(clean.x, self.id_before_first, cond, cache)
-            if cache is not None and keep:
-                cache.keep_ids(clean.x)
-            state = replace(state, x=before, noisy=None)
+            state = self._ids_before(state, context, cond, cache, keep)
             context = None
         # Tokens of the positions, after extra ones such as a class token: B T D
         start = 0 if cache is None else cache.length
@@ -208,13 +204,7 @@ class Denoiser(nn.Module):
             unpadded=state.unpadded,
         )
 
-        # Block diffusion trains with the clean sample as context, sampling has it in a cache.
-        if context is not None:
-            h = self._with_context(tokens, context, cond, cache)
-        elif cache is not None:
-            h = self._with_cache(tokens, cache, keep)
-        else:
-            h = self._without_cache(tokens, state)
+        h = self._through_blocks(tokens, state, cond, context, cache, keep)
 
         # Extra tokens have no output: B T D -> B L D
         out: Tensor = self.final(h[:, extra:], c)
@@ -232,6 +222,30 @@ class Denoiser(nn.Module):
     def new_cache(self) -> KVCache:
         """Return an empty cache, exact for whole blocks under block-causal attention."""
         return KVCache()
+
+    def _ids_before(
+        self,
+        state: State,
+        context: Context | None,
+        cond: Mapping[str, Tensor],
+        cache: KVCache | None,
+        keep: bool,
+    ) -> State:
+        """Return the clean ids before each position in place of those at it."""
+        assert self.id_before_first is not None
+        x = state.x if context is None else context.state.x
+        first = x.new_full((len(x), 1), self.id_before_first)
+        if cache is not None and cache.length:
+            first = cache.last_ids
+        before = torch.cat([first, x[:, :-1]], 1)
+        if cache is not None and keep:
+            cache.keep_ids(x)
+        if DOCUMENT in cond:
+            # A document does not see the last id of the one before it.
+            begins = cond[DOCUMENT].diff(dim=1) != 0
+            begins = functional.pad(begins, (1, 0), value=True)
+            before = before.masked_fill(begins, self.id_before_first)
+        return replace(state, x=before, noisy=None)
 
     def _add_previous(
         self, h: Float[Tensor, "B T D"], state: State, extra: int
@@ -287,6 +301,22 @@ class Denoiser(nn.Module):
             requested=requested,
             unpadded=unpadded,
         )
+
+    def _through_blocks(
+        self,
+        tokens: _Tokens,
+        state: State,
+        cond: Mapping[str, Tensor],
+        context: Context | None,
+        cache: KVCache | None,
+        keep: bool,
+    ) -> Float[Tensor, "B T D"]:
+        # Block diffusion trains with the clean sample as context, sampling has it in a cache.
+        if context is not None:
+            return self._with_context(tokens, context, cond, cache)
+        if cache is not None:
+            return self._with_cache(tokens, cache, keep)
+        return self._without_cache(tokens, state)
 
     def _without_cache(self, tokens: _Tokens, state: State) -> Float[Tensor, "B T D"]:
         """Attend within the sequence; on a CPU, of as few tokens as give the same result."""
@@ -446,25 +476,6 @@ class Denoiser(nn.Module):
         earlier = block[-tokens.valid.shape[1] :, None] >= block
         # One mask of all samples where none has padding: 1.03x of an autoregressive likelihood
         return earlier[None, None] if mask is None else mask & earlier
-
-
-def _ids_before(
-    x: Int[Tensor, "B L"],
-    before_first: int,
-    cond: Mapping[str, Tensor],
-    cache: KVCache | None,
-) -> Int[Tensor, "B L"]:
-    """Return the id before each position, that of a finished one in the cache included."""
-    first = x.new_full((len(x), 1), before_first)
-    if cache is not None and cache.length:
-        first = cache.last_ids
-    before = torch.cat([first, x[:, :-1]], 1)
-    documents = cond.get(DOCUMENT)
-    if documents is None:
-        return before
-    # A document does not see the last id of the one before it.
-    begins = functional.pad(documents.diff(dim=1) != 0, (1, 0), value=True)
-    return before.masked_fill(begins, before_first)
 
 
 def _same_document(documents: Int[Tensor, "B T"]) -> Bool[Tensor, "B T T"]:

@@ -433,16 +433,13 @@ class DenoiserModel(ModelSpec):
         block = self._shared_traits
         cond = self._cond if self.final == "adaln" else None
         full = self.block_size is None
+        reads_previous = self.reads == "previous" and full
         # Masked positions that no layer distinguishes are one key with a weight. With
         # self-conditioning they differ in their previous predictions.
         identical = (
             "identical-masked" in self.embedding.traits() and not self.self_conditioning
         )
         weighted = {"equivariant", "weighted-keys"} <= block
-        id_before_first = None
-        if self._is_autoregressive:
-            assert isinstance(space, TokenSpace)
-            id_before_first = space.fields[0].mask
         model = Denoiser(
             embedding=self.embedding.build(space, self.width),
             condition=self.condition.with_space(space).build(self._cond),
@@ -453,14 +450,13 @@ class DenoiserModel(ModelSpec):
             head=self.head.build(space, self.width),
             block_size=self.block_size,
             checkpointing=self.checkpointing,
-            skip_unrequested="requested" in layers[-1].traits()
-            and (self.reads == "same" or self._is_autoregressive),
+            skip_unrequested="requested" in layers[-1].traits() and not reads_previous,
             merge_masked=full and identical and weighted,
             drop_padding=full and "equivariant" in block,
             positions=[_coordinates(layer) for layer in layers],
             columns=_columns(space),
-            reads_previous=self.reads == "previous" and full,
-            id_before_first=id_before_first,
+            reads_previous=reads_previous,
+            id_before_first=self._id_before_first(space),
             patches=patches,
             previous=(
                 PreviousPrediction(space, self.width)
@@ -490,6 +486,12 @@ class DenoiserModel(ModelSpec):
         # A piece of a sample lacks the position before it.
         whole = self.reads == "same" or self._is_autoregressive
         return "cache" in self._shared_traits and whole and self.patch is None
+
+    def _id_before_first(self, space: Space) -> int | None:
+        """Return MASK if the input are the ids before each position."""
+        if not self._is_autoregressive or not isinstance(space, TokenSpace):
+            return None
+        return space.fields[0].mask
 
     @property
     def _is_autoregressive(self) -> bool:
