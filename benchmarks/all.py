@@ -70,13 +70,17 @@ def steps() -> dict[str, tuple[Callable[[], Step], Callable[[], Step]]]:
             partial(rivals.rival, task, both),
             partial(rivals.engine, task, f"{both} {own}"),
         )
-    euler = lambda: sampled(sampling.straightforward())  # noqa: E731
     for precision in ("float32", "bfloat16"):
         case = partial(sampling.ancestral, "uniform", "score", precision)
-        rows[f"sampling step {precision}, rival float32"] = (
-            euler,
+        euler = partial(sampling.straightforward, precision)
+        rows[f"sampling step {precision}"] = (
+            lambda euler=euler: sampled(euler()),
             lambda case=case: sampled(case()),
         )
+    rows["last block of 16, whole sample and KV cache"] = (
+        lambda: sampled(sampling.last_block(cached=False)),
+        lambda: sampled(sampling.last_block(cached=True)),
+    )
     return rows | peers.PEERS
 
 

@@ -1,7 +1,8 @@
 """One sampling step of the reference language model (79 M parameters, B = 1, L = 1024, V = 50,257).
 
 The rival's step uses the model of dither, so that only the step differs: logits of all positions,
-exp, rates, and a race of Gumbel numbers, in float32, as SEDD writes Euler's method.
+exp, rates, and a race of Gumbel numbers, in float32, as SEDD writes Euler's method. A block after a
+KV cache is compared with the same block computed with all before it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ FILE = Path(__file__).parent.parent / "experiments" / "language_model" / "seed.t
 V = 50_257
 LENGTH = 1024
 STEPS = 128
+BLOCK = 16
 TIMES = (0.9, 0.5, 0.1)
 CASES = {
     "ancestral, uniform, scores": ("uniform", "score", "float32"),
@@ -34,7 +36,7 @@ CASES = {
 Step = Callable[[float], object]
 
 
-def build(kind: str, predict: str, precision: str) -> Diffusion:
+def build(kind: str, predict: str, precision: str, *changes: str) -> Diffusion:
     """Return the reference model under a process, with a random head instead of a zero one."""
     schedule = (
         '"log-linear"'
@@ -42,7 +44,8 @@ def build(kind: str, predict: str, precision: str) -> Diffusion:
         else '{ use = "geometric", sigma_min = 1e-4, sigma_max = 20.0 }'
     )
     change = f'process={{ use = "{kind}", predict = "{predict}", level = "sigma", schedule = {schedule} }}'
-    experiment = load_experiment(FILE, [change, "loss=score-entropy"]).experiment
+    changes = (change, "loss=score-entropy", *changes)
+    experiment = load_experiment(FILE, changes).experiment
     process = experiment.process.build(TokenSpace((Field("text", LENGTH, V),)))
     torch.manual_seed(0)
     model = experiment.model.build(process.space)
@@ -55,19 +58,17 @@ def build(kind: str, predict: str, precision: str) -> Diffusion:
     ).eval()
 
 
-def straightforward() -> Step:
+def straightforward(precision: str) -> Step:
     """Return a step of Euler's method as SEDD writes it."""
-    system = build("uniform", "score", "float32")
-    x = torch.randint(V, (1, LENGTH))
-    valid = torch.ones(1, LENGTH, dtype=torch.bool)
+    system = build("uniform", "score", precision)
+    like = Clean.of(torch.randint(V, (1, LENGTH)))
+    x = like.x0
 
     def step(t: float) -> None:
-        now = system.process.schedule(torch.tensor([t]))
-        score = (
-            system.model(State.of(x), now.sigma, valid, {})
-            .scatter(-1, x[..., None], 0.0)
-            .exp()
-        )
+        times = torch.tensor([t])
+        now = system.process.schedule(times)
+        score = system.raw(State.of(x), times, like)
+        score = score.scatter(-1, x[..., None], 0.0).exp()
         edge = (torch.ones_like(score) / V).scatter(-1, x[..., None], (1 - V) / V)
         rate = (edge * score).scatter(-1, x[..., None], 0.0)
         rate = rate.scatter(-1, x[..., None], -rate.sum(-1, keepdim=True))
@@ -97,3 +98,17 @@ def ancestral(kind: str, predict: str, precision: str) -> Step:
         plan.complete(session(state, torch.tensor([t]), at=plan.at))
 
     return step
+
+
+def last_block(*, cached: bool) -> Step:
+    """Return the call of a model of blocks for the last one, after a cache or with the whole sample."""
+    options = [f"model.block_size={BLOCK}", f"sampler.size={BLOCK}"]
+    system = build("absorbing", "posterior", "bfloat16", *options)
+    like = Clean.of(torch.randint(V, (1, LENGTH)))
+    session = Session(system, like)
+    state = system.process.prior(like)
+    if cached:
+        with torch.no_grad():
+            session.append(like.x0[:, :-BLOCK])
+        state = State.of(state.x[:, -BLOCK:])
+    return lambda t: session(state, torch.tensor([t]))
