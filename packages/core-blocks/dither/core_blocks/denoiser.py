@@ -393,13 +393,16 @@ class Denoiser(nn.Module):
             keys = _same_document(tokens.documents)
         both = CleanAndNoised.of(tokens.c, clean_c, block, keys)
 
+        requested = tokens.requested
+        # Of the last block nothing reads the clean output, which it then leaves out.
+        if self.skip_unrequested and requested is None:
+            requested = tokens.valid if _reads_are_free(tokens.valid) else None
         h = tokens.h
+        last = len(self.blocks) - 1
         for layer, module in enumerate(self.blocks):
             options = self._block_options(tokens, layer)
-            requested = tokens.requested if layer == len(self.blocks) - 1 else None
-            h, clean = self._run(
-                both.layer, module, layer, h, clean, requested, **options
-            )
+            chosen = requested if layer == last else None
+            h, clean = self._run(both.layer, module, layer, h, clean, chosen, **options)
         return h
 
     def _run_blocks(

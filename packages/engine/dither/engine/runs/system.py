@@ -456,8 +456,6 @@ class SystemModel:
     def log_clean(self, clean: Clean) -> Float[Tensor, "B L V"]:
         clean, state, t = self._start(clean)
         context = self.system.context(clean)
-        # The last block leaves out the clean ids of the context, whose output nothing reads.
-        state = replace(state, requested=clean.valid)
         log: Tensor = self.system.denoise(state, t, clean, context=context).log_clean()
         return log.cpu()
 
