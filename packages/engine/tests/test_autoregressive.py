@@ -41,9 +41,10 @@ def model_of():
     return model
 
 
-def log_probabilities(model, x0, cond=None):
+def log_probabilities(model, x0, cond=None, valid=None):
     """Return log p(x_i | x_<i) of clean ids, B L."""
-    valid = torch.ones(x0.shape, dtype=torch.bool)
+    if valid is None:
+        valid = torch.ones(x0.shape, dtype=torch.bool)
     noised = State.of(torch.full_like(x0, IDS))
     context = Context(State.of(x0), torch.tensor(0.0))
     raw = model(noised, 1.0, valid, cond or {}, context=context)
@@ -64,8 +65,7 @@ def test_probabilities_of_all_texts_sum_to_one() -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("prompt", [0, 1, 3])
 def test_a_cache_has_the_conditionals_of_one_pass(prompt: int) -> None:
-    # Known ids are marked nowhere, as all input is known.
-    system = system_of("model.embedding.known=true")
+    system = system_of()
     clean = system.task.batch("valid", range(3))
     known = (torch.arange(6) < prompt).expand(3, -1)
     clean = Clean.of(clean.x0, known=known)
@@ -105,6 +105,32 @@ def test_a_rewound_cache_continues_after_the_ids_that_it_keeps() -> None:
     rewound.rewind(1)
     call(x[:, 1:2], rewound, True)
     torch.testing.assert_close(call(x[:, 2:3], rewound, False), expected)
+
+
+@torch.no_grad()
+def test_a_batch_may_have_no_rows() -> None:
+    texts = torch.zeros(0, LENGTH, dtype=torch.long)
+    assert log_probabilities(model_of(), texts).shape == (0, LENGTH)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("padding", [0, 1])
+def test_no_position_reads_an_id_of_padding(padding: int) -> None:
+    """In one pass, and after a cache."""
+    model = model_of()
+    x0 = torch.tensor([[0, 2, 1, 1], [0, 2, 1, 1]])
+    x0[1, padding] = 0 if padding else 1
+    valid = (torch.arange(LENGTH) != padding).expand(2, -1)
+    log_p = log_probabilities(model, x0, valid=valid)
+    torch.testing.assert_close(log_p[0, valid[0]], log_p[1, valid[1]])
+
+    cache = KVCache()
+    for place in range(LENGTH):
+        here = slice(place, place + 1)
+        raw = model(State.of(x0[:, here]), 0.0, valid[:, here], {}, cache=cache)
+        if place != padding:
+            torch.testing.assert_close(raw[0], raw[1])
+        model(State.of(x0[:, here]), 0.0, valid[:, here], {}, cache=cache, keep=True)
 
 
 @torch.no_grad()
@@ -156,6 +182,10 @@ def test_samples_keep_a_prompt_and_have_no_masks() -> None:
             ("model", "reads"),
         ),
         (["model.self_conditioning=true"], ("model", "self_conditioning")),
+        # The parameter would get no gradient.
+        (["model.embedding.known=true"], ("model", "embedding", "known")),
+        # Positions of a larger block would be read as MASK.
+        (["sampler.size=2", "sampler.approximate=true"], ("sampler", "size")),
     ],
 )
 def test_what_excludes_one_pass_is_refused(changes, path, refusal) -> None:

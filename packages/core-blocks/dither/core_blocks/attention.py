@@ -88,7 +88,7 @@ class Attention(nn.Module):
         # One product for queries, keys and values, split by heads: B L D -> B (H + 2 H_kv) L E
         qkv = (
             self.qkv(x)
-            .view(*x.shape[:2], self.heads + 2 * self.kv_heads, -1)
+            .unflatten(-1, (self.heads + 2 * self.kv_heads, -1))
             .transpose(1, 2)
         )
         q, k, v = qkv.split_with_sizes([self.heads, self.kv_heads, self.kv_heads], 1)

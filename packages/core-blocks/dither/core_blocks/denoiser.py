@@ -179,7 +179,7 @@ class Denoiser(nn.Module):
         if self.patches is not None:
             state, level, valid, cond = self.patches.inputs(state, level, valid, cond)
         if self.id_before_first is not None:
-            state = self._ids_before(state, context, cond, cache, keep)
+            state = self._ids_before(state, valid, context, cond, cache, keep)
             context = None
         # Tokens of the positions, after extra ones such as a class token: B T D
         start = 0 if cache is None else cache.length
@@ -226,6 +226,7 @@ class Denoiser(nn.Module):
     def _ids_before(
         self,
         state: State,
+        valid: Bool[Tensor, "B L"],
         context: Context | None,
         cond: Mapping[str, Tensor],
         cache: KVCache | None,
@@ -234,6 +235,8 @@ class Denoiser(nn.Module):
         """Return the clean ids before each position in place of those at it."""
         assert self.id_before_first is not None
         x = state.x if context is None else context.state.x
+        # The position after padding must not read what is in it.
+        x = x.masked_fill(~valid, self.id_before_first)
         first = x.new_full((len(x), 1), self.id_before_first)
         if cache is not None and cache.length:
             first = cache.last_ids

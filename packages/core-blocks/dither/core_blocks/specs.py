@@ -177,7 +177,8 @@ class DenoiserModel(ModelSpec):
         space = self._blocks_space(space)
         yield from self._check_blocks(space)
         yield from self._check_positions(space)
-        yield from self._check_full_attention(space)
+        yield from self._check_autoregressive(space)
+        yield from self._check_documents(space)
         condition = self.condition.with_space(space)
         of_condition = list(condition.check(self._cond))
         of_components = [
@@ -303,10 +304,7 @@ class DenoiserModel(ModelSpec):
             message = f'rope = "grid" requires positions on a grid, not {space}'
             yield Misfit(message, key, ("task",), "set rope = true")
 
-    def _check_full_attention(self, space: Space) -> Iterator[Misfit]:
-        """Reject what excludes blocks, as each position depends on all others, or on the one before."""
-        if self.reads == "previous" and self.block_size is not None:
-            yield from self._check_autoregressive(space)
+    def _check_documents(self, space: Space) -> Iterator[Misfit]:
         packed = any(condition.name == DOCUMENT for condition in space.conditions)
         if packed and self.embedding.extra():
             message = "packed documents exclude extra tokens, to which all of them would attend"
@@ -315,6 +313,8 @@ class DenoiserModel(ModelSpec):
 
     def _check_autoregressive(self, space: Space) -> Iterator[Misfit]:
         """Require what a model has whose input are the ids before a position."""
+        if self.reads == "same" or self.block_size is None:
+            return
         key = ("reads",)
         if self.block_size != 1:
             message = (
@@ -340,6 +340,12 @@ class DenoiserModel(ModelSpec):
             related = ("model", "reads")
             fix = "remove self_conditioning"
             yield Misfit(message, ("self_conditioning",), related, fix)
+        if "known" in self.embedding.traits():
+            message = "known tokens are not marked where all that is read is known"
+            related = ("model", "reads")
+            fix = "set embedding.known = false"
+            path = ("embedding", "known")
+            yield Misfit(message, path, related, fix, code="no-effect")
 
     def traits(self) -> frozenset[str]:
         """The model ignores the noise level if its condition does."""
@@ -367,6 +373,7 @@ class DenoiserModel(ModelSpec):
             and self.block_size != 1
             and self.reads == "same",
             self_conditioning=self.self_conditioning,
+            reads_noised=not self._is_autoregressive,
         )
 
     def rename(self, layout: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -95,7 +95,9 @@ class Blocks(SamplerSpec):
             yield Misfit(
                 message, related=("model",), help="or set sampler.approximate = true"
             )
-        if model.block_size not in (None, self.size) and not self.approximate:
+        # A model that reads clean positions only has learned nothing about those of its own block.
+        approximate = self.approximate and model.reads_noised
+        if model.block_size not in (None, self.size) and not approximate:
             message = (
                 "the model was trained on blocks of "
                 f"block_size = {model.block_size}, not of size = {self.size}"

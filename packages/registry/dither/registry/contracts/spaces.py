@@ -361,6 +361,8 @@ class ModelFacts:
         position_free: Whether permuting the positions of a field, or the patches of a grid, permutes
             the output, so that the model cannot distinguish them.
         self_conditioning: Whether the model reads its previous prediction (`State.previous`).
+        reads_noised: Whether the model reads noised positions, or the clean ones before a position
+            only (autoregressive).
     """
 
     block_size: int | None = None
@@ -370,6 +372,7 @@ class ModelFacts:
     reads_known: bool = False
     position_free: bool = False
     self_conditioning: bool = False
+    reads_noised: bool = True
 
     def trained_blocks(self, space: Space) -> int | None:
         """Return the block size of training over this space; None for training on whole samples.
