@@ -182,6 +182,8 @@ def test_samples_keep_a_prompt_and_have_no_masks() -> None:
             ("model", "reads"),
         ),
         (["model.self_conditioning=true"], ("model", "self_conditioning")),
+        (["process=gidd", "loss=score-entropy"], ("process",)),
+        (["process=hybrid", "loss=score-entropy"], ("process",)),
         # The parameter would get no gradient.
         (["model.embedding.known=true"], ("model", "embedding", "known")),
         # Positions of a larger block would be read as MASK.

@@ -160,6 +160,11 @@ class Experiment(Options):
         process, model = facts
         space = process.space
         yield from self._check_blocks(model.trained_blocks(space), space)
+        # A wrong id tells of the clean one, as MASK does not: bounds would be far from tight.
+        if not model.reads_noised and process.prior == "mixture":
+            message = f'process "{process.name}" replaces ids by others, which the model does not read'
+            hint = 'use process "absorbing"'
+            yield Misfit(message, ("process",), ("model",), hint)
         if self.train.known and not model.reads_known:
             required = "a model that distinguishes known tokens from noised ones"
             message = f"train.known = {self.train.known:g} requires {required}"
