@@ -61,7 +61,8 @@ class Guidance(Options):
     It takes two model calls a step.
     """
 
-    condition: str
+    # The default keeps files of regions and DNA that name none.
+    condition: str = "cell"
     """Name of the condition; the model must be trained with dropout of this condition."""
     weight: float = Field(2.0, ge=0, le=1000)
     """Guidance weight: 0 is unconditional, 1 conditional without guidance, larger values strengthen
