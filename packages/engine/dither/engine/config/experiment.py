@@ -119,6 +119,11 @@ class Experiment(Options):
         document.given.clear()
         return validate(Experiment, document, catalog), document
 
+    @property
+    def evaluation_batch(self) -> int:
+        """Samples of a batch of an evaluation."""
+        return self.evaluate.batch_size or self.train.batch_size
+
     def component_names(self) -> list[str]:
         """Return kind and name of the main components."""
         components = (self.task, self.process, self.model, self.loss, self.sampler)

@@ -57,6 +57,12 @@ class Loaded:
     def path(self) -> Path:
         return self.document.files[-1]
 
+    def with_options(self, table: str, **options: Any) -> Loaded:
+        """Return the experiment with other options of a table such as `train`, unchecked."""
+        values = getattr(self.experiment, table).model_copy(update=options)
+        experiment = self.experiment.model_copy(update={table: values})
+        return replace(self, experiment=experiment)
+
 
 def load_experiment(
     path: Path | str,

@@ -137,7 +137,7 @@ def evaluate_run(
             f'the split "{split}" of task "{name}" is empty', code="no-samples"
         )
     seed = loaded.experiment.seed
-    batch_size = settings.batch_size or loaded.experiment.train.batch_size
+    batch_size = loaded.experiment.evaluation_batch
     per_sample: SampleSums = {}
     metrics = evaluate(
         system,

@@ -91,12 +91,7 @@ def step_size(system: Diffusion, train: Train) -> int:
 
 def on_device(loaded: Loaded, device: str) -> Loaded:
     """Return an experiment with another device and the default number of threads."""
-    train = loaded.experiment.train.model_copy(
-        update={"device": device, "threads": None}
-    )
-    return replace(
-        loaded, experiment=loaded.experiment.model_copy(update={"train": train})
-    )
+    return loaded.with_options("train", device=device, threads=None)
 
 
 def load_run(

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from ..training.evaluation import SampleSums, evaluate
 from ..training.lora import load_merged
 from .exports import load_trained
 from .loading import build, find_weights
-from .run_directory import RunDirectory, read_manifest, resolved
+from .run_directory import RunDirectory, experiment_key, now, read_manifest
 from .summary import reading_aids
 from .system import System
 
@@ -78,7 +77,7 @@ def measure_export(export: Path, runs: Path, warn: Callable[[str], object]) -> P
     """
     loaded, system, step = load_trained(export)
     # The same weights are measured once for each experiment.
-    key = sha256(json.dumps(resolved(loaded), sort_keys=True, default=str).encode())
+    key = sha256(experiment_key(loaded).encode())
     key.update((export / MANIFEST).read_bytes())
     folder = runs / export.name / f"measured-{key.hexdigest()[:12]}"
     # resolved.toml is written last.
@@ -113,7 +112,7 @@ def _measure(
     """
     experiment = loaded.experiment
     settings = experiment.evaluate
-    batch_size = settings.batch_size or experiment.train.batch_size
+    batch_size = experiment.evaluation_batch
     per_sample: SampleSums = {}
     metrics = evaluate(
         system,
@@ -141,7 +140,7 @@ def _measure(
     with RunDirectory.create(runs, experiment.name) as directory:
         manifest = {
             "format": 1,
-            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "started": now(),
             "argv": list(argv),
             "seed": experiment.seed,
             "weights_of": str(source),

@@ -43,6 +43,7 @@ __all__ = [
     "ProgressDisplay",
     "Screen",
     "cell",
+    "fits",
     "say",
     "show_metrics",
     "show_result",
@@ -105,6 +106,13 @@ def table(*columns: str, right: Collection[str] = ()) -> Table:
         justify: Literal["left", "right"] = "right" if column in right else "left"
         page.add_column(cell(column), overflow="fold", justify=justify)
     return page
+
+
+def fits(console: Console, page: Table) -> bool:
+    """Return whether no cell of a table is wrapped."""
+    # A measure is never wider than its console.
+    wide = console.options.update(width=10_000)
+    return console.measure(page, options=wide).maximum <= console.width
 
 
 def say(console: Console, text: object, style: str | None = None) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from shlex import join
@@ -70,7 +69,7 @@ from .events import (
 from .loading import build, load_start
 from .log import Log
 from .progress import Screen, say, show_result
-from .run_directory import RunDirectory, read_manifest, resolved
+from .run_directory import RunDirectory, now, read_manifest, resolved
 from .signals import STOPPED, Stop, Stopped, stop_on_signals
 from .summary import data_warnings, introduce, summarise
 
@@ -313,7 +312,7 @@ class Run:
         registry = governing_policy_file(self.loaded.path)
         return {
             "format": 1,
-            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "started": now(),
             "argv": self.argv,
             "seed": self.experiment.seed,
             "environment": self._environment(trainer),
@@ -637,8 +636,7 @@ class Run:
 
     @property
     def _evaluation_batch(self) -> int:
-        experiment = self.experiment
-        return experiment.evaluate.batch_size or experiment.train.batch_size
+        return self.experiment.evaluation_batch
 
     def _measure(
         self,
@@ -856,10 +854,7 @@ def with_steps(loaded: Loaded, size: int) -> Loaded:
     if train.epochs is None:
         return loaded
     steps = max(1, math.ceil(train.epochs * size / train.batch_size))
-    train = train.model_copy(update={"steps": steps, "epochs": None})
-    return replace(
-        loaded, experiment=loaded.experiment.model_copy(update={"train": train})
-    )
+    return loaded.with_options("train", steps=steps, epochs=None)
 
 
 def _find_launched_run(runs: Path, ranks: Ranks) -> Path | None:

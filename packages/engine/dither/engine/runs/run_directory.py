@@ -13,7 +13,7 @@ import re
 import secrets
 import shutil
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -44,11 +44,14 @@ __all__ = [
     "LOCK_TIMEOUT",
     "RunDirectory",
     "copy_experiment",
+    "experiment_key",
     "flat",
     "link_latest",
+    "now",
     "read_manifest",
     "resolved",
     "resolved_file",
+    "unique_folder",
 ]
 
 ASSETS = "assets"
@@ -98,9 +101,7 @@ class RunDirectory:
     @classmethod
     def create(cls, runs: Path, name: str = "run") -> Self:
         """Create a run directory `<name>-<utc>-<6 hex>`."""
-        path = (
-            runs / f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
-        )
+        path = unique_folder(runs, name)
         try:
             # safetensors requires paths in UTF-8.
             str(path.absolute()).encode()
@@ -237,6 +238,16 @@ class RunDirectory:
             temporary.write_text(text, encoding="utf-8")
 
 
+def now() -> str:
+    """Return the time in ISO format."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def unique_folder(parent: Path, name: str) -> Path:
+    """Return the path of a new folder `<name>-<utc>-<6 hex>`."""
+    return parent / f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+
+
 def link_latest(run: Path) -> None:
     """Let the link `latest` in the folder of a run directory lead to it, where the file system has links."""
     link = run.with_name("latest")
@@ -265,6 +276,12 @@ def resolved(loaded: Loaded) -> dict[str, Any]:
     files = [f"plugins/{path.name}" for path in loaded.plugins.files]
     tree["plugins"] = files + loaded.plugins.requested
     return tree
+
+
+def experiment_key(loaded: Loaded, ignored: Collection[str] = ()) -> str:
+    """Return a text that is the same for experiments that are equal but for some tables."""
+    tree = {key: value for key, value in resolved(loaded).items() if key not in ignored}
+    return json.dumps(tree, sort_keys=True, default=str)
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -94,7 +94,7 @@ def data_warnings(experiment: Experiment, system: Diffusion) -> Iterator[str]:
     task = system.task
     settings = experiment.evaluate
     yield from task.data_warnings()
-    size = settings.batch_size or experiment.train.batch_size
+    size = experiment.evaluation_batch
     for split, consequence in NO_TARGETS.items():
         count = min(settings.samples, task.size(split))
         if count and not has_targets(system, count, size, experiment.seed, split):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import re
 import tomllib
@@ -22,7 +21,7 @@ from dither.registry.spec.misfit import Path
 
 from ..config.compare_options import Compare
 from ..config.load_experiment import Loaded, check_experiment
-from ..runs.run_directory import resolved
+from ..runs.run_directory import experiment_key
 from .points import (
     Point,
     folder_name,
@@ -290,8 +289,7 @@ def _require_different(arms: Sequence[tuple[Arm, Loaded]]) -> None:
     experiments: dict[str, str] = {}
     unsampled: dict[str, str] = {}
     for arm, loaded in arms:
-        key = json.dumps(resolved(loaded), sort_keys=True, default=str)
-        same = experiments.setdefault(key, arm.name)
+        same = experiments.setdefault(experiment_key(loaded), arm.name)
         if same != arm.name:
             message = f'arms "{same}" and "{arm.name}" are the same experiment'
             raise Refused(message, code="duplicate")
@@ -410,27 +408,21 @@ def _with_equal_batches(
     arms: Sequence[tuple[Arm, Loaded]],
 ) -> list[tuple[Arm, Loaded]]:
     """Return arms of one batch size of evaluation, of which the noise is a function."""
-    first = arms[0][1].experiment
-    size = first.evaluate.batch_size or first.train.batch_size
+    size = arms[0][1].experiment.evaluation_batch
     equal = []
     for arm, loaded in arms:
-        evaluate = loaded.experiment.evaluate
-        if evaluate.batch_size is None:
-            evaluate = evaluate.model_copy(update={"batch_size": size})
-        experiment = loaded.experiment.model_copy(update={"evaluate": evaluate})
-        equal.append((arm, replace(loaded, experiment=experiment)))
+        own = loaded.experiment.evaluate.batch_size
+        equal.append((arm, loaded.with_options("evaluate", batch_size=own or size)))
     return equal
 
 
 def training_key(loaded: Loaded) -> str:
     """Return a text that is the same for experiments with the same weights."""
-    tree = resolved(loaded)
     ignored = set(UNTRAINED)
     # An evaluation may end the run.
     if loaded.experiment.evaluate.patience is None:
         ignored.add("evaluate")
-    trained = {key: value for key, value in tree.items() if key not in ignored}
-    return json.dumps(trained, sort_keys=True, default=str)
+    return experiment_key(loaded, ignored)
 
 
 def require_arm(name: str, names: Sequence[str], option: str) -> None:

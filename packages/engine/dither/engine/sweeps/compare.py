@@ -128,6 +128,9 @@ def compare(
     layer = Layer(
         "dither.compare", {"compare": {"over": dict(over), "arms": dict(arms)}}
     )
+    settings = Settings(
+        jobs=jobs, select=tuple(plugins or ()), show=lambda sweep, console: None
+    )
     # The file may go afterwards: the directory of the comparison has a copy.
     with TemporaryDirectory() as folder:
         if isinstance(experiment, Experiment):
@@ -140,12 +143,8 @@ def compare(
             runs=Path(runs),
             argv=["dither.compare"],
         )
-        settings = Settings(select=tuple(plugins or ()))
         prepared = prepare_comparison(request, settings, Screen())
     assert prepared is not None
-    settings = Settings(
-        jobs=jobs, select=tuple(plugins or ()), show=lambda sweep, console: None
-    )
     code = run_sweep(prepared, settings, Screen())
     if code == STOPPED:
         raise RuntimeError(f"the comparison was stopped: {prepared.path}")
@@ -326,17 +325,15 @@ def _add_points(
     for arm, loaded in arms:
         key = training_key(loaded)
         points = []
-        sample = loaded.experiment.sample
+        sample_seed = loaded.experiment.sample.seed
         for index in range(seeds):
             seed = first_seed + index
             # The variance over seeds counts the randomness of sampling only if it differs.
-            drawn = sample.model_copy(update={"seed": sample.seed + index})
-            experiment = loaded.experiment.model_copy(
-                update={"seed": seed, "sample": drawn}
-            )
+            drawn = loaded.with_options("sample", seed=sample_seed + index)
+            experiment = drawn.experiment.model_copy(update={"seed": seed})
             point = arm.point(f"{len(folders):0{digits}}", seed)
             folder = sweep.add(
-                point.name, point.by_key, replace(loaded, experiment=experiment)
+                point.name, point.by_key, replace(drawn, experiment=experiment)
             )
             source = trained.setdefault((key, seed), folder.name)
             if source != folder.name:

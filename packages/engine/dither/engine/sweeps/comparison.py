@@ -17,7 +17,7 @@ from rich.table import Table
 from dither.registry.config.errors import Refused
 from dither.registry.plugins.install_command import optional_import
 
-from ..runs.progress import cell, say, table
+from ..runs.progress import cell, fits, say, table
 from .finished_runs import (
     LOSSES,
     FinishedRun,
@@ -319,9 +319,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
     costs = _shown_costs(comparison.rows)
     page = _table_of(comparison.rows, [*HEAD, *costs])
     # In a narrow terminal two readable tables replace one with wrapped columns.
-    # A measure is never wider than its console.
-    wide = console.options.update(width=10_000)
-    if console.measure(page, options=wide).maximum > console.width:
+    if not fits(console, page):
         console.print(_table_of(comparison.rows, HEAD))
         page = _table_of(comparison.rows, [HEAD[0], *costs])
     console.print(page)

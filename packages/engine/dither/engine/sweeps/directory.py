@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-import secrets
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -30,8 +28,14 @@ from ..config.paths import absolute_paths, not_a_run
 from ..config.plugins import governing_policy_file
 from ..files.metrics_file import as_json, read_metrics
 from ..files.run_folders import is_locked
-from ..runs.progress import cell, say, table
-from ..runs.run_directory import LOCK_TIMEOUT, copy_experiment, resolved
+from ..runs.progress import cell, fits, say, table
+from ..runs.run_directory import (
+    LOCK_TIMEOUT,
+    copy_experiment,
+    now,
+    resolved,
+    unique_folder,
+)
 from .points import format_value, short_keys
 
 __all__ = [
@@ -41,7 +45,7 @@ __all__ = [
     "PointFolder",
     "SweepDirectory",
     "columns_of",
-    "now",
+    "count_states",
     "require_metric",
     "row_of",
     "rows_of",
@@ -55,11 +59,6 @@ WEIGHTS_OF = "weights.json"
 """The file of a point that measures the weights of another one."""
 MARK = "sweep.json"
 """The file that identifies a sweep directory."""
-
-
-def now() -> str:
-    """Return the time in ISO format."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def write_json(path: Path, values: Any) -> None:
@@ -154,9 +153,7 @@ class SweepDirectory:
         **facts: Any,
     ) -> SweepDirectory:
         """Make a new directory `<kind>-...` inside `runs`; `facts` are added to sweep.json."""
-        path = (
-            runs / f"{kind}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
-        )
+        path = unique_folder(runs, kind)
         # The files that it extends come first.
         given = document.files[-1]
         try:
@@ -347,22 +344,22 @@ def show_rows(
     keys, metrics = columns_of(rows)
     metrics = sorted(metrics, key=lambda name: name != metric)[:MAX_METRICS]
     page = _table_of(rows, keys, metrics)
-    # Measured as if the table had room, so that no column is wrapped.
-    wide = console.options.update(width=10_000)
-    while (
-        len(metrics) > 1 and console.measure(page, options=wide).maximum > console.width
-    ):
+    while len(metrics) > 1 and not fits(console, page):
         metrics.pop()
         page = _table_of(rows, keys, metrics)
     console.print(page)
-    states = [row["state"] for row in rows]
-    say(
-        console,
-        ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)),
-    )
+    say(console, count_states(rows))
     for row in rows:
         if row["reason"] and row["state"] in ("failed", "lost"):
             say(console, f"{row['name']}: {row['reason']}", "red")
+
+
+def count_states(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the number of points in each state."""
+    states = [row["state"] for row in rows]
+    return ", ".join(
+        f"{states.count(state)} {state}" for state in dict.fromkeys(states)
+    )
 
 
 def _table_of(

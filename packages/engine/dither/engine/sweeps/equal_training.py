@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dither.registry.config.errors import Problem, Refused
@@ -56,9 +55,7 @@ def equal_training(
     equal = []
     for arm, loaded in arms:
         steps = max(1, round(spent / costs[arm.name]))
-        train = loaded.experiment.train.model_copy(update={"steps": steps})
-        experiment = loaded.experiment.model_copy(update={"train": train})
-        equal.append((arm, replace(loaded, experiment=experiment)))
+        equal.append((arm, loaded.with_options("train", steps=steps)))
     return equal, costs
 
 

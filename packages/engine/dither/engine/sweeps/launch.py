@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from ..config.load_experiment import Loaded, check_experiment, open_experiment
 from ..files.resource_errors import shortage
 from ..files.run_folders import require_folder
 from ..runs.progress import Screen, say
-from ..runs.run_directory import resolved
+from ..runs.run_directory import experiment_key
 from ..runs.signals import STOPPED
 from .directory import (
     MARK,
@@ -178,8 +177,7 @@ def _without_repetitions(
     """Return the points without those whose experiment, with every default, is that of another."""
     unique: dict[str, tuple[Point, Loaded]] = {}
     for point, loaded in points:
-        key = json.dumps(resolved(loaded), sort_keys=True, default=str)
-        unique.setdefault(key, (point, loaded))
+        unique.setdefault(experiment_key(loaded), (point, loaded))
     return list(unique.values())
 
 

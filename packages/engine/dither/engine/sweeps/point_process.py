@@ -23,6 +23,7 @@ from dither.registry.files.lookup import is_file
 
 from ..files.checksums import checkpoint_folders
 from ..files.resource_errors import shortage
+from ..runs.run_directory import now
 from ..runs.signals import (
     STOPPED,
     Stopped,
@@ -30,7 +31,7 @@ from ..runs.signals import (
     received,
     stop_on_signals,
 )
-from .directory import PointFolder, now, write_json
+from .directory import PointFolder, write_json
 
 __all__ = [
     "BUSY",
