@@ -83,5 +83,5 @@ def test_bench_is_consistent(experiment_file, cli, monkeypatch, console):
     text = console.export_text()
     assert "valid positions/s" in text
     phases = dict.fromkeys(result["phases"], 1.0) | {"optimizer": 2.0}
-    result |= {"phases": phases, "mfu": 0.1}
+    result |= {"phases": phases, "shares": benchmark.shares(phases), "mfu": 0.1}
     assert len(list(benchmark.advice(result))) == 3

@@ -153,7 +153,7 @@ def test_jobs_that_cannot_be_submitted_have_a_code(tmp_path, refused):
 )
 def test_any_exit_code_of_an_executor_ends_a_point(code, reason):
     pool = SimpleNamespace(stops=0)
-    status = scheduler._Pool._ended(pool, {"state": "running"}, code, pruned=False)
+    status = scheduler.Pool._ended(pool, {"state": "running"}, code, pruned=False)
     assert (status["state"], status["reason"]) == ("failed", reason)
 
 

@@ -109,22 +109,25 @@ def _discard_output() -> int:
 
 def _report(error: Exception) -> int:
     """Print why a command failed and return its exit code; a bug is raised again."""
-    return (
-        _report_refused(_as_refused(error))
-        or _report_shortage(error)
-        or _report_usage(error)
-    )
+    from dither.registry.config.errors import Refused
+
+    from ..files.resource_errors import shortage
+
+    lacking = shortage(error)
+    if lacking is not None and not isinstance(error, Refused):
+        return _report_shortage(lacking)
+    refused = _as_refused(error)
+    if isinstance(refused, Refused):
+        from .output import print_problems
+
+        print_problems(refused)
+        return refused.exit_code
+    return _report_usage(error)
 
 
 def _as_refused(error: Exception) -> Exception:
     """Return the problem of a file that the system does not open or write, or else the error."""
-    from ..files.resource_errors import shortage
-
-    if (
-        isinstance(error, OSError)
-        and error.filename is not None
-        and not shortage(error)
-    ):
+    if isinstance(error, OSError) and error.filename is not None:
         reason = f"{str(error.filename)!r}: {error.strerror or error}"
     elif isinstance(error, ValueError) and str(error).startswith(NULL):
         reason = f"the name of a file has a {str(error).removeprefix('embedded ')}"
@@ -137,25 +140,10 @@ def _as_refused(error: Exception) -> Exception:
     return refused
 
 
-def _report_refused(error: Exception) -> int:
-    """Print the problems of invalid input and return the exit code; 0 for any other error."""
-    from dither.registry.config.errors import Refused
+def _report_shortage(lacking: str) -> int:
+    """Print that there was too little disk space or memory; return the exit code."""
+    from ..files.resource_errors import shortage_code
 
-    if not isinstance(error, Refused):
-        return 0
-    from .output import print_problems
-
-    print_problems(error)
-    return error.exit_code
-
-
-def _report_shortage(error: Exception) -> int:
-    """Return 5 if there was too little disk space or memory, 0 for any other error."""
-    from ..files.resource_errors import shortage, shortage_code
-
-    lacking = shortage(error)
-    if lacking is None:
-        return 0
     # stderr may be on the same disk.
     with suppress(OSError):
         _print_end(f"stopped: {lacking}", shortage_code(lacking), EXHAUSTED)

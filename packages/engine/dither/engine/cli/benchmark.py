@@ -102,7 +102,7 @@ def peak_flops(device: torch.device, precision: str) -> float:
 
 def advice(result: dict[str, Any]) -> Iterator[str]:
     """Yield what to change, from the result of `bench`."""
-    share = shares(result["phases"])
+    share = result["shares"]
     if share["data"] > MAX_DATA:
         more = f"raise train.workers, for example to {2 * DEFAULT_WORKERS}"
         yield f"data takes {share['data']:.0%} of a step: {more}"
@@ -135,9 +135,8 @@ def _memory(trainer: Trainer) -> dict[str, int]:
 def show_bench(console: Console, result: dict[str, Any]) -> None:
     """Print the result of `bench`."""
     page = table("phase", "ms", "share", right=("ms", "share"))
-    percentages = shares(result["phases"])
     for name, seconds in result["phases"].items():
-        page.add_row(name, f"{seconds * 1e3:.3f}", f"{percentages[name]:.1%}")
+        page.add_row(name, f"{seconds * 1e3:.3f}", f"{result['shares'][name]:.1%}")
     phases = sum(result["phases"].values())
     page.add_row("phases, one by one", f"{phases * 1e3:.3f}", "100.0%")
     page.add_row("step as a whole", f"{result['step_seconds'] * 1e3:.3f}", "")

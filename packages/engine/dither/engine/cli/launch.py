@@ -76,6 +76,7 @@ def launch(
     from dither.registry.config.errors import Problem, Refused
 
     from ..distributed.job_files import FORMATS, JobOptions, write_job
+    from ..scaffold.experiment import write_new
 
     flags = {"slurm": slurm, "kubernetes": kubernetes, "skypilot": skypilot}
     chosen = [form for form, flag in flags.items() if flag]
@@ -107,7 +108,7 @@ def launch(
     )
 
     out = out or Path(f"{loaded.experiment.name}{FORMATS[form].suffix}")
-    _write_new(out, write_job(form, options))
+    write_new(out, write_job(form, options))
     submission = [*FORMATS[form].submit, str(out)]
     text = f"{out}; submit it with: {join(submission)}"
     if not submit or wants_json(as_json):
@@ -115,22 +116,6 @@ def launch(
     # stdout has nothing but JSON.
     stdout = 2 if wants_json(as_json) else None
     return _submit(submission, stdout) if submit else 0
-
-
-def _write_new(out: Path, text: str) -> None:
-    """Write a file that does not exist yet."""
-    from dither.registry.config.errors import Problem, Refused
-
-    try:
-        # Exclusive creation, without a gap between a check and the write.
-        with out.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        hint = "choose another file with --out"
-        problem = Problem(f"{out} exists already", help=hint, code="file-exists")
-        raise Refused(problem) from None
-    except OSError as error:
-        raise Refused(f"{out}: {error.strerror}", code="unwritable-file") from None
 
 
 def _submit(command: Sequence[str], stdout: int | None) -> int:

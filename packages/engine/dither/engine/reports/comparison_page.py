@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -16,7 +15,7 @@ from dither.registry.config.errors import Refused
 from ..sweeps.compare import read_comparison
 from ..sweeps.comparison import COSTS, Comparison, Row, row_texts
 from ..sweeps.directory import SweepDirectory
-from .pages import Page, Section, Table, format_metric, write_page
+from .pages import Page, Section, Table, format_metric, of_sweep, write_page
 from .run_record import RunRecord, read_run
 from .svg import Points, curve, forest
 
@@ -43,11 +42,7 @@ def write_comparison_page(sweep: SweepDirectory, rows: list[dict[str, Any]]) -> 
     except Refused:
         # No run is finished: there is nothing to show yet.
         return None
-    command = shlex.join(map(str, sweep.facts.get("argv") or []))
-    page = comparison_page(comparison, command)
-    failed = [row for row in rows if row["state"] in ("failed", "lost")]
-    page.problems = [f"{row['name']}: {row['reason']}" for row in failed]
-    page.problems_title = "Failed or lost"
+    page = of_sweep(comparison_page(comparison), sweep, rows)
     return write_page(sweep.path / "report.html", page)
 
 
@@ -56,7 +51,7 @@ def write_page_of(comparison: Comparison, path: Path) -> Path:
     return write_page(path, comparison_page(comparison))
 
 
-def comparison_page(comparison: Comparison, command: str = "") -> Page:
+def comparison_page(comparison: Comparison) -> Page:
     rows = comparison.rows
     quality = Table([row_texts(row) for row in rows], HEAD, numeric=range(1, 7))
     reference = rows[0].name
@@ -90,14 +85,7 @@ def comparison_page(comparison: Comparison, command: str = "") -> Page:
     ]
     # A section without content, such as curves of a single evaluation, is left out.
     sections = [section for section in sections if _has_content(section)]
-    better = f"; {comparison.better} is better" if comparison.better else ""
-    equal = f"; equal {comparison.equal} of training" if comparison.equal else ""
-    return Page(
-        f"{len(rows)} arms",
-        sections,
-        subtitle=f"{comparison.metric}{better}{equal}",
-        command=command,
-    )
+    return Page(f"{len(rows)} arms", sections, subtitle=comparison.title)
 
 
 def _has_content(section: Section) -> bool:

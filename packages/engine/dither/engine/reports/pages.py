@@ -12,7 +12,7 @@ import shlex
 from base64 import b64encode
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
@@ -33,7 +33,14 @@ from ..files.metrics_file import (
 )
 from ..runs.progress import HEADLINE
 from ..runs.run_directory import flat
-from ..sweeps.directory import MARK, PointFolder, SweepDirectory, columns_of, rows_of
+from ..sweeps.directory import (
+    MARK,
+    PointFolder,
+    SweepDirectory,
+    columns_of,
+    count_states,
+    rows_of,
+)
 from ..sweeps.points import format_value, short_keys
 from .run_record import PictureFile, RunRecord, read_run
 from .svg import COLOURS, SMOOTHING, curve, line_classes, scatters
@@ -43,6 +50,7 @@ __all__ = [
     "Section",
     "Table",
     "format_metric",
+    "of_sweep",
     "write_page",
     "write_report",
     "write_sweep_page",
@@ -438,17 +446,18 @@ def sweep_page(sweep: SweepDirectory, rows: Sequence[dict[str, Any]]) -> Page:
             charts=charts,
         ),
     ]
-    states = [row["state"] for row in rows]
-    subtitle = ", ".join(
-        f"{states.count(state)} {state}" for state in dict.fromkeys(states)
-    )
+    subtitle = count_states(rows)
     if search:
         subtitle += f"; {search.get('direction')} {metric} with {search.get('sampler')}"
+    title = f"sweep {sweep.facts.get('name', sweep.path.name)}"
+    return of_sweep(Page(title, sections, subtitle=subtitle), sweep, rows)
+
+
+def of_sweep(page: Page, sweep: SweepDirectory, rows: Sequence[dict[str, Any]]) -> Page:
+    """Return a page with the command of a sweep, and the points that failed."""
     failed = [row for row in rows if row["state"] in ("failed", "lost")]
-    return Page(
-        f"sweep {sweep.facts.get('name', sweep.path.name)}",
-        sections,
-        subtitle=subtitle,
+    return replace(
+        page,
         problems=[f"{row['name']}: {row['reason']}" for row in failed],
         problems_title="Failed or lost",
         command=shlex.join(map(str, sweep.facts.get("argv") or [])),

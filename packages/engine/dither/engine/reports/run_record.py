@@ -20,20 +20,11 @@ from dither.registry.files.lookup import exists, is_folder
 from ..config.paths import not_a_run
 from ..files.checksums import checksum_differs
 from ..files.metrics_file import TIMES, as_number, baselines_of, from_json
+from ..runs.list_runs import UNREADABLE
 
 __all__ = ["PictureFile", "RunRecord", "read_run"]
 
 MEDIA_TYPES = {".png": "image/png", ".svg": "image/svg+xml", ".txt": "text/plain"}
-
-DAMAGES = (
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-    OverflowError,
-)
-"""What reading a line raises that is not a table with a step and a kind."""
 
 Curves = dict[str, dict[str, list[tuple[int, float]]]]
 
@@ -189,7 +180,8 @@ def _read_metrics(record: RunRecord) -> None:
             values = from_json(line)
             step = int(values.pop("step"))
             kind = str(values.pop("kind"))
-        except DAMAGES:
+        # It is not a table with a step and a kind.
+        except UNREADABLE:
             # The other lines of a file that a full disk has cut are worth showing.
             damaged.append(number)
             continue

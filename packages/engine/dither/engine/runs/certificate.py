@@ -49,7 +49,7 @@ from ..training.likelihood import (
 from ..training.randomness import mix_seed
 from .exports import load_trained
 from .loading import build, load_start
-from .request_checks import EVALUATION, parse_checkpoint
+from .request_checks import EVALUATION
 from .system import System
 
 __all__ = [
@@ -134,13 +134,7 @@ def make_certificate(
 def _load(path: Path, options: RunOptions) -> tuple[Loaded, System, int]:
     """Return experiment, system and step; of an experiment file the weights that it starts from."""
     if path.suffix != ".toml":
-        return load_trained(
-            path,
-            checkpoint=parse_checkpoint(options.checkpoint),
-            changes=options.changes,
-            select=options.plugins,
-            tables=EVALUATION,
-        )
+        return load_trained(path, options, tables=EVALUATION)
     loaded = load_experiment(path, list(options.changes), (), options.plugins)
     if loaded.experiment.train.start_from is None:
         message = f"{path} has no weights"

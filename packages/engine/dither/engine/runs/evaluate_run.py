@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,13 +55,13 @@ from ..training.likelihood import (
 from .exports import load_trained
 from .progress import Screen, say, show_metrics
 from .request_checks import (
+    DEFAULTS,
     EVALUATION,
     POINT_TABLES,
     check_forms,
     experiment_file,
     is_export,
     new_folder,
-    parse_checkpoint,
     require_empty,
 )
 from .summary import reading_aids
@@ -81,7 +81,6 @@ MAX_CHARACTERS = 2000
 """Characters printed of a text."""
 DRAWS = 16
 """Draws of noise for the likelihood of each sample."""
-DEFAULTS = RunOptions()
 
 
 @dataclass(frozen=True)
@@ -118,13 +117,7 @@ def evaluate_run(
     Without any options, values per sample of the test split are stored in the run. Refused if the
     split is empty.
     """
-    loaded, system, step = load_trained(
-        run,
-        checkpoint=parse_checkpoint(options.checkpoint),
-        changes=options.changes,
-        select=options.plugins,
-        tables=EVALUATION,
-    )
+    loaded, system, step = load_trained(run, options, tables=EVALUATION)
     settings = loaded.experiment.evaluate
     samples = settings.samples
     if task is not None:
@@ -161,20 +154,15 @@ def evaluate_run(
             repeats=settings.repeats,
         )
     measured = metrics or {}
+    count = min(samples, system.task.size(split))
     if tight is not None:
-        count = min(samples, system.task.size(split))
         clean = system.task.batch(split, range(count))
         measured |= _tightened(system, clean, tight, seed)
     of_normal: dict[str, float] = {}
     if likelihood is not None:
-        count = min(samples, system.task.size(split))
         clean = system.task.batch(split, range(count))
         found = log_likelihood(
-            system,
-            clean,
-            samples=draws,
-            seed=seed,
-            method=likelihood,
+            system, clean, samples=draws, seed=seed, method=likelihood
         )
         measured |= _in_bits(system, clean, found)
         of_normal = _bits_of_normal(system, clean)
@@ -209,12 +197,16 @@ def _in_bits(system: Diffusion, clean: Clean, found: LogLikelihood) -> dict[str,
                 nats = -found.of_values[..., columns].flatten(1).sum(1)
                 name = f"bits_per_dim_{group.name}"
                 table[name] = nats / math.log(2) / _per_sample(of_group)
+    # A sample may have no free values.
+    return _means({name: values[values.isfinite()] for name, values in table.items()})
+
+
+def _means(table: Mapping[str, Float64[Tensor, " B"]]) -> dict[str, float]:
+    """Return means over samples with their 95 % intervals."""
     metrics = {}
     for name, values in table.items():
-        # A sample may have no free values.
-        finite = values[values.isfinite()]
-        metrics[name] = float(finite.mean())
-        metrics[f"{name}_ci95"] = mean_half_width(finite)
+        metrics[name] = float(values.mean())
+        metrics[f"{name}_ci95"] = mean_half_width(values)
     return metrics
 
 
@@ -241,15 +233,13 @@ def _tightened(
     """Return two bounds in nats per sample and their difference, with 95 % intervals over samples."""
     tight = -tight_log_likelihood(system, clean, draws, seed).values
     plain = -log_likelihood_of(system, clean, draws, seed).values
-    metrics = {}
-    for name, values in {
-        "plain_nats_per_sample": plain,
-        "tight_nats_per_sample": tight,
-        "slack_removed": plain - tight,
-    }.items():
-        metrics[name] = float(values.mean())
-        metrics[f"{name}_ci95"] = mean_half_width(values)
-    return metrics
+    return _means(
+        {
+            "plain_nats_per_sample": plain,
+            "tight_nats_per_sample": tight,
+            "slack_removed": plain - tight,
+        }
+    )
 
 
 def sample_run(
@@ -269,12 +259,7 @@ def sample_run(
     require_empty(request.out)
     check_figure_formats(request.figures)
     loaded, system, step = load_trained(
-        run,
-        console,
-        request.constraints,
-        checkpoint=parse_checkpoint(options.checkpoint),
-        changes=options.changes,
-        select=options.plugins,
+        run, options, console=console, constraints=request.constraints
     )
     check_forms(loaded.experiment.task, request.formats)
     requested = loaded.experiment.sample.cond
@@ -355,13 +340,7 @@ def draw_points(
 
     A point is a list of overrides of sampling, in addition to those of `options`.
     """
-    loaded, system, _ = load_trained(
-        run,
-        checkpoint=parse_checkpoint(options.checkpoint),
-        changes=options.changes,
-        select=options.plugins,
-        tables=POINT_TABLES,
-    )
+    loaded, system, _ = load_trained(run, options, tables=POINT_TABLES)
     # All points are validated before the first one is sampled.
     experiments = [
         load_for_sampling(
@@ -394,12 +373,7 @@ def draw_points(
 
 def load_model(path: Path, options: RunOptions = DEFAULTS) -> SystemModel:
     """Return the system of a run or export as a `TrainedModel`."""
-    loaded, system, _ = load_trained(
-        path,
-        checkpoint=parse_checkpoint(options.checkpoint),
-        changes=options.changes,
-        select=options.plugins,
-    )
+    loaded, system, _ = load_trained(path, options)
     # A sampler that the user names is kept.
     kept = any(change.startswith("sampler") for change in options.changes)
     return SystemModel(system, loaded.experiment.seed, keep_sampler=kept)

@@ -18,10 +18,11 @@ from rich.console import Console
 from dither.registry.config.document import Document
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import path_options, validate
+from dither.registry.contracts.commands import RunOptions
 from dither.registry.contracts.protocols import Task
 from dither.registry.contracts.spaces import Space
 from dither.registry.files.limits import read_text
-from dither.registry.files.lookup import exists, is_file, is_folder
+from dither.registry.files.lookup import exists, is_folder
 from dither.registry.plugins.catalog import Catalog
 from dither.registry.plugins.install_command import optional_import
 from dither.registry.plugins.manager import default_catalog
@@ -53,9 +54,17 @@ from .bundle import (
     write_assets,
     write_bundle,
 )
+from .list_runs import UNREADABLE
 from .loading import build, find_checkpoint, load_run, on_device
 from .progress import Screen, say
-from .request_checks import Which, require_absent, require_newest
+from .request_checks import (
+    DEFAULTS,
+    Which,
+    is_export,
+    parse_checkpoint,
+    require_absent,
+    require_newest,
+)
 from .run_directory import ASSETS, resolved_file
 from .system import System
 
@@ -138,15 +147,10 @@ def load(
             checksums.
     """
     path = trained_folder(path, plugins)
+    options = RunOptions(str(checkpoint), override_texts(overrides), plugins)
     # Initial weights are drawn before those of the file replace them.
     with preserved_generators(choose_device(device)):
-        _, system, _ = load_trained(
-            path,
-            checkpoint=checkpoint,
-            changes=override_texts(overrides),
-            device=device,
-            select=plugins,
-        )
+        _, system, _ = load_trained(path, options, device=device)
     return system
 
 
@@ -161,12 +165,11 @@ def trained_folder(path: str | Path, plugins: Sequence[str] | None = None) -> Pa
 
 def load_trained(
     path: Path,
+    options: RunOptions = DEFAULTS,
+    *,
     console: Console | None = None,
     constraints: Path | None = None,
-    checkpoint: Which = "newest",
-    changes: Sequence[str] = (),
     device: str | None = None,
-    select: Sequence[str] | None = None,
     tables: Sequence[str] = SAMPLING_TABLES,
 ) -> tuple[Loaded, System, int]:
     """Return experiment, system and step of a run, an export or an installed model.
@@ -174,22 +177,20 @@ def load_trained(
     Arguments and errors are those of `load_run`; the paths of the data of an export may change, too.
     """
     path = model_folder(path)
-    if not is_file(path / WEIGHTS):
-        return load_run(
-            path, console, constraints, checkpoint, changes, device, select, tables
-        )
-    require_newest(path, checkpoint)
-    return _load_export(path, device, constraints, changes, select, tables)
+    if not is_export(path):
+        return load_run(path, options, console, constraints, device, tables)
+    require_newest(path, parse_checkpoint(options.checkpoint))
+    return _load_export(path, options, constraints, device, tables)
 
 
 def _load_export(
     folder: Path,
-    device: str | None,
+    options: RunOptions,
     constraints: Path | None,
-    changes: Sequence[str],
-    plugins: Sequence[str] | None,
+    device: str | None,
     tables: Sequence[str],
 ) -> tuple[Loaded, System, int]:
+    changes = options.changes
     assets = folder / ASSETS
     names = [f"{ASSETS}/{file.name}" for file in assets.glob("*")]
     # Every asset must be listed, so that none can be added.
@@ -198,7 +199,7 @@ def _load_export(
     data, space, step, length = read_export_manifest(folder)
     # Paths of data are options of the task.
     document, found = open_for_sampling(
-        folder / EXPERIMENT, constraints, changes, plugins, (*tables, "task")
+        folder / EXPERIMENT, constraints, changes, options.plugins, (*tables, "task")
     )
     anchor(document, folder, found.catalog)
 
@@ -298,15 +299,7 @@ def read_export_manifest(
         if length is not None:
             length = int(length)
         return data, known, int(manifest["step"]), length
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-        OverflowError,
-    ) as error:
+    except UNREADABLE as error:
         raise Damaged(
             f"{folder / MANIFEST} cannot be read: {type(error).__name__}: {error}"
         ) from None

@@ -144,23 +144,19 @@ def _eval_results(run: Path, tree: Mapping[str, Any], hub_task: str) -> list[Any
     hub = import_hub("dither export --hub")
     data = _data_of(tree)
     results = []
-    for kind, metrics in _final_metrics(run).get("metrics", {}).items():
-        for name, value in metrics.items():
-            # None is NaN or inf; an interval is part of its metric.
-            if value is None or is_companion_metric(name, metrics):
-                continue
-            results.append(
-                hub.EvalResult(
-                    task_type=hub_task,
-                    task_name=_name_of(tree["task"]),
-                    dataset_type=data,
-                    dataset_name=data,
-                    dataset_split=kind,
-                    metric_type=name,
-                    metric_name=name,
-                    metric_value=value,
-                )
+    for kind, name, metrics in _final_metrics(_summary(run)):
+        results.append(
+            hub.EvalResult(
+                task_type=hub_task,
+                task_name=_name_of(tree["task"]),
+                dataset_type=data,
+                dataset_name=data,
+                dataset_split=kind,
+                metric_type=name,
+                metric_name=name,
+                metric_value=metrics[name],
             )
+        )
     return results
 
 
@@ -196,7 +192,7 @@ def _card_text(
     )
 
 
-def _final_metrics(run: Path) -> dict[str, Any]:
+def _summary(run: Path) -> dict[str, Any]:
     """Return the summary of a run; empty if it has not ended."""
     file = run / "summary.json"
     return dict(json.loads(read_text(file))) if is_file(file) else {}
@@ -204,16 +200,26 @@ def _final_metrics(run: Path) -> dict[str, Any]:
 
 def _metrics_table(run: Path) -> Iterator[str]:
     """Yield a table of the metrics at the end of a run, if it has ended."""
-    summary = _final_metrics(run)
+    summary = _summary(run)
     if not summary:
         return
     yield from ("| | metric | model | baselines |", "| --- | --- | --- | --- |")
-    for kind, values in summary["metrics"].items():
+    for kind, name, known in _final_metrics(summary):
+        baselines = shown_baselines(kind, name, summary["baselines"])
+        yield f"| {kind} | {name} | {with_interval(name, known)} | {baselines} |"
+
+
+def _final_metrics(
+    summary: Mapping[str, Any],
+) -> Iterator[tuple[str, str, dict[str, float]]]:
+    """Yield kind and name of each finite metric, with all of that kind."""
+    for kind, values in summary.get("metrics", {}).items():
         # null is NaN or inf.
         known = {name: value for name, value in values.items() if value is not None}
-        for name in [name for name in known if not is_companion_metric(name, known)]:
-            baselines = shown_baselines(kind, name, summary["baselines"])
-            yield f"| {kind} | {name} | {with_interval(name, known)} | {baselines} |"
+        for name in known:
+            # An interval is part of its metric.
+            if not is_companion_metric(name, values):
+                yield kind, name, known
 
 
 class _Tensors(nn.Module):

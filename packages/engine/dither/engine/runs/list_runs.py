@@ -20,7 +20,7 @@ from ..files.checksums import checkpoint_folders, checksum_differs, verify
 from ..files.metrics_file import as_number, from_json, missing_lines, read_metrics
 from ..files.run_folders import by_time, is_locked
 
-__all__ = ["Finding", "ListedRun", "list_runs", "verify_run"]
+__all__ = ["UNREADABLE", "Finding", "ListedRun", "list_runs", "verify_run"]
 
 SWEEP = "sweep.json"
 NAME = re.compile(r'name = "([^"\\\n]*)"\n')

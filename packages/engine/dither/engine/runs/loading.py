@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import located
+from dither.registry.contracts.commands import RunOptions
 from dither.registry.contracts.protocols import Task
 from dither.registry.files.limits import read_text
 from dither.registry.files.lookup import is_file, is_folder
@@ -38,7 +39,7 @@ from ..training.diffusion import Diffusion
 from ..training.lora import load_merged, merged
 from ..training.nan_guard import all_finite
 from .progress import Screen, say
-from .request_checks import Which
+from .request_checks import DEFAULTS, Which, parse_checkpoint
 from .run_directory import read_manifest, resolved_file
 from .system import System
 
@@ -96,23 +97,25 @@ def on_device(loaded: Loaded, device: str) -> Loaded:
 
 def load_run(
     run_directory: Path,
+    options: RunOptions = DEFAULTS,
     console: Console | None = None,
     constraints: Path | None = None,
-    checkpoint: Which = "newest",
-    changes: Iterable[str] = (),
     device: str | None = None,
-    select: Sequence[str] | None = None,
     tables: Sequence[str] = SAMPLING_TABLES,
 ) -> tuple[Loaded, System, int]:
     """Return a run's experiment, its system with the weights of a checkpoint, and their step.
 
     `console` shows damaged checkpoints. A file of `constraints` and a `device` replace those of the
-    run; `changes` are `key=value` as after --set: options of `tables`, those of sampling. `select`
-    are plugins as after -p. Refused if a plugin file changed; Damaged if there is no such intact
-    checkpoint.
+    run; overrides are of `tables`, those of sampling. Refused if a plugin file changed; Damaged if
+    there is no such intact checkpoint.
     """
+    checkpoint = parse_checkpoint(options.checkpoint)
     loaded = load_for_sampling(
-        resolved_file(run_directory), constraints, changes, select, tables
+        resolved_file(run_directory),
+        constraints,
+        options.changes,
+        options.plugins,
+        tables,
     )
     if loaded.plugins.files and (
         changed := changed_plugin_files(read_manifest(run_directory), loaded)

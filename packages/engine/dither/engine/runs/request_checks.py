@@ -26,6 +26,7 @@ from ..files.installed_models import EXPERIMENT, WEIGHTS, model_folder
 from .run_directory import resolved_file
 
 __all__ = [
+    "DEFAULTS",
     "EVALUATION",
     "POINT_TABLES",
     "Which",
@@ -49,6 +50,8 @@ POINT_TABLES = (*EVALUATION, *SAMPLING_TABLES)
 MAX_STEP_DIGITS = 12
 RUNS = Path("runs")
 """Folder of the results of exports, which are not written into."""
+
+DEFAULTS = RunOptions()
 
 Which = Literal["newest", "best"] | int
 """A checkpoint: the newest intact one, that of the best evaluation, or one of a step."""
@@ -129,7 +132,7 @@ def parse_checkpoint(word: str) -> Which:
     if word.isascii() and word.isdigit() and len(word) <= MAX_STEP_DIGITS:
         return int(word)
     raise Refused(
-        f'--checkpoint: expected newest, best or a step, got "{word}"', code="usage"
+        f'checkpoint: expected newest, best or a step, got "{word}"', code="usage"
     )
 
 

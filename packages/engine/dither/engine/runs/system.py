@@ -161,22 +161,27 @@ class System(Diffusion):
         self, sampler: str | Mapping[str, Any] | SamplerSpec | None, steps: int | None
     ) -> System:
         """Return this system with another sampler; Refused if it does not fit."""
-        experiment = self._experiment()
+        changes: list[dict[str, Any]] = []
         if sampler is not None:
-            experiment, document = experiment.changed(
-                {"sampler": sampler}, self.catalog
-            )
+            changes.append({"sampler": sampler})
         if steps is not None:
-            change = {"sampler": {"steps": steps}}
-            experiment, document = experiment.changed(change, self.catalog)
-        if misfits := list(experiment.check_sampling(self.task.space)):
-            raise Refused(problems_of(misfits, document))
+            changes.append({"sampler": {"steps": steps}})
+        experiment = self._changed(*changes)
         system = copy.copy(self)
         # A sampler that is a module is kept in this table, which the copy shares.
         system._modules = dict(self._modules)
         system.sampler = experiment.sampler.build()
         system.experiment = experiment
         return system
+
+    def _changed(self, *changes: Mapping[str, Any]) -> Experiment:
+        """Return the experiment with other options of sampling; Refused if they do not fit."""
+        experiment = self._experiment()
+        for change in changes:
+            experiment, document = experiment.changed(change, self.catalog)
+        if misfits := list(experiment.check_sampling(self.task.space)):
+            raise Refused(problems_of(misfits, document))
+        return experiment
 
     def for_known_tokens(
         self, like: Clean, *, keep_sampler: bool
@@ -199,17 +204,16 @@ class System(Diffusion):
         if not misfits:
             return self, []
         biased = [f"{misfit.message}; {misfit.help}" for misfit in misfits]
-        catalog = self.catalog or default_catalog()
-        found: list[Any] = [
-            catalog.find("sampler", name).spec for name in catalog.names("sampler")
-        ]
-        specs = [spec for spec in found if spec.corrects_known]
         if keep_sampler:
             return self, biased
 
         # The first one that fits, with the options that it shares with the sampler of the file.
         before = experiment.sampler.model_dump(exclude={"use"}, exclude_unset=True)
-        for spec in specs:
+        catalog = self.catalog or default_catalog()
+        for name in catalog.names("sampler"):
+            spec: Any = catalog.find("sampler", name).spec
+            if not spec.corrects_known:
+                continue
             options = {k: v for k, v in before.items() if k in spec.model_fields}
             try:
                 system = self._with_sampler({"use": spec.name, **options}, None)
@@ -252,11 +256,8 @@ class System(Diffusion):
         return ids
 
     def _label_id(self, condition: str, label: float | str) -> float:
-        experiment = self._experiment()
         sample = {"cond": {condition: label}, "guidance": None}
-        experiment, document = experiment.changed({"sample": sample}, self.catalog)
-        if misfits := list(experiment.check_sampling(self.task.space)):
-            raise Refused(problems_of(misfits, document))
+        experiment = self._changed({"sample": sample})
         return condition_labels(experiment.sample, self.task.space)[condition]
 
     def decode(self, samples: Any, like: Clean | None = None) -> Any:

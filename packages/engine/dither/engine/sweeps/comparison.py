@@ -97,6 +97,13 @@ class Comparison:
     rejected: dict[str, list[str]] = field(default_factory=dict)
     equal: str | None = None
 
+    @property
+    def title(self) -> str:
+        """Metric, its better direction, and what training of all arms costs equally."""
+        better = f", {self.better} is better" if self.better else ""
+        equal = f"; equal {self.equal} of training" if self.equal else ""
+        return f"{self.metric}{better}{equal}"
+
     def records(self) -> list[dict[str, Any]]:
         """Return a dictionary of plain values for each arm, with None for unknown ones."""
         records = []
@@ -313,9 +320,7 @@ def _notes_of_metric(arms: Sequence[ArmRuns], metric: str) -> Iterator[str]:
 
 def show_comparison(console: Console, comparison: Comparison) -> None:
     """Print the table with the cost of each arm, its notes, and the arms that were left out."""
-    better = f", {comparison.better} is better" if comparison.better else ""
-    equal = f"; equal {comparison.equal} of training" if comparison.equal else ""
-    say(console, f"{comparison.metric}{better}{equal}")
+    say(console, comparison.title)
     costs = _shown_costs(comparison.rows)
     page = _table_of(comparison.rows, [*HEAD, *costs])
     # In a narrow terminal two readable tables replace one with wrapped columns.

@@ -36,7 +36,7 @@ from .directory import (
 )
 from .point_process import EXHAUSTED, POINT_MODULE, point_arguments
 from .points import Point, add_axes, read_points
-from .scheduler import FAILED, PointList, run_points
+from .scheduler import FAILED, PointList, Pool
 from .search import Trials, read_search
 from .trial_process import TRIAL_MODULE
 
@@ -243,7 +243,7 @@ def _run_stages(
 
     codes = []
     for points in (source, PointList(measuring)):
-        code = run_points(
+        pool = Pool(
             points,
             executor,
             console,
@@ -252,6 +252,7 @@ def _run_stages(
             arguments=point_arguments(settings.select, settings.ranks),
             keep_going=settings.keep_going,
         )
+        code = pool.run()
         if code == STOPPED or (code and not settings.keep_going):
             return code
         codes.append(code)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -21,7 +22,7 @@ from ..runs.signals import STOPPED, handle_signals, received
 from .directory import RESUMABLE, PointFolder
 from .point_process import BUSY, ENDS, EXHAUSTED, POINT_MODULE
 
-__all__ = ["FAILED", "PointList", "run_points"]
+__all__ = ["FAILED", "PointList", "Pool"]
 
 FAILED = 1
 POLL_SECONDS = 0.1
@@ -50,33 +51,45 @@ class PointList:
         return state
 
 
-class _Pool:
-    """Threads that start jobs and wait for them; `stops` counts signals, and failures that end the sweep."""
+@dataclass
+class Pool:
+    """Threads that start jobs and wait for them.
 
-    def __init__(
-        self,
-        source: PointList,
-        executor: Executor,
-        jobs: int,
-        ranks: int,
-        arguments: Sequence[str],
-        keep_going: bool,
-        limit: int | None,
-        console: Console,
-    ) -> None:
-        self.source = source
-        self.points = source.points()
-        self.executor = executor
-        self.jobs = jobs
-        self.ranks = ranks
-        self.arguments = arguments
-        self.keep_going = keep_going
-        self.limit = limit
-        self.console = console
+    After a failure, unless `keep_going`, and after an exception of the source, which is raised at
+    the end, the other points are stopped with a checkpoint.
+
+    Attributes:
+        jobs: Points that run at the same time.
+        arguments: Those of a command after the folder of its point.
+        limit: Largest number of points to run.
+    """
+
+    source: PointList
+    executor: Executor
+    console: Console
+    jobs: int = 1
+    ranks: int = 1
+    arguments: Sequence[str] = ()
+    keep_going: bool = True
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        self.points = self.source.points()
         self.lock = threading.Lock()
+        # Signals, and failures that end the sweep.
         self.stops = 0
         self.signalled = False
         self.failed = False
+
+    def run(self) -> int:
+        """Run every point of the source; return 0 if all are done, 1 if some failed, 75 if stopped."""
+        with handle_signals(self.stop), ThreadPoolExecutor(self.jobs) as threads:
+            workers = [threads.submit(self.work, slot) for slot in range(self.jobs)]
+            for worker in workers:
+                worker.result()
+        if self.signalled:
+            return STOPPED
+        return FAILED if self.failed else 0
 
     def stop(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal."""
@@ -209,39 +222,3 @@ class _Pool:
             self.failed = True
             if not self.keep_going:
                 self.stops = self.stops or 1
-
-
-def run_points(
-    source: PointList,
-    executor: Executor,
-    console: Console,
-    *,
-    jobs: int = 1,
-    ranks: int = 1,
-    arguments: Sequence[str] = (),
-    keep_going: bool = True,
-    limit: int | None = None,
-) -> int:
-    """Run every point of a source, `jobs` at a time; return 0 if all are done, 1 if some failed, 75 if stopped.
-
-    Commands get `arguments` after the folder of their point. After a failure, unless `keep_going`,
-    and after an exception of the source, which is raised at the end, the other points are stopped
-    with a checkpoint. At most `limit` points are run.
-    """
-    pool = _Pool(
-        source=source,
-        executor=executor,
-        jobs=jobs,
-        ranks=ranks,
-        arguments=arguments,
-        keep_going=keep_going,
-        limit=limit,
-        console=console,
-    )
-    with handle_signals(pool.stop), ThreadPoolExecutor(jobs) as threads:
-        workers = [threads.submit(pool.work, slot) for slot in range(jobs)]
-        for worker in workers:
-            worker.result()
-    if pool.signalled:
-        return STOPPED
-    return FAILED if pool.failed else 0

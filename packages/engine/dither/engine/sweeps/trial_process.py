@@ -9,7 +9,7 @@ from ..runs.progress import Screen
 from .directory import SweepDirectory
 from .executors import LocalProcesses
 from .point_process import exit_code_of, parse_arguments, point_arguments
-from .scheduler import run_points
+from .scheduler import Pool
 from .search import Trials
 
 __all__ = ["TRIAL_MODULE", "main"]
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
         (folder,) = options.folders
         console = Screen()
         sweep = SweepDirectory.open(folder)
-        return run_points(
+        pool = Pool(
             Trials(sweep, console, select, shared=True),
             LocalProcesses(),
             console,
@@ -34,6 +34,7 @@ def main(arguments: Sequence[str]) -> int:
             arguments=point_arguments(select, options.ranks),
             limit=1,
         )
+        return pool.run()
 
     return exit_code_of(run_trial)
 
