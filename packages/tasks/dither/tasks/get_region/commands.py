@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -100,7 +100,11 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
             options=run_options(checkpoint, plugins, overrides, settings),
             out=out,
             as_json=as_json,
-            regions=_Regions(data, split, cell, export, chrom_sizes),
+            data=data,
+            split=split,
+            cell=cell,
+            formats=export or (),
+            chrom_sizes=chrom_sizes,
         )
 
     @app.command(epilog="Example: dither embed runs/RUN --split test")
@@ -131,9 +135,12 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
             options=run_options(checkpoint, plugins, overrides, settings),
             out=out,
             as_json=as_json,
-            regions=_Regions(
-                data, split, cell, export, figures=figures or (), color=color
-            ),
+            data=data,
+            split=split,
+            cell=cell,
+            formats=export or (),
+            figures=figures or (),
+            color=color,
         )
 
     @app.command(epilog="Example: dither attribute runs/RUN --split test")
@@ -152,28 +159,18 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         """Attribute predictions of regions to motifs: gradient x input, and knock-out."""
         check_figure_formats(figures or ())
         data, settings = split_words(words)
-        options = run_options(checkpoint, plugins, overrides, settings)
         _apply(
             engine=engine,
             method="attribute",
             run=run,
-            options=options,
+            options=run_options(checkpoint, plugins, overrides, settings),
             out=out,
             as_json=as_json,
-            regions=_Regions(data, split, cell, figures=figures or ()),
+            data=data,
+            split=split,
+            cell=cell,
+            figures=figures or (),
         )
-
-
-class _Regions(NamedTuple):
-    """The regions to which a model is applied, and the formats of the files."""
-
-    data: list[Path]
-    split: Part | None
-    cell: str | None
-    formats: list[str] | None = None
-    chrom_sizes: Path | None = None
-    figures: Sequence[str] = ()
-    color: str | None = None
 
 
 def _apply(
@@ -183,14 +180,16 @@ def _apply(
     options: RunOptions,
     out: Path | None,
     as_json: bool,
-    regions: _Regions,
+    data: list[Path],
+    split: Part | None,
+    cell: str | None,
+    **formats: Any,
 ) -> None:
     """Apply a function to the model of a run, and print the files that it writes."""
-    data = regions.data
     # Data of the user have no training regions to leave out.
-    split = regions.split or ("all" if data else "valid")
+    part = split or ("all" if data else "valid")
     # Requests of other regions or cell types get other folders.
-    names = [split, regions.cell, data[0].stem if data else None]
+    names = [part, cell, data[0].stem if data else None]
     default = (method, "-".join(filter(None, names)))
     # A folder that stays empty, as if the model cannot be loaded, is removed.
     with engine.new_folder(run, default, out) as folder:
@@ -209,16 +208,7 @@ def _apply(
         if not isinstance(model.task, RegionWindows):
             message = "the task of the run is not about regions"
             raise Refused(message, ("task",), code="misfit")
-        request = DataRequest(
-            folder=folder,
-            data=data,
-            split=split,
-            cell=regions.cell,
-            formats=regions.formats or (),
-            chrom_sizes=regions.chrom_sizes,
-            figures=regions.figures,
-            color=regions.color,
-        )
+        request = DataRequest(folder, data, part, cell, **formats)
         files = [str(file) for file in methods[method](model.task, model, request)]
     record = {"files": files, "notes": list(request.notes)}
     if engine.echo_json(as_json, record):

@@ -23,7 +23,7 @@ from .data.column_groups import REGIONS, RegionInfo
 from .data.region_matrix import RowsOf, all_rows, row_blocks
 from .formats.region_checks import RawArrays
 
-__all__ = ["RegionSource", "convert", "convert_shard", "merge_shards"]
+__all__ = ["RegionSource", "convert", "convert_shard"]
 
 ARRAY_NAMES = {
     "open": "open or closed",
@@ -66,26 +66,33 @@ class RegionSource:
         return {**self.options, "source": describe_sources(self.files, self.path)}
 
 
-def convert(source: RegionSource, folder: Path) -> str:
+def convert(source: RegionSource, folder: Path, *, merge: bool = False) -> str:
     """Read and check regions, write them, and return a report.
 
-    A folder with the same data is verified and stays as it is. Refused with all problems of the
-    source.
+    A folder with the same data is verified and stays as it is. With `merge` the features are those
+    of all shards. Refused with all problems of the source.
     """
     began = perf_counter()
     made = source.made()
+    shards = open_shards(folder, REGIONS, made) if merge else ()
     # Before the source is read, which may take minutes.
     existing = find_existing(folder, REGIONS, made, force=source.force)
     if existing is not None:
         return f"{folder} exists already, all checksums match\n{_summary(existing)}"
-    raw = source.read()
+    # All but the features of shards, which fit into memory.
+    raw = source.read(rows=_no_rows) if merge else source.read()
     with (
         Progress("regions converted") as progress,
         write_folder(folder, REGIONS, made) as writer,
     ):
-        blocks = _blocks(raw, source, all_rows, progress.update)
+        blocks = _joined(shards)
+        if not merge:
+            blocks = _blocks(raw, source, all_rows, progress.update)
         _write_regions(writer, raw, blocks, source.dtype)
-    return _report(writer.manifest, raw, folder, began)
+    lines = [_summary(writer.manifest)]
+    lines += [f"note: {note}" for note in (*raw.notes, *_notes(raw.arrays))]
+    lines.append(f"in {perf_counter() - began:.1f} s, written to {folder}")
+    return "\n".join(lines)
 
 
 def convert_shard(source: RegionSource, folder: Path, shard: Shard) -> str:
@@ -107,19 +114,8 @@ def convert_shard(source: RegionSource, folder: Path, shard: Shard) -> str:
     return shard.report(folder, content)
 
 
-def merge_shards(source: RegionSource, folder: Path) -> str:
-    """Write regions as `convert` would, with the features of all shards; return a report."""
-    began = perf_counter()
-    made = source.made()
-    shards = open_shards(folder, REGIONS, made)
-    existing = find_existing(folder, REGIONS, made, force=source.force)
-    if existing is not None:
-        return f"{folder} exists already, all checksums match\n{_summary(existing)}"
-    # All but the features, which fit into memory.
-    raw = source.read(rows=lambda _: slice(0, 0))
-    with write_folder(folder, REGIONS, made) as writer:
-        _write_regions(writer, raw, _joined(shards), source.dtype)
-    return _report(writer.manifest, raw, folder, began)
+def _no_rows(count: int) -> slice:
+    return slice(0, 0)
 
 
 def _joined(shards: Sequence[PreparedShard]) -> Iterator[Shaped[ndarray, "n M"]]:
@@ -128,13 +124,6 @@ def _joined(shards: Sequence[PreparedShard]) -> Iterator[Shaped[ndarray, "n M"]]
         # By blocks, as a shard may be larger than the memory.
         for rows in row_blocks(len(features)):
             yield features[rows]
-
-
-def _report(manifest: Manifest, raw: RawArrays, folder: Path, began: float) -> str:
-    lines = [_summary(manifest)]
-    lines += [f"note: {note}" for note in (*raw.notes, *_notes(raw.arrays))]
-    lines.append(f"in {perf_counter() - began:.1f} s, written to {folder}")
-    return "\n".join(lines)
 
 
 def _write_regions(

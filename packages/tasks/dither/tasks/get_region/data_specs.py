@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -112,7 +111,8 @@ class _Regions(DataSpec):
         """Return how files are read; prepared arrays were checked when they were written."""
         from .formats.sources import ReadOptions
 
-        return ReadOptions()
+        names = {"overlaps", "empty_chunks", "group_by"}
+        return ReadOptions(**self.model_dump(include=names))
 
 
 class _OfFiles(_Regions):
@@ -148,19 +148,11 @@ class _Overlaps(_Regions):
     overlaps: bool = False
     """Allow regions that overlap each other; otherwise they are refused."""
 
-    def reading(self) -> ReadOptions:
-        from .formats.sources import ReadOptions
-
-        return ReadOptions(self.overlaps)
-
 
 class _ReadOptions(_Overlaps):
     empty_chunks: bool = True
     """Read missing chunks of a store as the fill value, as zarr 3 leaves those out, and note it;
     false refuses them."""
-
-    def reading(self) -> ReadOptions:
-        return replace(super().reading(), empty_chunks=self.empty_chunks)
 
 
 class RegionFile(_Overlaps, _AtPath):
@@ -286,9 +278,9 @@ class PreparedRegions(_ReadOptions, PrepareSpec):
 
     def merge_shards(self) -> str:
         source = self._source()
-        from .conversion import merge_shards
+        from .conversion import convert
 
-        return merge_shards(source, self.folder())
+        return convert(source, self.folder(), merge=True)
 
     def _source(self) -> RegionSource:
         require_extra("regions", self.name)
@@ -308,8 +300,8 @@ class PreparedRegions(_ReadOptions, PrepareSpec):
         from .formats.sources import find_regions, find_source
 
         source = find_source([Path(path).expanduser() for path in self.paths])
-        options = replace(self.reading(), group_by=self.group_by)
-        return source.path, source.files(), partial(find_regions, source, options)
+        read = partial(find_regions, source, self.reading())
+        return source.path, source.files(), read
 
 
 class ScannedRegions(PreparedRegions):

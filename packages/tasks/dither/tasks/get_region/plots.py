@@ -19,7 +19,7 @@ from dither.registry.contracts.protocols import Picture
 from dither.registry.contracts.records import Clean
 
 from ..plot_style import BLUE, GREY, LIGHT, ORANGE, bare, new_figure, to_picture
-from .metrics.column_metrics import Pair, is_binary, pearson, varies, windows_of
+from .metrics.column_metrics import Pair, is_binary, pearson, varies
 from .metrics.region_metrics import RegionMetrics
 from .metrics.sample_metrics import (
     LEVEL,
@@ -28,6 +28,7 @@ from .metrics.sample_metrics import (
     draw_groups,
     draw_metrics,
     half_width,
+    sampled_batch,
     sampled_mask,
 )
 
@@ -401,11 +402,8 @@ def plot_samples(
         )
         yield to_picture(f"window-{number:03d}", figure)
 
-    first = [rows.start for rows in groups]
-    starts = windows_of(like.apply(lambda value: value[first]))
     # Several draws of a window count as one prediction: their mean.
-    means = np.stack([values[rows].mean(0) for rows in groups])
-    metrics.predictions.add(truth[first], means, counted[first], starts)
+    metrics.add(sampled_batch(metrics, samples, like))
     pairs = metrics.predictions.pairs()
     names = [*labels.motifs, *labels.extra]
     if columns := _quantitative(names, pairs, len(labels.motifs)):
@@ -413,7 +411,8 @@ def plot_samples(
 
     draws = Draws.of(truth, values, counted, groups)
     if "open" in labels.extra and counted.any():
-        cells = ", ".join(sorted({labels.cell(like, row) for row in first})[:4])
+        names = sorted({labels.cell(like, rows.start) for rows in groups})
+        cells = ", ".join(names[:4])
         if evaluated is None or draws is not None:
             curves = _draw_accessibility(metrics, f"{cells}, sampled")
         else:

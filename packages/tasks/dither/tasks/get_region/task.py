@@ -27,11 +27,16 @@ from .data.dataset import RegionSamples
 from .data.region_matrix import RegionMatrix
 from .data.units import UNITS
 from .metrics.baselines import Baselines, MaskedBatch
-from .metrics.region_metrics import APART, RegionMetrics, baseline_metrics
+from .metrics.region_metrics import (
+    APART,
+    BASELINE_REGIONS,
+    RegionMetrics,
+    baseline_metrics,
+)
 from .metrics.sample_metrics import (
     draw_groups,
     sample_metrics,
-    sampled_batches,
+    sampled_batch,
     sampled_mask,
 )
 from .plots import Labels, plot_samples
@@ -187,7 +192,12 @@ class RegionWindows(Task):
 
     def sample_metrics(self, samples: _Samples, like: Clean) -> dict[str, float]:
         """Return the metrics of sampled values, and of several draws of a window."""
-        self._sampled = sampled_batches(self._new_metrics(), samples, like)
+        self._sampled = []
+        if len(samples):
+            batch = sampled_batch(self._new_metrics(), samples, like)
+            # Baselines are measured on as many regions as after an evaluation.
+            windows = -(-BASELINE_REGIONS // self.regions)
+            self._sampled.append(batch.of_windows(slice(windows)))
         return sample_metrics(self._new_metrics(), samples, like)
 
     def plots(self, samples: _Samples, like: Clean) -> Iterator[Picture]:

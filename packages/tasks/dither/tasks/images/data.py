@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64, Shaped
@@ -38,26 +39,17 @@ class Images:
     pixels: tuple[float, float] | None
 
 
-def read_digits(*, held: float, seed: int) -> Images:
+def read_digits(**division: Any) -> Images:
     """Return the digits of scikit-learn, whose brightness is 0 to 16."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()
     images = digits.images.astype(np.float32)[..., None]
-    return _split(
-        "digits",
-        images,
-        digits.target,
-        tuple("0123456789"),
-        (0.0, 16.0),
-        held=held,
-        seed=seed,
-    )
+    classes = tuple("0123456789")
+    return _split("digits", images, digits.target, classes, (0.0, 16.0), **division)
 
 
-def read_folder(
-    folder: Path, *, size: int, grey: bool, held: float, seed: int
-) -> Images:
+def read_folder(folder: Path, *, size: int, grey: bool, **division: Any) -> Images:
     """Return the images of a folder of classes."""
     images = []
     labels = []
@@ -72,18 +64,12 @@ def read_folder(
         np.array(labels),
         tuple(path.name for path in folders),
         (0.0, 255.0),
-        held=held,
-        seed=seed,
+        **division,
     )
 
 
 def read_arrays(
-    path: Path,
-    layout: str,
-    classes: tuple[str, ...],
-    *,
-    held: float,
-    seed: int,
+    path: Path, layout: str, classes: tuple[str, ...], **division: Any
 ) -> Images:
     """Return the images or latents of a .npy or .npz file; bytes are brightnesses."""
     images, labels = open_arrays(path)
@@ -99,7 +85,7 @@ def read_arrays(
     if images.dtype == np.uint8:
         pixels = (0.0, 255.0)
 
-    return _split(str(path), images, labels, classes, pixels, held=held, seed=seed)
+    return _split(str(path), images, labels, classes, pixels, **division)
 
 
 def _split(

@@ -161,5 +161,4 @@ def array_facts(path: Path, layout: str) -> ImageFacts:
     if labels is not None:
         count = int(labels.max()) + 1
 
-    classes = tuple(str(number) for number in range(count))
-    return ImageFacts(rows, columns, channels, classes)
+    return ImageFacts(rows, columns, channels, tuple(map(str, range(count))))

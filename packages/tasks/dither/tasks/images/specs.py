@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -115,6 +115,10 @@ class _Held(DataSpec):
     seed: int = Field(0, ge=0, lt=2**31)
     """Seed of the division."""
 
+    def division(self) -> dict[str, Any]:
+        """Return the options of the division."""
+        return self.model_dump(include={"held", "seed"})
+
 
 class Digits(_Held):
     """1,797 handwritten digits of 8 x 8 pixels, part of scikit-learn (Alpaydin and Kaynak, 1998)."""
@@ -129,7 +133,7 @@ class Digits(_Held):
         require_extra("images", self.name, ("task", "data"))
         from .data import read_digits
 
-        return read_digits(held=self.held, seed=self.seed)
+        return read_digits(**self.division())
 
 
 class ImageFolder(_Held):
@@ -161,11 +165,7 @@ class ImageFolder(_Held):
         from .data import read_folder
 
         return read_folder(
-            self._folder(),
-            size=self.size,
-            grey=self.grey,
-            held=self.held,
-            seed=self.seed,
+            self._folder(), size=self.size, grey=self.grey, **self.division()
         )
 
     def _folder(self) -> Path:
@@ -211,10 +211,11 @@ class ImageArrays(_Held):
         # The file may be on another machine than the one that describes the model.
         if self.shape is not None and self.classes is not None:
             rows, columns, channels = self.shape
-            return ImageFacts(rows, columns, channels, self._names(self.classes))
+            names = tuple(map(str, range(self.classes)))
+            return ImageFacts(rows, columns, channels, names)
         found = self._read_facts()
         if self.classes is not None:
-            return found._replace(classes=self._names(self.classes))
+            return found._replace(classes=tuple(map(str, range(self.classes))))
         return found
 
     def _read_facts(self) -> ImageFacts:
@@ -222,19 +223,12 @@ class ImageArrays(_Held):
 
         return array_facts(Path(self.path).expanduser(), self.layout)
 
-    def _names(self, count: int) -> tuple[str, ...]:
-        return tuple(str(number) for number in range(count))
-
     def build(self) -> ImageData:
         from .data import read_arrays
 
-        return read_arrays(
-            Path(self.path).expanduser(),
-            self.layout,
-            self.facts().classes,
-            held=self.held,
-            seed=self.seed,
-        )
+        path = Path(self.path).expanduser()
+        classes = self.facts().classes
+        return read_arrays(path, self.layout, classes, **self.division())
 
 
 class TorchvisionFeatures(DataSpec):

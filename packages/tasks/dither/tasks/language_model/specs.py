@@ -255,13 +255,16 @@ class LanguageModel(TaskSpec):
 
     def restore(self, folder: Path, space: Space) -> TextTemplates:
         """Return prompts, gaps to fill in and samples as text, without data."""
+        from .data.tokenizers.factory import saved_tokenizer
         from .task import TextTemplates
 
         assert isinstance(space, TokenSpace)
         chat = None
         if isinstance(self.data, PromptResponse):
             chat = self.data.chat()
-        return TextTemplates.restore(folder, self.length, self.prompt, space, chat)
+        # The tokenizer that `save_assets` wrote.
+        tokenizer = saved_tokenizer(folder)
+        return TextTemplates(tokenizer, self.length, self.prompt, space, chat)
 
     def _load(self, corpus: Corpus | TokenStore | MixedText | None) -> Tokenizer:
         from .data.mixture import MixedText

@@ -44,7 +44,7 @@ from .data.token_store import (
 )
 from .data.tokenizers import ADD_END, NO_END
 from .data.tokenizers.base import Ids, Tokenizer
-from .data.tokenizers.factory import save_tokenizer, saved_tokenizer
+from .data.tokenizers.factory import save_tokenizer
 from .metrics.baselines import (
     LIMIT,
     WittenBell,
@@ -97,18 +97,6 @@ class TextTemplates:
         # Any id would do: padding is neither attended to nor predicted.
         self._pad = tokenizer.end or 0
         self.prompt = self._prompt_ids(prompt)
-
-    @classmethod
-    def restore(
-        cls,
-        folder: Path,
-        length: int,
-        prompt: str,
-        space: TokenSpace,
-        chat: Callable[[str], Piece] | None = None,
-    ) -> TextTemplates:
-        """Return the templates of an export, whose tokenizer `save_assets` wrote."""
-        return cls(saved_tokenizer(folder), length, prompt, space, chat)
 
     def like(self, n: int, seed: int) -> Clean:
         """Return `n` empty windows that begin with the prompt."""

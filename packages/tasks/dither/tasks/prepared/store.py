@@ -358,7 +358,7 @@ def verify(
     With `once` this is skipped if it succeeded before for all arrays and no file has changed since.
     """
     # Sizes first, which takes no time: a file that was cut short is reported at once.
-    open_arrays(folder, manifest, kind, names)
+    opened = open_arrays(folder, manifest, kind, names)
     stamp = _stamp(folder)
     state = _state(folder, manifest)
     if once:
@@ -368,7 +368,7 @@ def verify(
 
     fix = f"copy them again, or run: {kind.command}"
     problems = []
-    for name in manifest.arrays if names is None else names:
+    for name in opened:
         record = manifest.arrays[name]
         path = folder / record.file
         if _sha256(path, record) != record.sha256:

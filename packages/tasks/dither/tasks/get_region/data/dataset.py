@@ -372,37 +372,31 @@ class RegionSamples:
         return replace(units, standard=measured)
 
     def _cut(
-        self, split: Split, numbers: Sequence[int], *, covering: bool = False
+        self,
+        split: Split,
+        numbers: Sequence[int],
+        options: WindowOptions | None = None,
+        *,
+        covering: bool = False,
     ) -> Windows:
         subset = None
         if self.subset is not None:
             subset = [self.subset[number] for number in numbers]
-        # Held-out windows never overlap, so that each region counts once.
-        covering = covering or split != "train"
         return cut_windows(
             matrix=self.matrix,
             split=split,
-            options=self.options,
+            options=options or self.options,
             cells=numbers,
             subset=subset,
-            covering=covering,
+            # Held-out windows never overlap, so that each region counts once.
+            covering=covering or split != "train",
         )
 
     def _covering(self, cell: int) -> Iterator[Integer[ndarray, " n"]]:
         """Yield the training regions of a cell type in windows that do not overlap."""
-        subset = None
-        if self.subset is not None:
-            subset = [self.subset[cell]]
-
+        # Of any width.
         options = WindowOptions(self.options.regions, self.options.regions)
-        windows = cut_windows(
-            matrix=self.matrix,
-            split="train",
-            options=options,
-            cells=[cell],
-            subset=subset,
-            covering=True,
-        )
+        windows = self._cut("train", [cell], options, covering=True)
         spans = zip(windows.first.tolist(), windows.count.tolist(), strict=True)
         for first, count in spans:
             yield windows.rows[first : first + count].astype(np.int64)

@@ -70,12 +70,7 @@ def read_anndata(path: Path, group_by: str | None) -> RawArrays:
         where = f"{'X' if array == 'features' else 'obs'}, row {row} (from 0)"
         if not column:
             return where
-
-        shown = column
-        if array in PLACES:
-            shown = columns.get(column, column)
-
-        return f'{where}, column "{shown}"'
+        return f'{where}, column "{columns.get(column, column)}"'
 
     arrays, problems = numeric_columns(
         _value_columns(file, columns), path, lambda row: f"obs, row {row} (from 0)"

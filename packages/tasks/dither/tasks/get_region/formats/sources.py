@@ -69,12 +69,12 @@ class Source:
 def find_source(paths: Sequence[Path]) -> Source:
     """Return the source that paths name, perhaps with BED files; raise Refused for another."""
     # Before the format is detected, which would report a missing folder as unknown.
-    missing = [path for path in paths if not path.exists()]
-    if missing:
-        problems = [
-            Problem(f"{path}: No such file or directory", code="file-not-found")
-            for path in missing
-        ]
+    problems = []
+    for path in paths:
+        if not path.exists():
+            message = f"{path}: No such file or directory"
+            problems.append(Problem(message, code="file-not-found"))
+    if problems:
         raise Refused(problems)
     beds = tuple(path for path in paths if path.name.lower().endswith(BED))
     others = [path for path in paths if path not in beds]

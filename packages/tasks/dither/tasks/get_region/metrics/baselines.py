@@ -97,7 +97,7 @@ class MaskedBatch:
         visible = valid[..., None] & ~masked
         return cls(truth, visible, masked, cell, windows_of(clean), guess)
 
-    def of_windows(self, rows: Bool[ndarray, " B"]) -> MaskedBatch:
+    def of_windows(self, rows: Bool[ndarray, " B"] | slice) -> MaskedBatch:
         """Return some of the windows."""
         return MaskedBatch(
             truth=self.truth[rows],

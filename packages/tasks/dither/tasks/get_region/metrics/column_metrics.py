@@ -67,11 +67,9 @@ def spearman(truth: _Vector, guess: _Vector) -> float:
     """Return Spearman's rank correlation, ties at their mean rank; otherwise as `pearson`."""
     from scipy.stats import rankdata
 
-    if not np.isfinite(guess).all():
-        return float("nan")
     # Ranks of a prediction that is constant up to rounding would vary.
-    if is_flat(guess):
-        return 0.0
+    if is_flat(guess) or not np.isfinite(guess).all():
+        return pearson(truth, guess)
     return pearson(rankdata(truth), rankdata(guess))
 
 

@@ -126,15 +126,16 @@ class RegionMetrics(Metrics):
         truth = self.in_data_units(clean.x0)
         batch = MaskedBatch.of(truth, target, clean, guess)
         if self.trained is None or self.chromosomes is None:
-            self._add(batch)
+            self.add(batch)
             return
         chromosome = clean.cond["chromosome"].numpy()
         apart = (batch.cell < 0) & np.isin(chromosome, self.chromosomes)
         for metrics, rows in ((self, ~apart), (self.trained, apart)):
             if rows.any():
-                metrics._add(batch.of_windows(rows))
+                metrics.add(batch.of_windows(rows))
 
-    def _add(self, batch: MaskedBatch) -> None:
+    def add(self, batch: MaskedBatch) -> None:
+        """Add predictions of a batch."""
         assert batch.guess is not None
         self.predictions.add(batch.truth, batch.guess, batch.target, batch.window)
         numbers = self._seen + np.arange(len(batch.truth))

@@ -18,8 +18,8 @@ from torch import Tensor
 from dither.registry.contracts.records import Clean
 
 from .baselines import MaskedBatch
-from .column_metrics import is_binary, windows_of
-from .region_metrics import BASELINE_REGIONS, RegionMetrics
+from .column_metrics import is_binary
+from .region_metrics import RegionMetrics
 
 __all__ = [
     "LEVEL",
@@ -29,7 +29,7 @@ __all__ = [
     "draw_metrics",
     "half_width",
     "sample_metrics",
-    "sampled_batches",
+    "sampled_batch",
     "sampled_mask",
 ]
 
@@ -171,37 +171,32 @@ def sample_metrics(
     Sampled values are added to `metrics`; draws of one window are adjacent in `like`, the start of
     sampling.
     """
-    windows = draw_groups(like)
-    if not windows:
+    if not len(samples):
         return {}
-    counted = sampled_mask(samples, like).numpy()
-    truth = metrics.in_data_units(like.x0)
-    first = [rows.start for rows in windows]
-    means = torch.stack([samples[rows].mean(0) for rows in windows])
-    places = windows_of(like.apply(lambda value: value[first]))
-    guess = metrics.in_data_units(means)
-    metrics.predictions.add(truth[first], guess, counted[first], places)
+    metrics.add(sampled_batch(metrics, samples, like))
     result = dict(metrics.compute())
-    draws = Draws.of(truth, metrics.in_data_units(samples), counted, windows)
+    draws = Draws.of(
+        metrics.in_data_units(like.x0),
+        metrics.in_data_units(samples),
+        sampled_mask(samples, like).numpy(),
+        draw_groups(like),
+    )
     if draws is not None:
         result |= draw_metrics(draws)
     return result
 
 
-def sampled_batches(
+def sampled_batch(
     metrics: RegionMetrics, samples: _Samples, like: Clean
-) -> list[MaskedBatch]:
-    """Return the sampled values of the first windows as a batch for baselines."""
-    groups = draw_groups(like)[: -(-BASELINE_REGIONS // like.x0.shape[1])]
-    if not groups:
-        return []
+) -> MaskedBatch:
+    """Return the mean over the draws of each window as a batch."""
+    groups = draw_groups(like)
     first = [rows.start for rows in groups]
     starts = like.apply(lambda value: value[first])
     means = torch.stack([samples[rows].mean(0) for rows in groups])
-    batch = MaskedBatch.of(
+    return MaskedBatch.of(
         metrics.in_data_units(starts.x0),
         sampled_mask(samples, like)[first],
         starts,
         metrics.in_data_units(means),
     )
-    return [batch]

@@ -277,17 +277,19 @@ def encode_corpus(
         writers = [SplitWriter(tokenizer) for _ in SPLITS]
         for part in encode_parts(_parts(documents), tokenizer):
             writers[part.split].add(part)
-        splits = {
-            split: writer.stream()
-            for split, writer in zip(SPLITS, writers, strict=True)
-        }
-        return TokenStore(
-            name=corpus.name,
-            splits=splits,
-            tokenizer=tokenizer,
-            distribution=corpus.distribution,
-        )
+        streams = [writer.stream() for writer in writers]
+        splits = dict(zip(SPLITS, streams, strict=True))
+    else:
+        splits = _cached_splits(documents, tokenizer, folder)
+    return TokenStore(corpus.name, splits, tokenizer, corpus.distribution)
 
+
+def _cached_splits(
+    documents: Sequence[tuple[int, Document]],
+    tokenizer: Tokenizer,
+    folder: Path | None,
+) -> dict[Split, TokenStream]:
+    """Memory-map the ids of documents, which are encoded on the first use."""
     digests = [[number, document.digest] for number, document in documents]
     # The same text and tokenizer give the same ids, whichever experiment uses them.
     key = json.dumps([SHARDS.version, digests, tokenizer.fingerprint])
@@ -302,24 +304,12 @@ def encode_corpus(
             encoded = encode_parts(_parts(documents), tokenizer)
             write_store(writer, encoded, tokenizer, sources=len(documents))
         store = open_store(path, tokenizer=tokenizer)
-    return TokenStore(
-        name=corpus.name,
-        splits=store.splits,
-        tokenizer=tokenizer,
-        distribution=corpus.distribution,
-    )
+    return store.splits
 
 
 def _parts(documents: Iterable[tuple[int, Document]]) -> Iterator[Part]:
-    return (
-        Part(
-            split=number,
-            text=document.load(),
-            begins=True,
-            ends=True,
-        )
-        for number, document in documents
-    )
+    for number, document in documents:
+        yield Part(number, document.load(), begins=True, ends=True)
 
 
 def open_store(

@@ -145,10 +145,14 @@ class Tokenizer(ABC):
 
     def bytes(self, ids: Ids) -> int:
         """Return the number of UTF-8 bytes of the decoded text, without end-of-text ids."""
+        text = self.decode(self._without_end(ids))
+        return len(text.encode("utf-8", "surrogatepass"))
+
+    def _without_end(self, ids: Ids) -> Ids:
         ids = np.asarray(ids)
-        if self.end is not None:
-            ids = ids[ids != self.end]
-        return len(self.decode(ids).encode("utf-8", "surrogatepass"))
+        if self.end is None:
+            return ids
+        return ids[ids != self.end]
 
 
 def storage_type(tokenizer: Tokenizer) -> np.dtype[np.unsignedinteger]:
@@ -264,9 +268,7 @@ class Ended(Tokenizer):
         return END_MARK.join(texts)
 
     def characters(self, ids: Ids) -> int:
-        ids = np.asarray(ids)
-        return self.inner.characters(ids[ids != self.end])
+        return self.inner.characters(self._without_end(ids))
 
     def bytes(self, ids: Ids) -> int:
-        ids = np.asarray(ids)
-        return self.inner.bytes(ids[ids != self.end])
+        return self.inner.bytes(self._without_end(ids))

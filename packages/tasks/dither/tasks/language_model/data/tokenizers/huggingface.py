@@ -113,36 +113,25 @@ class Learned(Tokenizer):
             ids.append(np.concatenate([np.zeros(0, dtype), *arrays]))
         return ids
 
-    def decode(self, ids: Ids) -> str:
+    def decode(self, ids: Ids, *, plain: bool = False) -> str:
+        """Return the text of ids; if `plain`, without special tokens."""
         return str(
-            self._engine.decode(np.asarray(ids).tolist(), skip_special_tokens=False)
+            self._engine.decode(np.asarray(ids).tolist(), skip_special_tokens=plain)
         )
 
     def characters(self, ids: Ids) -> int:
         if self._on_bytes:
-            return int(self._starts[np.asarray(ids)].sum())
-        return len(
-            self._engine.decode(np.asarray(ids).tolist(), skip_special_tokens=True)
-        )
+            return int(self._counts[0, np.asarray(ids)].sum())
+        return len(self.decode(ids, plain=True))
 
     def bytes(self, ids: Ids) -> int:
         if self._on_bytes:
-            return int(self._lengths[np.asarray(ids)].sum())
-        text = self._engine.decode(np.asarray(ids).tolist(), skip_special_tokens=True)
-        return len(text.encode("utf-8", "surrogatepass"))
-
-    @property
-    def _starts(self) -> Int64[ndarray, " V"]:
-        """Number of characters that begin in each token; 0 for special tokens."""
-        return self._counts[0]
-
-    @property
-    def _lengths(self) -> Int64[ndarray, " V"]:
-        """Number of bytes of each token, likewise."""
-        return self._counts[1]
+            return int(self._counts[1, np.asarray(ids)].sum())
+        return len(self.decode(ids, plain=True).encode("utf-8", "surrogatepass"))
 
     @cached_property
     def _counts(self) -> Int64[ndarray, "2 V"]:
+        """Number of characters that begin in each token, and of its bytes; 0 for special tokens."""
         special = set(END_MARKS)
         for added in self._engine.get_added_tokens_decoder().values():
             if added.special:
