@@ -83,13 +83,7 @@ def comparison_page(comparison: Comparison) -> Page:
         ),
         Section("Runs", table=Table(_run_rows(rows), ("arm", "run"))),
     ]
-    # A section without content, such as curves of a single evaluation, is left out.
-    sections = [section for section in sections if _has_content(section)]
     return Page(f"{len(rows)} arms", sections, subtitle=comparison.title)
-
-
-def _has_content(section: Section) -> bool:
-    return bool(section.charts or (section.table and section.table.rows))
 
 
 def _run_rows(rows: Iterable[Row]) -> list[tuple[str, str]]:

@@ -41,7 +41,7 @@ from ..sweeps.directory import (
     count_states,
     rows_of,
 )
-from ..sweeps.points import format_value, short_keys
+from ..sweeps.points import differing_keys, format_value, short_keys
 from .run_record import PictureFile, RunRecord, read_run
 from .svg import COLOURS, SMOOTHING, curve, line_classes, scatters
 
@@ -93,6 +93,7 @@ class Section:
         charts: Name and SVG of each chart.
         galleries: Pictures by heading.
         texts: Summary and text; collapsible, the first one open.
+        otherwise: The paragraph if there is nothing else; without one, the section is left out.
     """
 
     title: str
@@ -102,16 +103,17 @@ class Section:
     charts: Sequence[tuple[str, str]] = ()
     galleries: Sequence[tuple[str, list[PictureFile]]] = ()
     texts: Sequence[tuple[str, str]] = ()
+    otherwise: str = ""
 
     @property
     def id(self) -> str:
         return self.title.lower().replace(" ", "-").replace(",", "")
 
     @property
-    def empty(self) -> bool:
-        return not (
-            self.note or self.table or self.charts or self.galleries or self.texts
-        )
+    def filled(self) -> bool:
+        has_pictures = any(pictures for _, pictures in self.galleries)
+        has_rows = self.table is not None and len(self.table.rows) > 0
+        return has_rows or has_pictures or bool(self.charts or self.texts)
 
 
 @dataclass
@@ -204,7 +206,9 @@ def render(page: Page) -> str:
         lstrip_blocks=True,
     )
     environment.filters["classes"] = line_classes
-    sections = [section for section in page.sections if not section.empty]
+    sections = [
+        section for section in page.sections if section.filled or section.otherwise
+    ]
 
     # Only curves can be smoothed and zoomed; the policy of the page allows this script alone.
     script = environment.get_template("charts.js").render()
@@ -232,38 +236,26 @@ def run_page(record: RunRecord) -> Page:
         texts = [f"{key} {value:,.{places}f}" for key, value in references]
         rows.append((name, values[0], ", ".join(texts)))
     results = _headline(record, rows)
-    charts = charts_of([record], [""])
+    # Of few metrics all are results.
+    others = rows if len(rows) > len(results) else []
+    legend = str(record.summary.get("legend", ""))
 
     components: dict[str, str] = {}
     for key, value in flat(record.resolved).items():
         if key.endswith(".use"):
             components[key.removesuffix(".use")] = str(value)
 
-    samples = Section("Samples")
-    if record.pictures:
-        legend = str(record.summary.get("legend", ""))
-        samples = Section("Samples", legend, galleries=[("", record.pictures)])
     files = [
         ("resolved.toml, with every default", record.toml),
         ("experiment.toml, as given", record.given),
     ]
-    # Of few metrics all are results.
-    all_metrics = Section("All metrics")
-    if len(rows) > len(results):
-        all_metrics.table = Table(rows, head, numeric={1})
-    summary = Section("Results", NO_METRICS)
-    if rows:
-        summary = Section("Results", "", Table(results, head, {1}))
-    parts = Section("Components")
-    if components:
-        parts.table = Table(list(components.items()))
     sections = [
-        summary,
-        samples,
-        Section("Curves", "" if charts else NO_CURVES, charts=charts),
-        all_metrics,
+        Section("Results", table=Table(results, head, {1}), otherwise=NO_METRICS),
+        Section("Samples", legend, galleries=[("", record.pictures)]),
+        Section("Curves", charts=charts_of([record], [""]), otherwise=NO_CURVES),
+        Section("All metrics", table=Table(others, head, {1})),
         Section("Run", table=Table(_facts(record))),
-        parts,
+        Section("Components", table=Table(list(components.items()))),
         Section("Configuration", texts=files),
     ]
 
@@ -333,9 +325,9 @@ def compare_page(records: Sequence[RunRecord]) -> Page:
     """Return the page of several runs: differing options, and metrics in a column for each run."""
     names = names_of(records)
     named = list(zip(names, records, strict=True))
-    changed = differences(records)
-    charts = charts_of(records, names)
-    rows = [[name, *texts] for name, texts, _ in metric_rows(records)]
+    options = [[key, *texts] for key, texts in differences(records)]
+    metrics = [[name, *texts] for name, texts, _ in metric_rows(records)]
+    numeric = range(1, len(names) + 1)
     runs = []
     galleries = []
     problems = []
@@ -345,20 +337,23 @@ def compare_page(records: Sequence[RunRecord]) -> Page:
         if record.pictures:
             galleries.append((name, record.pictures[:2]))
 
-    options = Section("What differs", "All options are the same.")
-    if changed:
-        cells = [[key, *texts] for key, texts in changed]
-        options = Section(
-            "What differs", "", Table(cells, ["option", *names], wide=True)
-        )
-    metrics = Section("Metrics", NO_METRICS)
-    if rows:
-        table = Table(rows, ["metric", *names], range(1, len(names) + 1), wide=True)
-        metrics = Section("Metrics", "", table)
     sections = [
-        options,
-        Section("Curves", "" if charts else NO_CURVES, legend=names, charts=charts),
-        metrics,
+        Section(
+            "What differs",
+            table=Table(options, ["option", *names], wide=True),
+            otherwise="All options are the same.",
+        ),
+        Section(
+            "Curves",
+            legend=names,
+            charts=charts_of(records, names),
+            otherwise=NO_CURVES,
+        ),
+        Section(
+            "Metrics",
+            table=Table(metrics, ["metric", *names], numeric, wide=True),
+            otherwise=NO_METRICS,
+        ),
         Section("Samples", galleries=galleries),
         Section("Runs", table=Table(runs, ("run", "directory", "started"), wide=True)),
     ]
@@ -395,7 +390,7 @@ def list_page(records: Sequence[RunRecord]) -> Page:
     shown = f"The best {len(order)} runs by {best}."
     sections = [
         Section("Runs", note, table=Table(cells, head, numeric, wide=True)),
-        Section("Curves", shown, legend=labels, charts=charts),
+        Section("Curves", shown, legend=labels, charts=charts, otherwise=NO_CURVES),
     ]
     problems: list[str] = []
     for name, record in named:
@@ -438,10 +433,10 @@ def sweep_page(sweep: SweepDirectory, rows: Sequence[dict[str, Any]]) -> Page:
 
     sections = [
         Section("Points, best first", table=Table(cells, head, numeric, wide=True)),
-        Section("Values", f"{metric} over each key." if plots else "", charts=plots),
+        Section("Values", f"{metric} over each key.", charts=plots),
         Section(
             "Curves",
-            f"The best {len(records)} points." if charts else "",
+            f"The best {len(records)} points.",
             legend=list(records),
             charts=charts,
         ),
@@ -550,12 +545,10 @@ def _chart(records: Sequence[RunRecord], labels: Sequence[str], name: str) -> st
 def differences(records: Sequence[RunRecord]) -> list[tuple[str, list[str]]]:
     """Return every option that differs, with its value in each run; empty where it is missing."""
     configs = [flat(record.resolved) for record in records]
-    changed = []
-    for key in dict.fromkeys(chain.from_iterable(configs)):
-        values = [config.get(key) for config in configs]
-        if any(value != values[0] for value in values[1:]):
-            changed.append((key, [_option(value) for value in values]))
-    return changed
+    return [
+        (key, [_option(config.get(key)) for config in configs])
+        for key in differing_keys(configs)
+    ]
 
 
 def _option(value: Any) -> str:

@@ -44,7 +44,7 @@ from .finished_runs import FinishedRun, held_out_difference, most_complete
 from .known_metrics import require_measured
 from .launch import Settings, run_sweep
 from .paired_statistics import require_scipy
-from .points import format_value, iter_keys, short_keys
+from .points import differing_keys, format_value, iter_keys, short_keys
 
 __all__ = [
     "Request",
@@ -506,11 +506,7 @@ def _options_of(run: Path) -> dict[str, Any]:
 
 def _arm_names(groups: Sequence[Mapping[str, Any]], paths: Sequence[Path]) -> list[str]:
     """Return names from the options that differ, or those of the run directories."""
-    keys: list[tuple[str, ...]] = []
-    for key in dict.fromkeys(chain.from_iterable(groups)):
-        values = [group.get(key) for group in groups]
-        if any(value != values[0] for value in values[1:]):
-            keys.append(tuple(key.split(".")))
+    keys = [tuple(key.split(".")) for key in differing_keys(groups)]
     # Components say more than numbers.
     keys.sort(key=lambda key: key[-1] != "use")
     keys = keys[:MAX_KEYS]

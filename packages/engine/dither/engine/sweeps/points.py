@@ -21,6 +21,7 @@ from ..config.options import Sweep
 __all__ = [
     "Point",
     "add_axes",
+    "differing_keys",
     "folder_name",
     "format_value",
     "iter_keys",
@@ -237,6 +238,15 @@ def make_point(number: str, values: Iterable[tuple[Path, Any, Path | None]]) -> 
 def folder_name(number: str, text: str) -> str:
     """Return a name of a folder that starts with a number."""
     return UNSAFE.sub("_", f"{number}-{text}")[:MAX_NAME].rstrip(".,_")
+
+
+def differing_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the keys whose values are not the same in all mappings; a missing one is None."""
+    keys = dict.fromkeys(itertools.chain.from_iterable(configs))
+    first, *others = configs
+    return [
+        key for key in keys if any(one.get(key) != first.get(key) for one in others)
+    ]
 
 
 def short_keys(paths: Sequence[Path]) -> list[str]:

@@ -22,7 +22,13 @@ from dither.registry.contracts.spaces import TokenSpace
 
 from ..get_region.data.motif_scan import Motif, scan
 from ..token_metrics import Accuracy, NatSums
-from .sequences import Bases, Labels, Sequences, reverse_complement
+from .sequences import (
+    Bases,
+    Labels,
+    Sequences,
+    choose_bases,
+    reverse_complement,
+)
 
 __all__ = ["BaseMetrics", "Group", "Markov", "Reference", "contrast", "kmer_codes"]
 
@@ -91,10 +97,7 @@ class Markov:
         bases = np.zeros((len(labels), length), np.uint8)
         for place in range(length):
             p = self._next(bases, labels, place)
-            # The number of the first three bases whose cumulative probability is exceeded.
-            below = p.cumsum(1)[:, :3]
-            u = rng.random((len(labels), 1))
-            bases[:, place] = (u >= below).sum(1)
+            bases[:, place] = choose_bases(rng, p, len(labels))
         return bases
 
     def _next(

@@ -127,7 +127,7 @@ def _read(
         if reason:
             mistakes.append(f"{path}, line {record.line}: {reason}")
     if mistakes:
-        raise Refused(line_problems(mistakes, len(mistakes), "invalid-sample"))
+        raise Refused(line_problems(mistakes))
     return SequenceTable(
         path=path,
         lines=tuple(record.line for record in records),

@@ -33,6 +33,7 @@ __all__ = [
     "Planted",
     "Sequences",
     "as_text",
+    "choose_bases",
     "plant",
     "read_dhs",
     "read_own",
@@ -168,7 +169,7 @@ class Planted:
         rng = np.random.default_rng(seed)
         cells, motifs, width, _ = self.motifs.shape
         labels = np.arange(count) % cells
-        bases = _choose(rng, self.background[labels][:, None], (count, length))
+        bases = choose_bases(rng, self.background[labels][:, None], (count, length))
         # The first base after the newest motif.
         free = np.zeros(count, np.int64)
         for start in range(length - width + 1):
@@ -177,7 +178,7 @@ class Planted:
             rows = np.flatnonzero((free <= start) & begins)
             number = rng.integers(motifs, size=len(rows))
             motif = self.motifs[labels[rows], number]
-            bases[rows, start:stop] = _choose(rng, motif, (len(rows), width))
+            bases[rows, start:stop] = choose_bases(rng, motif, (len(rows), width))
             free[rows] = stop
         return bases, labels
 
@@ -212,10 +213,10 @@ class Planted:
         return -before[length]
 
 
-def _choose(
+def choose_bases(
     rng: np.random.Generator,
     probabilities: Float[ndarray, "... 4"],
-    shape: tuple[int, int],
+    shape: int | tuple[int, int],
 ) -> UInt8[ndarray, "..."]:
     """Draw one base for each of the distributions, which broadcast to `shape`."""
     u = rng.random(shape)

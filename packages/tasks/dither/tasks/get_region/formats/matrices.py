@@ -101,13 +101,8 @@ def read_matrix(
     for bed_path in beds:
         with collect_problems(problems):
             bed = read_bed(bed_path)
-            arrays |= from_bed(
-                path=bed_path,
-                bed=bed,
-                matrix=path,
-                arrays=arrays,
-            )
-            locate = locate_in(bed_path, bed, locate)
+            arrays |= from_bed(bed, path, arrays)
+            locate = locate_in(bed, locate)
 
     if not problems:
         problems += _missing_places(arrays, path)
@@ -217,6 +212,7 @@ def _only_matrix(arrays: Arrays, path: Path) -> str:
 class Bed(NamedTuple):
     """Places, line numbers from 1, and accessibility if the file is named after a cell type."""
 
+    path: Path
     places: Arrays
     lines: list[int]
     accessibility: Float[ndarray, " P"] | None
@@ -244,13 +240,13 @@ def read_bed(path: Path) -> Bed:
                 rows.append(row)
                 lines.append(line)
     if wrong:
-        raise Refused(line_problems(wrong, len(wrong), "invalid-sample"))
+        raise Refused(line_problems(wrong))
 
     values = None
     if has_value:
         values = np.array([row[3] for row in rows])
 
-    return Bed(place_arrays(rows), lines, values)
+    return Bed(path, place_arrays(rows), lines, values)
 
 
 def _parse_line(text: str, *, has_value: bool) -> tuple[str, int, int, float] | None:
@@ -269,30 +265,24 @@ def _parse_line(text: str, *, has_value: bool) -> tuple[str, int, int, float] | 
     return fields[0].strip(), start, end, value
 
 
-def locate_in(path: Path, bed: Bed, otherwise: Locator) -> Locator:
+def locate_in(bed: Bed, otherwise: Locator) -> Locator:
     """Return a locator that finds places, and perhaps accessibility, in a BED file."""
-    own_column = f"atpm:{path.name.partition(ACCESSIBILITY)[0]}"
+    own_column = f"atpm:{bed.path.name.partition(ACCESSIBILITY)[0]}"
 
     def locate(array: str, row: int, column: str) -> str:
         if array in PLACES or (array, column) == ("atpm", own_column):
-            return f"{path.name}, line {bed.lines[row]}"
+            return f"{bed.path.name}, line {bed.lines[row]}"
         return otherwise(array, row, column)
 
     return locate
 
 
-def from_bed(
-    path: Path,
-    bed: Bed,
-    matrix: Path,
-    arrays: Arrays,
-) -> Arrays:
+def from_bed(bed: Bed, matrix: Path, arrays: Arrays) -> Arrays:
     """Return the places in a BED file, and perhaps accessibility with a further cell type."""
     rows = len(arrays["features"])
     if len(bed.lines) != rows:
-        message = (
-            f"{path}: has {len(bed.lines):,} regions, but {matrix} has {rows:,} rows"
-        )
+        regions = f"{len(bed.lines):,} regions"
+        message = f"{bed.path}: has {regions}, but {matrix} has {rows:,} rows"
         raise Refused(message, code="wrong-shape")
     for name, values in bed.places.items():
         if name not in arrays:
@@ -301,7 +291,7 @@ def from_bed(
         if wrong.size:
             row = int(wrong[0])
             message = (
-                f"{path}: line {bed.lines[row]}: the {name} is {values[row]}, "
+                f"{bed.path}: line {bed.lines[row]}: the {name} is {values[row]}, "
                 f"but {arrays[name][row]} in row {row} (from 0) of {matrix}; "
                 f"{wrong.size:,} such lines"
             )
@@ -312,7 +302,7 @@ def from_bed(
     if bed.accessibility is None:
         return bed.places
 
-    cell = path.name.partition(ACCESSIBILITY)[0]
+    cell = bed.path.name.partition(ACCESSIBILITY)[0]
     cells = arrays.get("cells", np.zeros(0, "U1")).tolist()
     unknown = arrays.get("unknown", ())
     by_cell: dict[str, dict[str, Any]] = {}

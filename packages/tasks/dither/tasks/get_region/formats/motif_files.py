@@ -254,14 +254,9 @@ def scan_regions(
     names = np.array([motif.name for motif in scanned], np.str_)
     features = np.zeros((len(bed.lines), len(names)), np.float32)
     arrays = {"features": features, "motifs": names}
-    arrays |= from_bed(
-        path=peaks,
-        bed=bed,
-        matrix=peaks,
-        arrays=arrays,
-    )
+    arrays |= from_bed(bed, peaks, arrays)
     locate = locate_in(
-        peaks, bed, lambda array, row, name: f"{peaks.name}, line {bed.lines[row]}"
+        bed, lambda array, row, name: f"{peaks.name}, line {bed.lines[row]}"
     )
     raw = RawArrays(arrays, locate)
     check_arrays(peaks, raw, overlaps=overlaps)

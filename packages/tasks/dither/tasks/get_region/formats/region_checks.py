@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -151,13 +150,15 @@ def collect_problems(problems: list[Problem]) -> Iterator[None]:
         problems += refused.problems
 
 
-def line_problems(lines: Iterable[str], count: int, code: str) -> list[Problem]:
-    """Return the first of `count` lines as problems, and one with the number of the others."""
-    problems = [Problem(line, code=code) for line in islice(lines, MAX_SHOWN)]
-    if count > MAX_SHOWN:
-        message = f"... and {count - MAX_SHOWN:,} more like the last one"
-        problems.append(Problem(message, code=code))
-    return problems
+def line_problems(
+    lines: Sequence[str], code: str = "invalid-sample", count: int | None = None
+) -> list[Problem]:
+    """Return the first lines as problems, and one with the number of the others of `count`."""
+    others = (len(lines) if count is None else count) - MAX_SHOWN
+    shown = list(lines[:MAX_SHOWN])
+    if others > 0:
+        shown.append(f"... and {others:,} more like the last one")
+    return [Problem(line, code=code) for line in shown]
 
 
 def invalid_rows(
@@ -167,7 +168,7 @@ def invalid_rows(
 ) -> list[Problem]:
     """Describe the first of the wrong rows, and count the others."""
     rows = np.flatnonzero(wrong).tolist()
-    return line_problems(map(describe, rows), len(rows), code)
+    return line_problems([*map(describe, rows[:MAX_SHOWN])], code, len(rows))
 
 
 def check_arrays(
@@ -291,14 +292,14 @@ def _names(arrays: Mapping[str, Any]) -> Iterator[Problem]:
         empty = np.char.strip(names) == ""
         unnamed = np.flatnonzero(empty).tolist()
         lines = [f"number {row + 1} of the {array} has no name" for row in unnamed]
-        yield from line_problems(lines, len(lines), "invalid-sample")
+        yield from line_problems(lines)
         values, times = np.unique(names[~empty], return_counts=True)
         repeated = values[times > 1].tolist()
         lines = [
             f'"{value}" is the name of more than one of the {array}'
             for value in repeated
         ]
-        yield from line_problems(lines, len(lines), "duplicate")
+        yield from line_problems(lines, "duplicate")
 
 
 def _values(
@@ -388,7 +389,7 @@ def _numbers(
         message = f"... and {len(unreadable) - MAX_SHOWN:,} more such problems"
         yield Problem(message, code=unreadable[0].code)
     for fault, shown in lines.items():
-        yield from line_problems(shown, counts[fault], "invalid-sample")
+        yield from line_problems(shown, count=counts[fault])
 
 
 def check_order(

@@ -289,7 +289,7 @@ def numeric_columns(
         for row in np.flatnonzero(invalid).tolist():
             text = f'"{values[row]!s:.40}" is not a number'
             wrong.append(f'{path}: {locate(row)}, column "{name}": {text}')
-    problems += line_problems(wrong, len(wrong), "invalid-sample")
+    problems += line_problems(wrong)
     return column_arrays([name for name, _, _ in columns], table), problems
 
 

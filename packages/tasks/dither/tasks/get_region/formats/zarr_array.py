@@ -115,7 +115,7 @@ class ZarrArray:
         except Exception as error:
             raised = _text(error)
         messages = [*self._damaged_files(low, high)] or [f"{self.folder}: {raised}"]
-        problems = line_problems(messages, len(messages), "damaged-file")
+        problems = line_problems(messages, "damaged-file")
         raise Refused([replace(problem, help=COPY_AGAIN) for problem in problems])
 
     def missing(self) -> list[Chunk]:
