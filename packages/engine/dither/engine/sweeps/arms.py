@@ -150,8 +150,7 @@ def _axis(given: str, value: Any) -> Any:
         return value
     try:
         # Commas inside of strings and tables separate nothing.
-        values: list[Any] = tomllib.loads(f"values = [{given}]")["values"]
-        return values
+        return tomllib.loads(f"values = [{given}]")["values"]
     except tomllib.TOMLDecodeError:
         texts = [text.strip() for text in _split(given, ",")]
         return [Layer.override(f"value={text}").tree["value"] for text in texts]

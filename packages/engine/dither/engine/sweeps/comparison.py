@@ -130,8 +130,7 @@ class Comparison:
         # Recorded, not printed.
         console = Console(file=io.StringIO(), width=120, record=True)
         show_comparison(console, self)
-        text: str = console.export_text()
-        return text
+        return console.export_text()
 
     def to_pandas(self) -> Any:
         """Return a pandas.DataFrame with a row for each arm."""

@@ -77,8 +77,7 @@ class Settings:
         spec = validate(_Place, document, plugins.catalog).executor
         if misfits := list(below("executor", spec.check())):
             raise Refused(problems_of(misfits, document))
-        executor: Executor | Cluster = spec.build()
-        return executor
+        return spec.build()
 
 
 class _Place(Options):

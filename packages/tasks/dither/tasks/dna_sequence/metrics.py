@@ -313,10 +313,7 @@ class Reference:
             self._regressions[name] = model.fit(
                 known, self._sequences.numbers[name]["test"]
             )
-        predicted: Float[ndarray, " N"] = self._regressions[name].predict(
-            _features(bases)
-        )
-        return predicted
+        return self._regressions[name].predict(_features(bases))
 
     @cached_property
     def _known(self) -> Int64[ndarray, " _"]:
@@ -328,8 +325,7 @@ class Reference:
         place = np.searchsorted(self._known, codes)
         # A code above all others has no place.
         nearest = self._known[place.clip(max=len(self._known) - 1)]
-        known: Bool[ndarray, "N n"] = nearest == codes
-        return known
+        return nearest == codes
 
     @cached_property
     def _classifier(self) -> Any:
@@ -386,8 +382,7 @@ def _features(bases: Bases) -> Float[ndarray, "N F"]:
 
 def contrast(hits: list[Float[ndarray, " K"]]) -> _Vector:
     """Return the share of hits of each cell type minus the mean over cell types."""
-    centred: _Vector = (np.array(hits) - np.mean(hits, 0)).ravel()
-    return centred
+    return (np.array(hits) - np.mean(hits, 0)).ravel()
 
 
 def _correlation(first: _Vector, second: _Vector) -> float:

@@ -53,8 +53,7 @@ class SequenceTable(NamedTuple):
         count = round(held * len(self.labels))
         names = ["valid"] * count + ["test"] * count
         names += ["train"] * (len(self.labels) - 2 * count)
-        splits: list[str] = np.random.default_rng(seed).permutation(names).tolist()
-        return splits
+        return np.random.default_rng(seed).permutation(names).tolist()
 
     def facts(self, held: float, seed: int) -> SequenceFacts:
         """Return the sizes; the ranges of numbers are those of the training split.

@@ -174,8 +174,7 @@ class Columns:
         train = column[: self.trained, matrix.rows("train")]
         largest = train.max(initial=0) or np.float32(1)
         self.divisor[self.motifs] = largest
-        scaled: Float32[ndarray, "C P"] = np.minimum(column / largest, np.float32(1))
-        return scaled
+        return np.minimum(column / largest, np.float32(1))
 
     def _expression_columns(self) -> Float32[ndarray, "C P 2"]:
         matrix = self.matrix

@@ -160,8 +160,7 @@ def cluster(r: _Matrix, number: int) -> _Labels:
 
     # Made symmetric: the two triangles of correlations may differ by rounding.
     model = AgglomerativeClustering(number, metric="precomputed", linkage="average")
-    labels: _Labels = factorize(model.fit_predict(1 - (r + r.T) / 2))[0]
-    return labels
+    return factorize(model.fit_predict(1 - (r + r.T) / 2))[0]
 
 
 def pool(scores: Float[ndarray, "P K"], labels: _Labels) -> Float32[ndarray, "P M"]:

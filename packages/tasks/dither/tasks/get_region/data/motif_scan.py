@@ -84,8 +84,7 @@ def log_odds(counts: _Counts, background: Sequence[float] = EVEN) -> _Scores:
     expected = np.asarray(background)
     share = (table + expected) / (table.sum(1, keepdims=True) + 1)
     bits: _Counts = np.log2(share / expected)
-    scores: _Scores = np.rint(UNITS_PER_BIT * bits).astype(np.int64)
-    return scores
+    return np.rint(UNITS_PER_BIT * bits).astype(np.int64)
 
 
 def score_distribution(
@@ -173,8 +172,7 @@ def scan(
             totals[:, members] = _scan_width(torch.from_numpy(bases), of_width, rows)
         done += len(members)
         update(done, len(motifs))
-    bits: Float32[ndarray, "P K"] = (totals / UNITS_PER_BIT).numpy()
-    return bits
+    return (totals / UNITS_PER_BIT).numpy()
 
 
 def _scan_width(

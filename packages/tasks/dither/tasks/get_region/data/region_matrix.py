@@ -134,8 +134,7 @@ class RegionMatrix:
         scores = self.scores(rows)
         if self.divisor is None:
             return scores
-        scaled: _Motifs = np.minimum(scores / self.divisor, np.float32(1))
-        return scaled
+        return np.minimum(scores / self.divisor, np.float32(1))
 
     def rows(self, split: Split) -> Bool[ndarray, " P"]:
         """True for the regions of a split; a whole chromosome belongs to one split. `P`."""

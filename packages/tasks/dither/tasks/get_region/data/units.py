@@ -57,10 +57,7 @@ class ColumnUnits:
 
     def forward(self, scaled: _Values) -> _Values:
         """Scaled -> model."""
-        values: _Values = (
-            self.transformed(scaled) - self.standard.mean
-        ) / self.standard.std
-        return values
+        return (self.transformed(scaled) - self.standard.mean) / self.standard.std
 
     def transformed(self, scaled: _Values) -> _Values:
         """Return scaled values with the motifs transformed."""
@@ -75,8 +72,7 @@ class ColumnUnits:
     def inverse_transform(self, values: _Values) -> _Values:
         """Model -> source; values that were cut at 1 come back as `divisor`."""
         scaled = self.inverse(np.asarray(values, np.float32))
-        source: _Values = scaled * self.divisor
-        return source
+        return scaled * self.divisor
 
     def _of_motifs(self, values: _Values, *, inverse: bool) -> _Values:
         if self.transform == "none":

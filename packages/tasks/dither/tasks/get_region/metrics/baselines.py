@@ -278,8 +278,7 @@ class Baselines:
     @cached_property
     def _products(self) -> Float[ndarray, "M M"]:
         z = self._scaled(self.train)
-        products: Float[ndarray, "M M"] = (z.T @ z).astype(np.float64)
-        return products
+        return (z.T @ z).astype(np.float64)
 
     @cached_property
     def _sides(self) -> Float32[ndarray, "M M"]:
@@ -392,5 +391,4 @@ def neighbour_mean(z: _Values, visible: _Mask) -> _Values:
         nearest = np.take_along_axis(z, side.clip(0, length - 1), 1)
         total += nearest * exists
         count += exists
-    mean: _Values = total / np.maximum(count, 1)
-    return mean
+    return total / np.maximum(count, 1)

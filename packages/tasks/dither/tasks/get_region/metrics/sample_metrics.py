@@ -126,8 +126,7 @@ def half_width(count: int, level: _Quantile) -> _Quantile:
     from scipy.stats import t
 
     quantile = t.ppf((1 + np.asarray(level)) / 2, count - 1)
-    width: _Quantile = quantile * np.sqrt(1 + 1 / count)
-    return width
+    return quantile * np.sqrt(1 + 1 / count)
 
 
 def coverage(draws: Draws, level: float = LEVEL) -> float:

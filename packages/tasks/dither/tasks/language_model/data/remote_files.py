@@ -125,8 +125,7 @@ def _matching(file_system: Any, place: str) -> dict[str, Any]:
     """Return the entries that match a pattern."""
     folder, _, pattern = place.rpartition("/")
     if not _is_http(place) or "*" in folder or "**" in pattern:
-        matches: dict[str, Any] = file_system.glob(place, detail=True)
-        return matches
+        return file_system.glob(place, detail=True)
     entries = {}
     for entry in file_system.ls(f"{folder}/", detail=True):
         # Some servers list ./name, which no pattern matches.
@@ -384,12 +383,10 @@ class RandomReader(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        position: int = self._file.seek(offset, whence)
-        return position
+        return self._file.seek(offset, whence)
 
     def tell(self) -> int:
-        position: int = self._file.tell()
-        return position
+        return self._file.tell()
 
     def readinto(self, buffer: Any) -> int:
         # After an error, the position is that of before.
