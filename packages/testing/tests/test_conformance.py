@@ -13,7 +13,7 @@ from torch import nn
 
 import dither
 import dither.testing as kit
-from dither.registry import Catalog, Misfit, Slot, Spec
+from dither.registry import Catalog, Misfit, Slot, Spec, default_catalog
 from dither.registry.contracts.records import Noise
 from dither.registry.kinds import BlockSpec, HeadSpec, ModelSpec, ScheduleSpec
 from dither.testing import CHECKS, Case, parametrize
@@ -163,6 +163,26 @@ def test_a_trait_that_is_never_checked_is_a_failure():
         AssertionError, match='unknown trait "zero-int"; did you mean "zero-init"'
     ):
         case_of(misspelt, "traits_known").run()
+
+
+@pytest.mark.slow
+def test_an_autoregressive_model_passes():
+    options = {
+        "block_size": 1,
+        "reads": "previous",
+        "width": 16,
+        "depth": 2,
+        "condition": {"use": "none"},
+        "block": {"use": "pre-norm", "heads": 2, "rope": True},
+        "final": "norm",
+    }
+    examples = {"model:denoiser": [options]}
+    of_models = 0
+    for case in cases("core-blocks", default_catalog(), examples, strict=True):
+        if case.options and case.check.kind == "model":
+            case.run()
+            of_models += 1
+    assert of_models > 10
 
 
 def test_every_trait_has_a_check_and_every_check_a_known_trait():
