@@ -165,7 +165,7 @@ class Experiment(Options):
         process, model = facts
         space = process.space
         yield from self._check_blocks(model.trained_blocks(space), space)
-        # A wrong id tells of the clean one, as MASK does not: bounds would be far from tight.
+        # Unlike MASK, a wrong id is evidence of the clean one: bounds would be far from tight.
         if not model.reads_noised and process.prior == "mixture":
             message = f'process "{process.name}" replaces ids by others, which the model does not read'
             hint = 'use process "absorbing"'
