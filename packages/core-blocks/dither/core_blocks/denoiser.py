@@ -209,7 +209,7 @@ class Denoiser(nn.Module):
         # Extra tokens have no output: B T D -> B L D
         out: Tensor = self.final(h[:, extra:], c)
         if self.reads_previous:
-            # Output i predicts token i + 1.
+            # Output i predicts token i + 1. The spec excludes a cache and `requested` then.
             out = torch.cat([out[:, :1], out[:, :-1]], 1)
         return out
 
@@ -232,10 +232,10 @@ class Denoiser(nn.Module):
         cache: KVCache | None,
         keep: bool,
     ) -> State:
-        """Return the clean ids before each position in place of those at it."""
+        """Return the state with clean ids shifted right by one; a cache that grows keeps the ids."""
         assert self.id_before_first is not None
         x = state.x if context is None else context.state.x
-        # The position after padding must not read what is in it.
+        # Padding is replaced, for the next position reads it.
         x = x.masked_fill(~valid, self.id_before_first)
         first = x.new_full((len(x), 1), self.id_before_first)
         if cache is not None and cache.length:
@@ -397,7 +397,7 @@ class Denoiser(nn.Module):
         both = CleanAndNoised.of(tokens.c, clean_c, block, keys)
 
         requested = tokens.requested
-        # Of the last block nothing reads the clean output, which it then leaves out.
+        # Given any requested positions, the last layer leaves out the clean output, which nothing reads.
         if self.skip_unrequested and requested is None:
             requested = tokens.valid if _reads_are_free(tokens.valid) else None
         h = tokens.h

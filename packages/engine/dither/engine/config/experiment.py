@@ -165,6 +165,13 @@ class Experiment(Options):
         process, model = facts
         space = process.space
         yield from self._check_blocks(model.trained_blocks(space), space)
+        yield from self._check_training(process, model)
+        yield from check_conditions(self.sample, space, model)
+
+    def _check_training(
+        self, process: ProcessFacts, model: ModelFacts
+    ) -> Iterator[Misfit]:
+        """Yield what the model cannot be trained on: noise, known tokens and lengths."""
         # Unlike MASK, a wrong id is evidence of the clean one: bounds would be far from tight.
         if not model.reads_noised and process.prior == "mixture":
             message = f'process "{process.name}" replaces ids by others, which the model does not read'
@@ -175,13 +182,13 @@ class Experiment(Options):
             message = f"train.known = {self.train.known:g} requires {required}"
             hint = 'set model.embedding = { use = "tokens", known = true }'
             yield Misfit(message, ("train", "known"), ("model",), hint)
+        space = process.space
         one_field = isinstance(space, TokenSpace) and len(space.fields) == 1
         # Several fields have no common end at which a sample could be cut.
         if self.train.random_lengths and not one_field:
             message = f"samples of random lengths require a single field of tokens, not {space}"
             hint = "remove train.random_lengths"
             yield Misfit(message, ("train", "random_lengths"), ("task",), hint)
-        yield from check_conditions(self.sample, space, model)
 
     def check_sampling(self, space: Space) -> Iterator[Misfit]:
         """Yield why samples cannot be drawn with these options of sampling; reads no data."""

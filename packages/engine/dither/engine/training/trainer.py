@@ -124,8 +124,8 @@ class Trainer:
         weight = weight.clamp_min(TINY)
 
         # Gradients are those of the sum of losses, but the optimizer should see those of the
-        # weighted mean. Across ranks they are averaged, which divides by the number of ranks, so
-        # that the divisor is the weight of all ranks over their number.
+        # weighted mean. The weight is that of all ranks, over which gradients have been averaged:
+        # they are already divided by the number of ranks.
         weight_per_rank = weight / self.ranks.size
         gradients = self.parallel.gradients(self.parameters)
         norm_of_sum = self.parallel.gradient_norm(gradients).to(weight)

@@ -49,9 +49,6 @@ __all__ = [
 Denoise = Callable[[State, Float[Tensor, " B"]], Any]
 """State and time -> prediction."""
 
-TINY = 1e-6
-"""Least share of masked and of unmasked positions that is drawn, so that weights are finite."""
-
 
 @torch.no_grad()
 def nelbo(
@@ -236,18 +233,23 @@ def mask_at_least_one(
     moved: Bool[Tensor, "B L"], free: Bool[Tensor, "B L"], noise: Noise
 ) -> tuple[Bool[Tensor, "B L"], Noise]:
     """Mask one more free position of each row, chosen uniformly, with weight N / k in place of 1 / (1 - alpha)."""
-    # One of the free positions, each with the same probability
-    score = torch.rand_like(wide(free)).masked_fill(~free, -1.0)
-    chosen = score.argmax(1, keepdim=True)
-    # In a row without free positions the argmax is at a fixed one.
-    chosen_mask = torch.zeros_like(moved).scatter_(1, chosen, True) & free
-    moved = moved | chosen_mask
-
+    moved = _with_one_more(moved, free)
     # The loss divides by m = 1 - alpha, so that the rate is multiplied by m N / k.
     m = one_minus_exp(wide(noise.sigma))
     weight = free.sum(1) * m / moved.sum(1).clamp_min(1)
     rate = wide(noise.rate) * weight
     return moved, Noise(noise.sigma, rate.to(noise.rate.dtype))
+
+
+def _with_one_more(
+    moved: Bool[Tensor, "B L"], free: Bool[Tensor, "B L"]
+) -> Bool[Tensor, "B L"]:
+    # One of the free positions, each with the same probability
+    score = torch.rand_like(wide(free)).masked_fill(~free, -1.0)
+    chosen = score.argmax(1, keepdim=True)
+    # In a row without free positions the argmax is at a fixed one.
+    chosen_mask = torch.zeros_like(moved).scatter_(1, chosen, True) & free
+    return moved | chosen_mask
 
 
 @torch.no_grad()
@@ -260,28 +262,26 @@ def draw_masked_bound(
 ) -> Float[Tensor, "B L"]:
     """Draw the bound on -log p(x_0) of an absorbing process per position, in nats, with one call of the model.
 
-    The schedule is read as if it ran from alpha = 1 to 0, so that the bound has no ends: the mean of
-    N / k times the cross entropies of k masked ones of N positions, k uniform in 1 .. N (LLaDA; Nie
-    et al., 2025).
+    The schedule is read as if it ran from alpha = 1 to 0, so that the bound has neither a
+    reconstruction nor a term of the prior: it is the mean of N / k times the cross entropies of k
+    masked ones of N positions, k uniform in 1 .. N (LLaDA; Nie et al., 2025).
 
     Args:
         process: An absorbing process.
         timesteps: Its schedule and t_min.
         clean: The batch.
-        t: Uniform in [t_min, 1]; it chooses the share of masks.
+        t: Uniform in [t_min, 1]; stretched to [0, 1], it is the probability of a mask.
         denoise: State and time -> prediction.
     """
     free = ~clean.fixed
-    # m = 1 - alpha, even between 0 and 1
-    u = (wide(t) - timesteps.t_min) / (1 - timesteps.t_min)
-    m = u.clamp(TINY, 1 - TINY)
+    # m = 1 - alpha, uniform in [0, 1]
+    m = (wide(t) - timesteps.t_min) / (1 - timesteps.t_min)
     masked = (torch.rand_like(wide(free)) < m[:, None]) & free
-    # The rate becomes N / k.
-    noise = Noise(-torch.log1p(-m), 1 / m)
-    masked, weighed = mask_at_least_one(masked, free, noise)
+    masked = _with_one_more(masked, free)
+    weight = free.sum(1) / masked.sum(1).clamp_min(1)
     x = torch.where(masked, process.prior(clean).x, clean.x0)
 
     # Training has no times below t_min.
     times = time_of(timesteps.schedule, m).clamp_min(timesteps.t_min)
     cost = cross_entropy(denoise(State.of(x), times.to(t.dtype)), clean)
-    return weighed.rate[:, None] * cost.where(masked, 0.0)
+    return weight[:, None] * cost.where(masked, 0.0)
