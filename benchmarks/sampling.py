@@ -62,18 +62,25 @@ def straightforward(precision: str) -> Step:
     """Return a step of Euler's method as SEDD writes it."""
     system = build("uniform", "score", precision)
     like = Clean.of(torch.randint(V, (1, LENGTH)))
-    x = like.x0
+    ids = like.x0[..., None]
 
     def step(t: float) -> None:
         times = torch.tensor([t])
         now = system.process.schedule(times)
-        score = system.raw(State.of(x), times, like)
-        score = score.scatter(-1, x[..., None], 0.0).exp()
-        edge = (torch.ones_like(score) / V).scatter(-1, x[..., None], (1 - V) / V)
-        rate = (edge * score).scatter(-1, x[..., None], 0.0)
-        rate = rate.scatter(-1, x[..., None], -rate.sum(-1, keepdim=True))
-        probs = torch.nn.functional.one_hot(x, V).to(rate) + now.rate * rate / STEPS
-        (probs / (1e-10 - (torch.rand_like(probs) + 1e-10).log())).argmax(-1)
+        log_score = system.raw(State.of(like.x0), times, like)
+        score = log_score.scatter(-1, ids, 0.0).exp()
+        # Rates of leaving an id for each other one, and of staying
+        edge = torch.ones_like(score) / V
+        edge = edge.scatter(-1, ids, (1 - V) / V)
+        rate = edge * score
+        rate = rate.scatter(-1, ids, 0.0)
+        leaving = rate.sum(-1, keepdim=True)
+        rate = rate.scatter(-1, ids, -leaving)
+        stay = torch.nn.functional.one_hot(like.x0, V).to(rate)
+        probs = stay + now.rate * rate / STEPS
+        # The first of exponential clocks
+        clocks = 1e-10 - (torch.rand_like(probs) + 1e-10).log()
+        (probs / clocks).argmax(-1)
 
     return step
 

@@ -222,10 +222,13 @@ class ErrorConverter:
     def _components_with(self, path: Path, given: Any) -> tuple[str, list[str]]:
         """Return an unknown key, or else a similar one, and the components of this kind that have it."""
         key = str(path[-1])
-        if self.catalog is None or path[:-1] not in self._kinds:
+        kind = self._kinds.get(path[:-1])
+        if self.catalog is None or kind is None:
             return key, []
-        parts = self.catalog.parts(self._kinds[path[:-1]])
-        keys = set[str]().union(*(part.spec.model_fields for part in parts))
+        parts = self.catalog.parts(kind)
+        keys: set[str] = set()
+        for part in parts:
+            keys.update(part.spec.model_fields)
         # A key of this very name elsewhere is likelier than one that is written similarly.
         if key not in keys and not self._named(key, given):
             key = nearest(key, sorted(keys)) or key

@@ -214,13 +214,15 @@ def _door_entries(
     placed: Mapping[int, int], doors: Doors
 ) -> tuple[list[Any], list[Any]]:
     """Return entries of `doors` and `no_doors` that keep the doors of rooms, by slot."""
-    ends: list[tuple[list[int | str], tuple[int, int | None]]] = []
+    joined: list[Any] = []
+    apart: list[Any] = []
     for u, v in combinations(placed, 2):
-        ends.append(([u, v], (placed[u], placed[v])))
+        entries = joined if (placed[u], placed[v]) in doors else apart
+        entries.append([u, v])
     for slot, room in placed.items():
-        ends.append(([slot, OUTSIDE], (room, None)))
-    joined = [entry for entry, rooms in ends if rooms in doors]
-    return joined, [entry for entry, rooms in ends if rooms not in doors]
+        entries = joined if (room, None) in doors else apart
+        entries.append([slot, OUTSIDE])
+    return joined, apart
 
 
 _FIELD_KEYS = (
