@@ -124,6 +124,10 @@ from dither.registry.kinds import MetricSpec, TrackerSpec
 class Odd(BaseException):
     pass
 
+class Unprintable(Exception):
+    def __str__(self):
+        return None
+
 class Recorder:
     def _call(self, name):
         if name == "{method}":
@@ -169,6 +173,7 @@ ERRORS = (
     "GeneratorExit",
     "BaseException('base')",
     "SystemExit(0)",
+    "Unprintable",
     "Odd",
 )
 
@@ -259,6 +264,7 @@ def test_any_exception_of_a_hook_is_a_failure(
 ):
     plugin(
         "from dither.registry import hookimpl\nclass Odd(BaseException): pass\n"
+        "class Unprintable(Exception):\n    def __str__(self): return None\n"
         f"@hookimpl\ndef {hook}(run):\n    raise {error}\n"
     )
     loaded = load("train.steps=4")
@@ -289,7 +295,7 @@ def test_no_exception_of_a_metric_looks_like_success(
     assert code
 
 
-@pytest.mark.parametrize("returned", ["'text'", "None", "[1.0]"])
+@pytest.mark.parametrize("returned", ["'text'", "None", "[1.0]", "10**400"])
 def test_a_metric_that_is_no_number_is_refused(
     plugin, load, tmp_path, console, returned
 ):

@@ -77,7 +77,7 @@ def annotate_build_errors(catalog: Catalog | None = None) -> Iterator[None]:
             raise
         failed = error
         if not isinstance(error, Exception):
-            failed = RuntimeError(f"{type(error).__name__}: {error}")
+            failed = RuntimeError(describe_exception(error))
         if (spec := _innermost_spec(error)) is not None:
             failed.add_note(f"in build of {title(spec, catalog)}")
         raise failed from (error.__cause__ if failed is error else error)

@@ -11,6 +11,8 @@ from typing import Any, Literal
 from rich.console import Console
 
 from dither.registry.contracts.protocols import Picture, Tracker
+from dither.registry.plugins.status import describe_exception
+from dither.registry.spec.process_settings import protected_settings
 
 from ..files.metrics_file import MetricsFile, rounded
 from ..training.device import peak_device_memory, peak_memory
@@ -102,12 +104,13 @@ class Log:
     def _each(self, call: Callable[[Tracker], None]) -> None:
         for name, tracker in list(self._trackers.items()):
             try:
-                call(tracker)
+                with protected_settings(f'tracker "{name}"'):
+                    call(tracker)
             except BaseException as error:
                 # Ctrl-C raises no KeyboardInterrupt during a run: the tracker has raised it.
                 if isinstance(error, Stopped):
                     raise
                 del self._trackers[name]
                 self.display.line(
-                    f'tracker "{name}" is disabled: {type(error).__name__}: {error}'
+                    f'tracker "{name}" is disabled: {describe_exception(error)}'
                 )

@@ -17,6 +17,7 @@ from torch import Tensor
 from dither.registry.contracts.protocols import Picture
 from dither.registry.contracts.records import Clean
 from dither.registry.files.atomic import atomic_write, follow_umask
+from dither.registry.spec.process_settings import protected_settings
 
 from ..files.resource_errors import disk_errors
 from ..training.diffusion import Diffusion
@@ -122,6 +123,7 @@ class TrajectoryRecorder:
         return torch.stack(still, 1)
 
 
+@protected_settings("sampling")
 def make_samples(
     system: Diffusion,
     count: int,

@@ -31,6 +31,7 @@ from dither.registry.contracts.records import (
     over,
 )
 from dither.registry.spec.base import shown
+from dither.registry.spec.process_settings import protected_settings
 
 from .device import to_device
 from .diffusion import Diffusion
@@ -54,6 +55,7 @@ SampleSums = dict[str, npt.NDArray[np.float64]]
 """Numerator and denominator of each sample, 2 x n, by name, for the loss and ratios of sums."""
 
 
+@protected_settings("evaluation")
 @torch.no_grad()
 def evaluate(
     system: Diffusion,
@@ -76,12 +78,13 @@ def evaluate(
     """
     if not (count := min(samples, system.task.size(split))):
         return {}
-    extra = [
-        metric.metrics()
-        for metric in system.metrics
-        if isinstance(metric, PredictionMetric)
-    ]
-    accumulators = [system.task.metrics(), *extra]
+    with protected_settings("a metric"):
+        extra = [
+            metric.metrics()
+            for metric in system.metrics
+            if isinstance(metric, PredictionMetric)
+        ]
+        accumulators = [system.task.metrics(), *extra]
     intervals = Intervals(count)
     was_training = system.training
     # The sum moves to the device with the first batch, so that no batch is waited for.
@@ -148,6 +151,7 @@ def _rows_with_nan(
     return bad
 
 
+@protected_settings("a metric")
 def _update(metrics: Metrics, batch: tuple[Any, ...], is_last: bool) -> None:
     """Add a batch to the metrics, which may change it for themselves only."""
     clean, *rest = batch
@@ -251,13 +255,12 @@ def merge_metrics(*tables: Mapping[str, float]) -> dict[str, float]:
 
 def _number(name: str, value: Any) -> float:
     """Return a metric as a number of Python; Refused if it is none."""
-    if isinstance(value, int | float):
-        return value
-    # Tensors and numpy scalars.
-    with suppress(TypeError, ValueError, RuntimeError):
+    # Also tensors and numpy scalars; an integer may be too large for a float.
+    with suppress(TypeError, ValueError, RuntimeError, OverflowError):
         # A text is not a metric, even if it looks like a number.
         if not isinstance(value, str | bytes):
-            return float(value)
+            number = float(value)
+            return value if isinstance(value, int) else number
     message = f'the metric "{name}" is {shown(value)}, expected a number'
     raise Refused(Problem(message, ("evaluate", "metrics"), code="plugin-failed"))
 

@@ -22,7 +22,7 @@ from ..config.errors import Problem, Refused, did_you_mean
 from ..files.lookup import is_file
 from ..hookspecs import CHECK, PROJECT, REGISTRATION, RUN_HOOKS, Hooks
 from ..spec.misfit import misfits_of
-from ..spec.torch_settings import restored_settings
+from ..spec.process_settings import protected_settings, restored_settings
 from .catalog import Catalog
 from .discovery import Installed, import_file, installed_plugins, invalid_name
 from .index import indexed_plugin, provider_of
@@ -279,7 +279,9 @@ class Plugins:
             elif not RUN_HOOKS.isdisjoint(status.hooks):
                 self.catalog.used.add(status.name)
             if status.changes:
-                changes = f"changed settings of torch: {', '.join(status.changes)}"
+                changes = (
+                    f"changed settings of the process: {', '.join(status.changes)}"
+                )
                 plugin = f'plugin "{status.name}" ({status.origin})'
                 warnings.append(f"{plugin} {changes}; they were restored")
         return warnings
@@ -314,10 +316,11 @@ class Plugins:
             try:
                 # Each plugin gets its own tables, so that none can change those of the run.
                 values = (_copied(arguments[argument]) for argument in impl.argnames)
-                result: Any = impl.function(*values)
-                # A check may raise while it yields.
-                if name == CHECK:
-                    result = misfits_of(result)
+                with protected_settings(f'{name} of plugin "{impl.plugin_name}"'):
+                    result: Any = impl.function(*values)
+                    # A check may raise while it yields.
+                    if name == CHECK:
+                        result = misfits_of(result)
             except BaseException as error:
                 if is_interruption(error):
                     raise

@@ -97,8 +97,13 @@ def describe_exception(error: BaseException) -> str:
         return "; ".join(problem.message for problem in error.problems)
 
     reason = type(error).__name__
-    if str(error):
-        reason += f": {error}"
+    try:
+        text = str(error)
+    # `__str__` of a third party, too, may fail.
+    except Exception:
+        text = "its message cannot be read"
+    if text:
+        reason += f": {text}"
 
     # The last frame is the place of the error; code in `<string>` has no file to show.
     stack = traceback.extract_tb(error.__traceback__)

@@ -1,7 +1,6 @@
 """Spec: the options of one component. Slot: an option that takes another component."""
 
 import functools
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path as FilePath
@@ -19,7 +18,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from .misfit import Misfit, Path
-from .torch_settings import GENERATOR, SettingsChanged, restored_settings
+from .process_settings import protected_settings
 
 __all__ = [
     "Options",
@@ -197,14 +196,9 @@ def checked_method(
 
     @functools.wraps(method)
     def checked(self: Any, *arguments: Any, **named: Any) -> Any:
-        # Weights may be drawn from the generator.
-        with restored_settings(ignore=GENERATOR) as changes:
+        with protected_settings(f'{self.kind} "{self.name}"'):
             result = method(self, *arguments, **named)
             check(self, result)
-        if changes:
-            text = f'{self.kind} "{self.name}" changed settings of torch'
-            text += f", which were restored: {', '.join(changes)}"
-            warnings.warn(text, SettingsChanged, stacklevel=2)
         return result
 
     return checked

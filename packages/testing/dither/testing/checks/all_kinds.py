@@ -23,7 +23,7 @@ from dither.registry import Options, Refused, Spec
 from dither.registry.config.validation import dump
 from dither.registry.plugins.discovery import FILE_MODULE
 from dither.registry.spec.option_docs import docs_of
-from dither.registry.spec.torch_settings import SettingsChanged
+from dither.registry.spec.process_settings import SettingsChanged
 
 from ..check_utils import NotApplicable, assert_equal, seed_cpu
 from ..situations import Situation, checks_of, default_spec

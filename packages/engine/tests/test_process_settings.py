@@ -1,7 +1,8 @@
-"""Plugins that change torch for the whole process are named, and change no numbers of a run."""
+"""Settings of the process that code of third parties changes are named, and change no numbers of a run."""
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import dither
 from dither.engine.cli.doctor import check_plugins
 from dither.engine.files.metrics_file import read_metrics
 from dither.engine.runs.run import run
-from dither.registry.spec.torch_settings import GENERATOR, read_settings
+from dither.registry.spec.process_settings import GENERATOR, read_settings
 
 CHANGES = {
     "default dtype": "torch.set_default_dtype(torch.float64)",
@@ -23,11 +24,19 @@ CHANGES = {
     "anomaly detection": "torch.autograd.set_detect_anomaly(True)",
     "number of threads": "torch.set_num_threads(3)",
     "random generator": "torch.manual_seed(5)",
+    "autocast of cpu": "torch.autocast('cpu').__enter__()",
+    "cudnn.enabled": "torch.backends.cudnn.enabled = False",
+    "working folder": "import os; os.chdir('/')",
+    "handler of SIGTERM": "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+    "variable OMP_NUM_THREADS": "import os; os.environ['OMP_NUM_THREADS'] = '7'",
 }
+DURING = [name for name in CHANGES if name != "random generator"]
 PLUGIN = """
+from typing import ClassVar
 import torch
 from dither.registry import hookimpl
-from dither.registry.kinds import LRScheduleSpec
+from dither.registry.contracts.protocols import Metrics
+from dither.registry.kinds import LRScheduleSpec, MetricSpec, TrackerSpec
 {top}
 class Flat(LRScheduleSpec):
     "A constant."
@@ -36,10 +45,72 @@ class Flat(LRScheduleSpec):
         {inside}
         return lambda step: 1.0
 
+def change(place):
+    if place == "{place}":
+        {action}
+
+class Recorder:
+    def start(self, folder, config, step=0):
+        change("start")
+    def log(self, step, kind, metrics):
+        change("log")
+    def log_pictures(self, step, pictures):
+        pass
+    def finish(self, error=None):
+        change("finish")
+
+class Tracker(TrackerSpec):
+    "Changes settings."
+    name = "changing"
+    def build(self):
+        return Recorder()
+
+class Nothing(Metrics):
+    def __init__(self):
+        change("metrics")
+    def update(self, clean, noised, pred, measured):
+        change("update")
+    def compute(self):
+        change("compute")
+        return {{}}
+
+class Both:
+    def metrics(self):
+        return Nothing()
+    def __call__(self, samples, like):
+        change("samples")
+        return {{}}
+
+class Metric(MetricSpec):
+    "Changes settings."
+    name = "changing"
+    serves: ClassVar[frozenset] = frozenset({{"tokens"}})
+    def build(self, space):
+        return Both()
+
+@hookimpl
+def before_run():
+    change("before_run")
+
+@hookimpl
+def after_step():
+    change("after_step")
+
 @hookimpl
 def register_components():
-    return [Flat]
+    return [Flat, Tracker, Metric]
 """
+PLACES = (
+    "start",
+    "log",
+    "finish",
+    "metrics",
+    "update",
+    "compute",
+    "samples",
+    "before_run",
+    "after_step",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -54,13 +125,14 @@ def _settings():
 def changing(experiment_file, load):
     """The experiment with a plugin that changes torch at import, or when it builds a component."""
 
-    def changed(top="", inside="pass"):
+    def changed(*changes, top="", inside="pass", place="", action="pass"):
         file = experiment_file.with_name("third.py")
-        file.write_text(PLUGIN.format(top=top, inside=inside))
+        source = PLUGIN.format(top=top, inside=inside, place=place, action=action)
+        file.write_text(source)
         names = '["toy_plugin.py", "third.py"]'
         text = experiment_file.read_text().replace('["toy_plugin.py"]', names)
         experiment_file.write_text(text)
-        return load("train.lr_schedule=flat", "train.steps=4")
+        return load("train.lr_schedule=flat", "train.steps=4", *changes)
 
     return changed
 
@@ -83,7 +155,7 @@ def test_a_change_at_import_is_named_and_undone(
     assert run(loaded, tmp_path / "runs", console=console) == 0
     text = " ".join(console.export_text().split())
     assert 'plugin "third"' in text
-    assert f"changed settings of torch: {name}" in text
+    assert f"changed settings of the process: {name}" in text
     (folder,) = (tmp_path / "runs").iterdir()
     assert read_metrics(folder / "metrics.jsonl") == plain
     messages = [finding.message for finding in check_plugins(loaded.plugins)]
@@ -99,6 +171,32 @@ def test_a_change_in_build_is_named_and_undone(
     assert code == 0
     (folder,) = (tmp_path / "runs").iterdir()
     assert read_metrics(folder / "metrics.jsonl") == plain
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [(PLACES[number % len(PLACES)], name) for number, name in enumerate(DURING)],
+)
+def test_a_change_during_a_run_is_named_and_undone(
+    changing, plain, tmp_path, console, monkeypatch, place, name
+):
+    monkeypatch.chdir(tmp_path)
+    tables = ("tracking.use=['changing']", "evaluate.metrics=['changing']")
+    loaded = changing(*tables, place=place, action=CHANGES[name])
+    with pytest.warns(UserWarning, match=f"changed settings of the process.*{name}"):
+        code = run(loaded, Path("runs"), console=console)
+    assert code == 0, console.export_text()
+    (folder,) = Path("runs").iterdir()
+    assert read_metrics(folder / "metrics.jsonl") == plain
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_each_place_is_protected(changing, tmp_path, console, place):
+    tables = ("tracking.use=['changing']", "evaluate.metrics=['changing']")
+    action = CHANGES["default dtype"]
+    loaded = changing(*tables, place=place, action=action)
+    with pytest.warns(UserWarning, match="default dtype"):
+        assert run(loaded, tmp_path / "runs", console=console) == 0
 
 
 @pytest.mark.slow
