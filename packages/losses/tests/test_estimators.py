@@ -204,6 +204,24 @@ def test_scores_and_enumerated_bounds_are_not_drawn_whole() -> None:
     assert scores.draw_whole_bound(CLEAN, times, denoiser(scores, True)) is None
 
 
+@pytest.mark.parametrize("method", ["draw_diffusion", "draw_ends"])
+def test_a_subclass_with_draws_of_its_own_has_no_whole_bound(method: str) -> None:
+    """Evaluation would otherwise report the bound of the parent class."""
+
+    def own(self: Any, *given: Any) -> Any:
+        raise AssertionError("called")
+
+    process = process_of("time")
+    assert (
+        process.draw_whole_bound(CLEAN, torch.rand(2), denoiser(process, True))
+        is not None
+    )
+    process.__class__ = type("Own", (TokenProcess,), {method: own})
+    assert (
+        process.draw_whole_bound(CLEAN, torch.rand(2), denoiser(process, True)) is None
+    )
+
+
 def test_masks_for_sure_have_their_law_and_weight() -> None:
     """P(M) = (k / N) m^(k-1) (1 - m)^(N-k) for each of the 7 masks of 3 tokens, at weight N m / k."""
     n, m = 20_000, 0.3

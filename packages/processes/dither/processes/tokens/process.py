@@ -255,6 +255,11 @@ class TokenProcess(protocols.TokenProcess):
         # Scores need not be those of a distribution: their bound is that of score entropy.
         if not self.absorbing or self.predict == "score" or self.estimator == "exact":
             return None
+        # A subclass with draws of its own has another bound.
+        inherits_diffusion = type(self).draw_diffusion is TokenProcess.draw_diffusion
+        inherits_ends = type(self).draw_ends is TokenProcess.draw_ends
+        if not (inherits_diffusion and inherits_ends):
+            return None
         return draw_masked_bound(self, self.timesteps, clean, t, denoise)
 
     def draw_log_weight(self, clean: Clean, denoise: Denoise) -> Float64[Tensor, " B"]:

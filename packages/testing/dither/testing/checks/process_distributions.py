@@ -5,6 +5,7 @@ Letters: B batch, L length, M features, N draws, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -14,7 +15,14 @@ from torch.nn.functional import one_hot
 
 from dither.registry import TokenSpace
 from dither.registry.contracts.protocols import GaussianProcess, TokenProcess
-from dither.registry.contracts.records import Clean, Noise, Noised, State
+from dither.registry.contracts.records import (
+    Clean,
+    Measured,
+    Noise,
+    Noised,
+    State,
+    over,
+)
 
 from ..check_utils import (
     NotApplicable,
@@ -28,7 +36,9 @@ from ..situations import Situation, checks_of
 from ..toy_distributions import (
     FEATURES,
     OUTCOMES,
+    PROBABILITIES,
     SPACE,
+    OracleSession,
     assert_follows,
     assert_normal,
     exact_outputs,
@@ -43,6 +53,8 @@ DRAWS = 2000
 """Draws per sample: a share is known to within .01."""
 MANY = 2**16
 """Draws of joint distributions, enough to see probabilities that are off by 2 %."""
+UNLIKELY = 2
+"""Index of an outcome of low probability."""
 MAX_REST = 0.05
 """Noise at t = 0 and signal at t = 1 that the defaults may leave: schedules stop short of both."""
 POSITIONS = 4
@@ -405,7 +417,70 @@ def predictions_are_exact(s: Situation) -> None:
     )
 
 
+def bounds_agree(s: Situation) -> None:
+    """`bound`, `draw_diffusion` with `draw_ends`, and `draw_whole_bound` have one mean, no less than -log p(x_0)."""
+    process, facts = _over(s, SPACE)
+    if not isinstance(process, TokenProcess):
+        raise NotApplicable("not a TokenProcess")
+    # An unlikely sample, whose bound is large
+    one = Clean.of(OUTCOMES[UNLIKELY : UNLIKELY + 1])
+    clean = one.apply(lambda tensor: tensor.repeat_interleave(MANY, 0))
+    denoise = OracleSession(process, facts.predict, process.prior_probs())
+
+    def times() -> Float[Tensor, " N"]:
+        return process.times(MANY)[torch.randperm(MANY)]
+
+    drawn = process.draw_diffusion(clean, times(), _score_entropy, denoise)
+    nats = (drawn.values * drawn.weights).sum(1)
+    for end in process.draw_ends(clean, denoise).values():
+        nats = nats + end.sum(1)
+    t, noised = process.estimate(clean, times())
+    measured = _score_entropy(denoise(noised.state, t), noised)
+    trained = process.bound(clean, measured, denoise)
+    bounds = {"bound": (trained.values * trained.weights).sum(1)}
+    whole = process.draw_whole_bound(clean, times(), denoise)
+    if whole is not None:
+        bounds["draw_whole_bound"] = whole.sum(1)
+
+    # They treat the signal that is left at t = 1 in their own ways.
+    slack = 0.03
+    least = -float(PROBABILITIES[UNLIKELY].log())
+    error = float(nats.std()) / MANY**0.5
+    mean = float(nats.mean())
+    what = "`draw_diffusion` with `draw_ends`"
+    assert mean > least - 6 * error - slack, (
+        f"{what}: {mean:.3f} nats, of a sample with -log p = {least:.3f}"
+    )
+    for name, other in bounds.items():
+        allowed = 6 * math.hypot(error, float(other.std()) / MANY**0.5) + slack
+        difference = abs(float(other.mean()) - mean)
+        assert difference < allowed, (
+            f"`{name}` has the mean {float(other.mean()):.3f} nats, {what} {mean:.3f}"
+        )
+
+
+def _score_entropy(pred: Any, noised: Noised) -> Measured:
+    """Return the diffusion part of the bound (Lou et al. 2023, eq. 5) of the reverse rates to all ids."""
+    x = noised.state.x
+    vocab = noised.prior.shape[-1]
+    alpha = noised.noise.alpha(noised.x0)[..., None].double()
+    prior = noised.prior.double().expand(*x.shape, vocab)
+    # The ratios q(y | x_0) / q(x_t | x_0), which are the scores of a model that knows x_0
+    q = alpha * one_hot(noised.x0, vocab) + (1 - alpha) * prior
+    ratio = q / q.gather(-1, x[..., None])
+    log_score = pred.log_score().double()
+    excess = log_score.exp() - ratio
+    excess += torch.xlogy(ratio, ratio) - (ratio * log_score).where(ratio > 0, 0.0)
+    others = torch.arange(vocab) != x[..., None]
+    # The forward rate from y to x_t
+    rate = over(noised.noise.rate, x)[..., None] * prior.gather(-1, x[..., None])
+    nats = (rate * excess.where(others, 0.0)).sum(-1)
+    nats = nats.where(noised.target_mask, 0.0)
+    return Measured(nats, (~noised.fixed).double())
+
+
 CHECKS = (
+    *checks_of("process", bounds_agree, needs="tokens", examples=2),
     *checks_of("process", predictions_are_exact, needs="tokens", examples=5),
     *checks_of("process", joint_distributions, needs="tokens", examples=2),
     *checks_of("process", normal_step, examples=3),
