@@ -462,6 +462,7 @@ def bounds_agree(s: Situation) -> None:
 def _score_entropy(pred: Any, noised: Noised) -> Measured:
     """Return the diffusion part of the bound (Lou et al. 2023, eq. 5) of the reverse rates to all ids."""
     x = noised.state.x
+    assert noised.prior is not None, "a process over tokens records its prior"
     vocab = noised.prior.shape[-1]
     alpha = noised.noise.alpha(noised.x0)[..., None].double()
     prior = noised.prior.double().expand(*x.shape, vocab)
