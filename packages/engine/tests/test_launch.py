@@ -114,14 +114,19 @@ def test_the_task_of_skypilot(job):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_words_of_a_user_are_quoted(job, form):
-    text = job(form, "--runs", "/a b/$(touch evil)'\"", "name=x.Y_z")
+    folder = "/a b/$(head)$$ \U0001f600'\""
+    text = job(form, "--runs", folder, "name=x.Y_z")
     script = text
     if form != "slurm":
         task = [*yaml.safe_load_all(text)][-1]
         script = task["run"] if form == "skypilot" else None
         if script is None:
             script = task["spec"]["template"]["spec"]["containers"][0]["args"][0]
+            # As Kubernetes does.
+            script = script.replace("$$", "$")
             assert task["metadata"]["name"] == "dither-x-y-z"
+        else:
+            assert [*task["file_mounts"]] == [folder]
     words = re.search("cli run .*", checked(script))[0]
     done = subprocess.run(
         ["bash", "-c", f"printf '%s\\n' {words}"],
@@ -129,7 +134,14 @@ def test_words_of_a_user_are_quoted(job, form):
         text=True,
         check=True,
     )
-    assert done.stdout.splitlines()[-1] == "/a b/$(touch evil)'\""
+    assert done.stdout.splitlines()[-1] == folder
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("text", ["a\nb", "a\u2028b", "a\x07"])
+def test_words_that_would_end_a_line_are_refused(cli, experiment_file, form, text):
+    words = ("launch", str(experiment_file), f"--{form}", "--runs", f"/{text}")
+    assert "[invalid-value]" in cli(*words, code=2).err
 
 
 @pytest.mark.parametrize("name", ["on", "2d", "a" * 41 + "." + "b" * 9])
@@ -217,6 +229,10 @@ def test_nothing_is_submitted_or_overwritten_unasked(
     cli(*words, "--submit")
     assert (tmp_path / "submitted").read_text().strip() == out
     assert "[usage]" in cli(*words, "--skypilot", code=2).err
+    monkeypatch.chdir(tmp_path)
+    words = ["launch", str(experiment_file), "--slurm", "--out", "-job", "--submit"]
+    cli(*words)
+    assert (tmp_path / "submitted").read_text().strip() == "./-job"
     words = ["launch", str(experiment_file), "--kubernetes"]
     assert "[usage]" in cli(*words, "--runs", "relative", code=2).err
 

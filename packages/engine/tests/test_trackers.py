@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -237,13 +238,14 @@ def test_every_next_command_works_on_a_tracked_run(
 
 
 @pytest.mark.slow
-def test_printed_commands_can_be_pasted(load, console, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["it's a 'folder'; $HOME", "-p", "--é 模"])
+def test_printed_commands_can_be_pasted(load, console, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    runs = tmp_path / "it's a 'folder'; $HOME"
+    runs = Path(name)
     assert run(load("train.steps=2"), runs, console=console) == 0
     (folder,) = runs.iterdir()
     printed = re.findall(r"dither (?:report|sample|run) .*", console.export_text())
     commands = [shlex.split(line)[1:] for line in printed]
     assert len(commands) >= 2
     assert [main(words) for words in commands] == [0] * len(commands)
-    assert all(str(folder) in words for words in commands)
+    assert all(folder in map(Path, words) for words in commands)

@@ -230,4 +230,9 @@ def quoted(*words: object) -> str:
     """Return a command of dither for a shell, to be printed."""
     from shlex import join
 
-    return join(["dither", *map(str, words)])
+    from dither.registry.files.lookup import as_argument
+
+    command = ["dither"]
+    for word in words:
+        command.append(as_argument(word) if isinstance(word, Path) else str(word))
+    return join(command)

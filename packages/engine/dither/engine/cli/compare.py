@@ -158,7 +158,7 @@ def compare(
     _refuse_flags(of_arms, "only with an experiment file, or one trained model")
     if resume is not None:
         flags = {f"--{name}": value for name, value in of_table.items()}
-        reason = f"not with --resume: dither compare {quote(str(resume))} --metric NAME"
+        reason = f"not with --resume: dither compare {quote(as_argument(resume))} --metric NAME"
         _refuse_flags({**flags, "--out": out}, reason)
         return _run(open_comparison(resume), settings, as_json)
     _show(targets, of_table, runs, out, as_json)

@@ -74,6 +74,7 @@ def launch(
     The job starts again if it is stopped with exit code 75, and resumes its own run.
     """
     from dither.registry.config.errors import Problem, Refused
+    from dither.registry.files.lookup import as_argument
 
     from ..distributed.job_files import FORMATS, JobOptions, write_job
     from ..scaffold.experiment import write_new
@@ -109,7 +110,7 @@ def launch(
 
     out = out or Path(f"{loaded.experiment.name}{FORMATS[form].suffix}")
     write_new(out, write_job(form, options))
-    submission = [*FORMATS[form].submit, str(out)]
+    submission = [*FORMATS[form].submit, as_argument(out)]
     text = f"{out}; submit it with: {join(submission)}"
     if not submit or wants_json(as_json):
         echo_files(as_json, [out], text, submit=submission)

@@ -89,6 +89,7 @@ def new_plugin(
     """
     from shlex import quote
 
+    from dither.registry.files.lookup import as_argument
     from dither.registry.plugins.manager import load_plugins
 
     from ..scaffold.package import Names, check_names, write_plugin
@@ -108,7 +109,7 @@ def new_plugin(
         return
     text = f"""{path}: {kind} "{name}", in {names.module}/__init__.py. Next:
 
-    cd {quote(str(path))}
+    cd {quote(as_argument(path))}
     python -m pip install --no-deps -e .
     pytest
     dither run experiment.toml"""

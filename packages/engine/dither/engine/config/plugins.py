@@ -60,7 +60,7 @@ def load_named(plugins: Plugins, document: Document) -> None:
         try:
             if not name.endswith(".py"):
                 plugins.request(name)
-            elif origin is None or origin.file.startswith("--"):
+            elif origin is None or Path(origin.file) not in document.files:
                 _load_file(plugins, Path(name), folder=None)
             else:
                 folder = Path(origin.file).parent

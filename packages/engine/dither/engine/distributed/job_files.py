@@ -13,6 +13,8 @@ from pathlib import Path
 from shlex import join
 from string import Template
 
+from dither.registry.config.errors import Refused
+
 __all__ = ["FORMATS", "Format", "JobOptions", "write_job"]
 
 PORT = 29500
@@ -198,8 +200,20 @@ FORMATS = {
 
 
 def write_job(form: str, options: JobOptions) -> str:
-    """Return the text of a job file."""
+    """Return the text of a job file.
+
+    Raises:
+        Refused: A word has characters that would end a line, or that YAML does not allow.
+    """
+    for word in (*options.command, options.image, options.claim, options.accelerator):
+        if not word.isprintable():
+            message = f"a job file cannot hold the characters of {word!r}"
+            raise Refused(message, code="invalid-value")
     chosen = FORMATS[form]
+    command = join(options.command)
+    # Kubernetes replaces $(NAME) in arguments, and $$ by $.
+    if form == "kubernetes":
+        command = command.replace("$", "$$")
     values = {
         # A label of DNS that begins with a letter, as Kubernetes requires, and no word of YAML; the
         # index of a pod, which Kubernetes appends, counts among its 63 characters.
@@ -212,15 +226,22 @@ def write_job(form: str, options: JobOptions) -> str:
         # The unit of activeDeadlineSeconds.
         "seconds": str(options.hours * 3600),
         "port": str(PORT),
-        "command": join(options.command),
-        # A JSON string is one of YAML, in which colons and quotes of a name are data.
-        "mount": json.dumps(str(options.runs)),
-        "image": json.dumps(options.image),
-        "claim": json.dumps(options.claim),
-        "accelerator": json.dumps(f"{options.accelerator}:{options.gpus}"),
+        "command": command,
+        "mount": _yaml(str(options.runs)),
+        "image": _yaml(options.image),
+        "claim": _yaml(options.claim),
+        "accelerator": _yaml(f"{options.accelerator}:{options.gpus}"),
     }
     # The template of SLURM has its own script and ignores this one.
     script = Template(SCRIPT).substitute(values)
     margin = " " * chosen.indent
     lines = [f"{margin}{line}".rstrip() for line in script.splitlines()]
     return Template(chosen.template).substitute(values, script="\n".join(lines))
+
+
+def _yaml(text: str) -> str:
+    """Return a string of YAML, in which colons and quotes of a name are data.
+
+    JSON would write characters beyond 16 bits as two surrogates, which YAML does not join.
+    """
+    return json.dumps(text, ensure_ascii=False)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.contracts.records import State
 from dither.registry.files.limits import read_text
-from dither.registry.files.lookup import is_file
+from dither.registry.files.lookup import as_argument, is_file
 from dither.registry.kinds import TaskSpec
 from dither.registry.plugins.manager import default_catalog
 from dither.registry.spec import Spec
@@ -308,7 +308,7 @@ def push(folder: Path, name: str, private: bool = False) -> str:
         for file in (WEIGHTS, EXPERIMENT, "README.md")
         if not is_file(folder / file)
     ]:
-        hint = f"dither export RUN --hub --out {quote(str(folder))}"
+        hint = f"dither export RUN --hub --out {quote(as_argument(folder))}"
         raise Refused(
             Problem(
                 f"{folder} lacks {', '.join(missing)}", help=hint, code="file-not-found"

@@ -19,6 +19,7 @@ from dither.registry.config.document import (
 )
 from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.config.validation import dump
+from dither.registry.files.lookup import as_argument
 from dither.registry.plugins.catalog import Catalog
 from dither.registry.plugins.describe import toml
 from dither.registry.spec.base import Options, Spec
@@ -82,7 +83,7 @@ def _head(description: Sequence[str], target: Path) -> str:
     lines = [f"# {line}" for line in description]
     if lines:
         lines.append("#")
-    lines.append(f"#     dither run {quote(target.name)}")
+    lines.append(f"#     dither run {quote(as_argument(target.name))}")
     return "\n".join(lines) + "\n"
 
 

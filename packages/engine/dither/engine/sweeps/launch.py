@@ -14,6 +14,7 @@ from dither.registry.config.document import Document, Layer
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import problems_of, validate
 from dither.registry.contracts.jobs import Cluster, Command, Executor
+from dither.registry.files.lookup import as_argument
 from dither.registry.kinds import ExecutorSpec
 from dither.registry.plugins.manager import Plugins
 from dither.registry.spec.base import Options, Slot
@@ -281,11 +282,13 @@ def _exit_code(
     running = states.count("running")
     if running:
         message = f"another process is running {running} points"
-        say(console, f"{message}: dither sweep status {quote(str(sweep.path))}")
+        say(console, f"{message}: dither sweep status {quote(as_argument(sweep.path))}")
     # Processes that share a search share its trials, too.
     shared = running > 0 and not sweep.facts.get("search")
     if code or shared or set(states) & set(RESUMABLE):
-        say(console, f"resume with: {command} --resume {quote(str(sweep.path))}")
+        say(
+            console, f"resume with: {command} --resume {quote(as_argument(sweep.path))}"
+        )
 
     if code:
         return code
@@ -315,7 +318,7 @@ def _submit(
         commands.append(command)
     for number in cluster.submit(commands, sweep.path / "jobs"):
         say(console, f"submitted job {number}")
-    say(console, f"dither sweep status {quote(str(sweep.path))}")
+    say(console, f"dither sweep status {quote(as_argument(sweep.path))}")
 
 
 def _queued_folders(sweep: SweepDirectory) -> list[list[Path]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["exists", "is_file", "is_folder"]
+__all__ = ["as_argument", "exists", "is_file", "is_folder"]
 
 
 def exists(path: Path) -> bool:
@@ -25,3 +25,9 @@ def is_file(path: Path) -> bool:
 def is_folder(path: Path) -> bool:
     """Return whether there is a folder, following links."""
     return os.path.isdir(path)
+
+
+def as_argument(path: Path | str) -> str:
+    """Return a path as an argument of a command, which does not take it for an option; not quoted."""
+    text = str(path)
+    return f"./{text}" if text.startswith("-") else text

@@ -22,6 +22,7 @@ from typing import Any
 from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.files.addresses import address_of
 from dither.registry.files.limits import max_expanded, open_file
+from dither.registry.files.lookup import as_argument
 
 from ...missing_library import require_extra
 from .corpus import Document
@@ -173,7 +174,7 @@ def find_plain(pattern: str) -> list[Path]:
         # Of a data set, files were chosen by their names.
         if form and (is_named or pattern.startswith(HUB)):
             message = f"{pattern}: {_NAMES.get(form, form)}, not plain text"
-            fix = f"dither prepare text {quote(pattern)}"
+            fix = f"dither prepare text {quote(as_argument(pattern))}"
             raise Refused(message, help=fix, code="unknown-format")
     return files
 
@@ -361,12 +362,12 @@ def require_plain(
         # The end of the name may be missing or wrong.
         if number == 0 and _begins_with_record(block, column):
             message = f"{path}: {_NAMES['lines']}, not plain text"
-            fix = f"dither prepare text {quote(str(path))}"
+            fix = f"dither prepare text {quote(as_argument(path))}"
             if record_format(path) is None:
                 # Its name decides how it is read.
                 ending = path.suffix if path.suffix.lower() in COMPRESSED else ""
                 name = f"{str(path).removesuffix(ending)}.jsonl{ending}"
-                fix = f"rename it, then: dither prepare text {quote(name)}"
+                fix = f"rename it, then: dither prepare text {quote(as_argument(name))}"
             raise NotText("records", message, fix)
         yield block
 
