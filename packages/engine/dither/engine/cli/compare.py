@@ -6,7 +6,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -25,6 +24,7 @@ from .app import (
     Words,
     app,
     joined,
+    quoted,
 )
 from .output import echo, echo_json, wants_json
 
@@ -158,7 +158,8 @@ def compare(
     _refuse_flags(of_arms, "only with an experiment file, or one trained model")
     if resume is not None:
         flags = {f"--{name}": value for name, value in of_table.items()}
-        reason = f"not with --resume: dither compare {quote(as_argument(resume))} --metric NAME"
+        command = quoted("compare", resume)
+        reason = f"not with --resume: {command} --metric NAME"
         _refuse_flags({**flags, "--out": out}, reason)
         return _run(open_comparison(resume), settings, as_json)
     _show(targets, of_table, runs, out, as_json)
