@@ -856,3 +856,38 @@ def test_diff_refuses_other_folders(here, cli):
         ".": "[not-a-run]",
     }.items():
         assert message in cli("runs", "diff", wrong, "quick.toml", code=2).err
+
+
+def test_validate_reports_the_experiment_with_its_sweep(tmp_path, cli):
+    """Each problem once, the search without Optuna, and without torch."""
+    file = tmp_path / "search.toml"
+    file.write_text(
+        'extends = "bubble_diagram/quick"\n'
+        "[sweep.search]\n"
+        'trials = "many"\n'
+        "[sweep.search.space]\n"
+        '"train.optimizer.lr" = { low = -0.1, high = 0.4 }\n'
+        '"model.dept" = [1, 2]\n'
+        '"seed" = { low = 3, high = 1 }\n'
+    )
+    code = (
+        "import sys\n"
+        "sys.modules['optuna'] = None\n"
+        "from dither.engine.cli import main\n"
+        "code = main(['validate', sys.argv[1], 'sample.count=-1', '--json'])\n"
+        "assert code == 2 and 'torch' not in sys.modules\n"
+    )
+    problems = json.loads(python(code, str(file)))["problems"]
+    found = {
+        (problem["code"], problem["path"], problem["line"]) for problem in problems
+    }
+    assert len(problems) == len(found)
+    assert found == {
+        ("out-of-range", "sample.count", None),
+        ("wrong-type", "sweep.search.trials", 3),
+        ("out-of-range", "train.optimizer.lr", 5),
+        ("unknown-key", "model.dept", 6),
+        ("invalid-value", "sweep.search.space.seed", 7),
+    }
+    file.write_text('extends = "bubble_diagram/quick"\nsweep.grid.seed = [1, 2]\n')
+    cli("validate", str(file))

@@ -19,9 +19,15 @@ from dither.engine.runs.run import run
 from dither.engine.runs.signals import SIGNALS
 from dither.engine.sweeps import launch, point_process, scheduler
 from dither.engine.sweeps.directory import PointFolder, SweepDirectory, rows_of
-from dither.engine.sweeps.launch import Settings, check_points, resume_sweep
+from dither.engine.sweeps.launch import (
+    Settings,
+    check_file,
+    check_points,
+    resume_sweep,
+    start_sweep,
+)
 from dither.engine.sweeps.points import add_axes, read_points, short_keys
-from dither.registry.config.errors import Refused
+from dither.registry.config.errors import Refused, dotted
 
 LR = "train.optimizer.lr"
 SUBMITIT = pytest.mark.filterwarnings(
@@ -182,6 +188,55 @@ def test_compatibility_is_checked_at_every_point(points, sweep):
         lambda: points(axes=[sweep, "seed=[1, 2]"], changes=["train.keep_every=10"])
     )
     assert any(problem.path[:1] == key[:1] for problem in problems)
+
+
+WRONG = """
+    [sweep.grid]
+    "model.widht" = [32, 64]
+    "train.optimizer.lr" = [
+        0.1,
+        -1.0,
+    ]
+    "train.ema" = []
+    "seed" = {seeds}
+    [[sweep.zip]]
+    process = ["absorbing", "unifrom"]
+    train.batch_size = [8, "many"]
+"""
+WRONG_CODES = {
+    ("unknown-key", "model.widht"),
+    ("out-of-range", "train.optimizer.lr"),
+    ("out-of-range", "sweep.grid.train.ema"),
+    ("unknown-component", "process"),
+    ("wrong-type", "train.batch_size"),
+}
+
+
+@pytest.mark.parametrize("seeds", [[0, 1], list(range(1000))])
+@pytest.mark.parametrize("verb", ["validate", "sweep"])
+def test_all_wrong_values_of_a_sweep_are_reported_in_one_pass(
+    experiment_file, verb, seeds
+):
+    """Also those of lists besides an empty one, and of a grid too large to be checked whole."""
+    text = textwrap.dedent(WRONG.replace("{seeds}", str(seeds)))
+    experiment_file.write_text(experiment_file.read_text() + text)
+    document, plugins = open_experiment(experiment_file)
+
+    def check():
+        if verb == "validate":
+            return check_file(document, plugins)
+        return start_sweep(
+            experiment_file, [], [], [], experiment_file.parent, [], Settings()
+        )
+
+    problems = problems_of(check)
+    codes = {(p.code, dotted(p.path).replace('"', "")) for p in problems}
+    assert codes == WRONG_CODES
+    lines = experiment_file.read_text().splitlines()
+    named = {lines[problem.origin.line - 1].strip() for problem in problems}
+    assert "-1.0," in named
+    assert 'process = ["absorbing", "unifrom"]' in named
+    assert '"width"' in next(p for p in problems if p.code == "unknown-key").help
 
 
 def test_run_refuses_a_sweep(experiment_file, cli):

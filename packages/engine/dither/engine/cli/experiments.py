@@ -237,13 +237,12 @@ def validate(
     plugins: PluginNames = None,
     as_json: Json = False,
 ) -> None:
-    """Check an experiment: names, types, bounds, and whether the components are compatible."""
-    loaded = load(experiment, [overrides, words], removals, plugins)
-    compare = loaded.experiment.compare
-    if compare is not None and (compare.over or compare.arms):
-        from ..sweeps.arms import check_comparison
+    """Check an experiment: names, types, bounds, and whether the components are compatible.
 
-        check_comparison(loaded.document, loaded.plugins)
+    So are the arms of a comparison and the points of a sweep; of more than 256 points each value is
+    checked, and `dither sweep --dry-run` checks every combination.
+    """
+    loaded = _load_with_sweep(experiment, [overrides, words], removals, plugins)
     train = loaded.experiment.train
     # Patterns of weights can only be compared with the names of a model that is built.
     if (train.freeze or train.lora) and (
@@ -267,6 +266,25 @@ def validate(
     )
     if not wants_json(as_json):
         _print_model(summary, memory)
+
+
+def _load_with_sweep(
+    path: Path, overrides: list[Words], removals: Words, plugins: Words
+) -> Loaded:
+    """Load an experiment as `load`, and check the values of its `[sweep]` and `[compare]`."""
+    with without_collection():
+        from ..config.load_experiment import check_experiment, open_experiment
+
+        document, opened = open_experiment(
+            path, joined(*overrides), joined(removals), plugins
+        )
+        tables = [document.at((key,)) for key in ("sweep", "compare")]
+        if not any(tables):
+            return check_experiment(document, opened)
+
+        from ..sweeps.launch import check_file
+
+        return check_file(document, opened)
 
 
 def _depth(model: Any) -> int:

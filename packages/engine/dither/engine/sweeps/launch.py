@@ -26,6 +26,7 @@ from ..files.run_folders import require_folder
 from ..runs.progress import Screen, say
 from ..runs.run_directory import experiment_key
 from ..runs.signals import STOPPED
+from .arms import check_comparison
 from .directory import (
     MARK,
     RESUMABLE,
@@ -36,12 +37,25 @@ from .directory import (
     write_json,
 )
 from .point_process import EXHAUSTED, POINT_MODULE, point_arguments
-from .points import Point, add_axes, read_points
+from .points import (
+    Point,
+    add_axes,
+    points_with_each_value,
+    read_groups,
+    read_points,
+)
 from .scheduler import FAILED, PointList, Pool
-from .search import Trials, read_search
+from .search import Trials, read_search, search_problems
 from .trial_process import TRIAL_MODULE
 
-__all__ = ["Settings", "check_points", "resume_sweep", "run_sweep", "start_sweep"]
+__all__ = [
+    "Settings",
+    "check_file",
+    "check_points",
+    "resume_sweep",
+    "run_sweep",
+    "start_sweep",
+]
 
 MAX_LISTED = 20
 """Points listed with a problem; the others are counted."""
@@ -85,6 +99,50 @@ class _Place(Options):
     """The place of an executor, which no experiment file names: it belongs to a machine."""
 
     executor: Slot[ExecutorSpec]
+
+
+def check_file(document: Document, plugins: Plugins) -> Loaded:
+    """Check an experiment, the values of its `[sweep]` and the arms of its `[compare]`.
+
+    Of a large grid each value is checked, but not each combination.
+
+    Raises:
+        Refused: With every problem of all three.
+    """
+    problems: dict[tuple[object, ...], Problem] = {}
+
+    def collect(found: Iterable[Problem]) -> None:
+        # The problems of the experiment are those of every point, too.
+        for problem in found:
+            key = (problem.path, problem.origin, problem.message)
+            problems.setdefault(key, problem)
+
+    loaded = None
+    try:
+        loaded = check_experiment(document, plugins)
+    except Refused as refused:
+        collect(refused.problems)
+    collect(_sweep_problems(document, plugins))
+    if document.at(("compare", "over")) or document.at(("compare", "arms")):
+        try:
+            check_comparison(document, plugins)
+        except Refused as refused:
+            collect(refused.problems)
+    if problems or loaded is None:
+        raise Refused(list(problems.values()))
+    return loaded
+
+
+def _sweep_problems(document: Document, plugins: Plugins) -> list[Problem]:
+    """Return the problems of a grid, lists and a search; of a large grid each value is checked."""
+    if document.at(("sweep", "search")) is not None:
+        return search_problems(document, plugins)
+    groups, problems = read_groups(document)
+    try:
+        check_points(document, plugins, points_with_each_value(groups))
+    except Refused as refused:
+        problems += refused.problems
+    return problems
 
 
 def check_points(
@@ -151,7 +209,13 @@ def start_sweep(
         say(console, f"{search.trials} points, to {search.direction} {search.metric}")
         facts["search"] = search.model_dump()
     else:
-        given = check_points(document, plugins, read_points(document))
+        try:
+            given = check_points(document, plugins, read_points(document))
+        except Refused as refused:
+            # Those of valid lists besides those of invalid ones
+            raise Refused(
+                _sweep_problems(document, plugins) or refused.problems
+            ) from None
         points = _without_repetitions(given)
         repeated = ""
         if len(points) < len(given):

@@ -27,6 +27,8 @@ __all__ = [
     "iter_keys",
     "key_error",
     "make_point",
+    "points_with_each_value",
+    "read_groups",
     "read_points",
     "short_keys",
     "sweep_of",
@@ -35,6 +37,8 @@ __all__ = [
 FIXED = {"sweep", "compare", "plugins", "extends", "name"}
 """Top-level keys that cannot be swept."""
 MAX_POINTS = 10_000
+MAX_TRIED = 256
+"""Points up to which `dither validate` checks all: about a second."""
 MAX_NAME = 100
 UNSAFE = re.compile(r"[^A-Za-z0-9_.+=,-]+")
 """Characters that a folder name does not keep."""
@@ -52,6 +56,10 @@ class _Axis(NamedTuple):
     path: Path
     place: Path
     values: list[Any]
+
+
+Groups = Sequence[Sequence[_Axis]]
+"""Lists of values; those of a group advance together."""
 
 
 @dataclass(frozen=True)
@@ -117,23 +125,57 @@ def add_axes(document: Document, texts: Iterable[str]) -> None:
 
 
 def read_points(document: Document) -> list[Point]:
-    """Return the points of a grid and of lists that advance together, the last ones fastest."""
-    sweep = Sweep()
-    if document.at(("sweep",)) is not None:
-        sweep = sweep_of(document)
-    if not (sweep.grid or sweep.zip):
+    """Return the points of a grid and of lists that advance together, the last ones fastest.
+
+    Raises:
+        Refused: With the problems of the lists, or as there are none.
+    """
+    groups, problems = read_groups(document)
+    if problems:
+        raise Refused(problems)
+    if not groups:
         example = '[sweep.grid] with a line such as "train.optimizer.lr" = [1e-4, 3e-4]'
         hint = f"add {example}, or --sweep 'KEY=[VALUES]'"
         raise Refused(Problem("the file has no sweep", help=hint, code="missing-key"))
+    return _crossed(groups)
 
-    # Keys of a group advance together; groups are crossed.
+
+def points_with_each_value(groups: Groups) -> list[Point]:
+    """Return all points if they are at most `MAX_TRIED`, else those with at most one value that is not a first one."""
+    if not groups:
+        return []
+    sizes = [len(group[0].values) for group in groups]
+    if math.prod(sizes) <= MAX_TRIED:
+        return _crossed(groups)
+    first = [0] * len(groups)
+    points = [_point(groups, first)]
+    for number, size in enumerate(sizes):
+        for index in range(1, size):
+            indices = list(first)
+            indices[number] = index
+            points.append(_point(groups, indices))
+    return points
+
+
+def read_groups(document: Document) -> tuple[Groups, list[Problem]]:
+    """Return the valid lists of `[sweep]`, and the problems of the others.
+
+    Keys of a group advance together; groups are crossed.
+    """
     problems: list[Problem] = []
-    groups = [
-        [axis] for axis in _axes(sweep.grid, ("sweep", "grid"), document, problems)
-    ]
+    sweep = Sweep()
+    if document.at(("sweep",)) is not None:
+        try:
+            sweep = sweep_of(document)
+        except Refused as refused:
+            return [], list(refused.problems)
+
+    axes = _axes(sweep.grid, ("sweep", "grid"), document, problems)
+    groups = [[axis] for axis in axes]
     for index, table in enumerate(sweep.zip):
         place: Path = ("sweep", "zip", index)
         group = _axes(table, place, document, problems)
+        axes += group
         lengths = {dotted(axis.path): len(axis.values) for axis in group}
         if len(set(lengths.values())) > 1:
             listed = ", ".join(f"{key} has {length}" for key, length in lengths.items())
@@ -141,17 +183,15 @@ def read_points(document: Document) -> list[Point]:
             problems.append(
                 Problem(message, place, document.origin(place), code="misfit")
             )
-        if group:
+        elif group:
             groups.append(group)
 
-    problems += _repeated(list(itertools.chain(*groups)), document)
+    problems += _repeated(axes, document)
     count = math.prod(len(group[0].values) for group in groups)
     if count > MAX_POINTS:
         message = f"the sweep has {count:,} points; at most {MAX_POINTS:,} are allowed"
         problems.append(Problem(message, code="too-large"))
-    if problems:
-        raise Refused(problems)
-    return _crossed(groups)
+    return groups, problems
 
 
 def _repeated(axes: Sequence[_Axis], document: Document) -> Iterator[Problem]:
@@ -165,20 +205,27 @@ def _repeated(axes: Sequence[_Axis], document: Document) -> Iterator[Problem]:
         seen.add(axis.path)
 
 
-def _crossed(groups: Sequence[Sequence[_Axis]]) -> list[Point]:
+def _crossed(groups: Groups) -> list[Point]:
     """Return a point for each combination of one index into the values of each group."""
     sizes = [len(group[0].values) for group in groups]
+    combinations = itertools.product(*map(range, sizes))
+    return [_point(groups, indices) for indices in combinations]
+
+
+def _point(groups: Groups, indices: Sequence[int]) -> Point:
+    number = 0
+    count = 1
+    values: list[tuple[Path, Any, Path | None]] = []
+    for group, index in zip(groups, indices, strict=True):
+        size = len(group[0].values)
+        number = number * size + index
+        count *= size
+        values += [
+            (axis.path, axis.values[index], (*axis.place, index)) for axis in group
+        ]
     # Leading zeros, so that folders are in the order of points.
-    digits = len(str(math.prod(sizes) - 1))
-    points = []
-    for number, indices in enumerate(itertools.product(*map(range, sizes))):
-        values: list[tuple[Path, Any, Path | None]] = []
-        for group, index in zip(groups, indices, strict=True):
-            values += [
-                (axis.path, axis.values[index], (*axis.place, index)) for axis in group
-            ]
-        points.append(make_point(f"{number:0{digits}}", values))
-    return points
+    digits = len(str(count - 1))
+    return make_point(f"{number:0{digits}}", values)
 
 
 def iter_keys(

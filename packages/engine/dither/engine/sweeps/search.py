@@ -44,7 +44,7 @@ from .point_process import EXHAUSTED
 from .points import iter_keys, key_error, make_point, sweep_of
 from .scheduler import PointList
 
-__all__ = ["Trials", "open_study", "read_search"]
+__all__ = ["Trials", "open_study", "read_search", "search_problems"]
 
 JOURNAL = "journal.log"
 MAX_REJECTED = 100
@@ -160,10 +160,25 @@ def _end_last_line(path: FilePath, lock: Any) -> None:
 
 
 def read_search(document: Document, plugins: Plugins) -> tuple[Search, list[Key]]:
-    """Read a search, and refuse it if either end of a range or any choice is invalid, or Optuna is missing."""
+    """Read a search, and refuse it if it is invalid (`search_problems`), or Optuna is missing."""
     _optuna()
-    space = _read_space(document)
+    if problems := search_problems(document, plugins):
+        raise Refused(problems)
+    search = sweep_of(document).search
+    # The problems are those of a file without one, too.
+    assert search is not None
+    return search, _read_space(document)[0]
+
+
+def search_problems(document: Document, plugins: Plugins) -> list[Problem]:
+    """Return the problems of a search: of its options, and of both ends of each range and all choices."""
     problems: dict[str, Problem] = {}
+    space, of_space = _read_space(document)
+    problems |= {str(problem): problem for problem in of_space}
+    try:
+        sweep_of(document)
+    except Refused as refused:
+        problems |= {str(problem): problem for problem in refused.problems}
     # One key at a time, with the others at their first value: all combinations would be too many.
     for key in space:
         others = [other for other in space if other is not key]
@@ -174,44 +189,37 @@ def read_search(document: Document, plugins: Plugins) -> tuple[Search, list[Key]
                 validate(Experiment, point.document(document), plugins.catalog)
             except Refused as refused:
                 problems |= {str(problem): problem for problem in refused.problems}
-    if problems:
-        raise Refused(list(problems.values()))
-    search = sweep_of(document).search
-    # `_read_space` has refused a file without one.
-    assert search is not None
-    return search, space
+    return list(problems.values())
 
 
-def _read_space(document: Document) -> list[Key]:
+def _read_space(document: Document) -> tuple[list[Key], list[Problem]]:
+    """Return the valid keys of a search, and the problems of the others."""
     at: Path = ("sweep", "search", "space")
-    table = document.at(at)
-    if not isinstance(table, dict) or not table:
-        example = '"train.optimizer.lr" = { low = 1e-4, high = 1e-2, log = true }'
-        hint = f"such as {example}, or = [1e-4, 1e-3]"
-        message = "a search requires keys to vary"
-        raise Refused(
-            Problem(message, at, document.origin(at), hint, code="missing-key")
-        )
-
     problems = []
     if document.at(("sweep", "grid")) or document.at(("sweep", "zip")):
         message = "a sweep has either a grid or a search, not both"
         problems.append(
             Problem(message, at[:2], document.origin(at[:2]), code="misfit")
         )
+    table = document.at(at)
+    if not isinstance(table, dict) or not table:
+        example = '"train.optimizer.lr" = { low = 1e-4, high = 1e-2, log = true }'
+        hint = f"such as {example}, or = [1e-4, 1e-3]"
+        message = "a search requires keys to vary"
+        problem = Problem(message, at, document.origin(at), hint, code="missing-key")
+        return [], [*problems, problem]
+
     space = []
     for path, (place, value) in iter_keys(table, at):
         try:
             space.append(Key(path, place, _read_values(path, value)))
         except ValidationError as error:
             details = [[*map(str, d["loc"][:1]), d["msg"]] for d in error.errors()]
-            message = "; ".join(map(": ".join, details))
+            message = "; ".join(map(": ".join, details)).removeprefix("Value error, ")
             problems.append(Problem(message, place, document.origin(place)))
         except ValueError as error:
             problems.append(Problem(str(error), place, document.origin(place)))
-    if problems:
-        raise Refused(problems)
-    return space
+    return space, problems
 
 
 def _read_values(path: Path, value: Any) -> Range | list[Any]:
