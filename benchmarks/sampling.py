@@ -53,9 +53,12 @@ def build(kind: str, predict: str, precision: str, *changes: str) -> Diffusion:
         if not parameter.any():
             torch.nn.init.normal_(parameter, std=0.02)
     none = cast(Any, None)
-    return Diffusion(
+    system = Diffusion(
         none, process, model, none, none, precision=cast(Any, precision)
     ).eval()
+    # For the rest of the process, as while samples are drawn.
+    system.keep_casts().__enter__()
+    return system
 
 
 def straightforward(precision: str) -> Step:

@@ -110,7 +110,7 @@ def values_and_gradients(attend, given, mask):
 
 @pytest.mark.parametrize("mask", masks(), ids=str)
 @pytest.mark.parametrize(
-    "tile", [1, 2 * 70 * 90, tiled.TILE], ids=["one head", "two heads", "all"]
+    "tile", [1, 4 * 2 * 70 * 90, tiled.TILE], ids=["one query", "two heads", "all"]
 )
 def test_values_and_gradients_are_exact(monkeypatch, mask, tile):
     """In float64, where only the logits are rounded, to float32."""
@@ -125,6 +125,9 @@ def test_values_and_gradients_are_exact(monkeypatch, mask, tile):
         values_and_gradients(tiled_attention, inputs, chosen), exact, strict=True
     ):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+    with torch.no_grad():
+        alone = tiled_attention(*(part.detach() for part in inputs), chosen)
+    torch.testing.assert_close(alone, exact[0], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("mask", masks(), ids=str)
@@ -150,16 +153,21 @@ def test_bfloat16_is_as_precise_as_the_fused_kernel(mask):
     )
 
 
-def test_tiles_are_used_in_bfloat16_where_a_backward_follows(monkeypatch):
+def test_tiles_are_used_in_bfloat16_unless_samples_are_small_or_weights_too_many(
+    monkeypatch,
+):
     q, k, _ = parts()
     assert prefers_tiles(q, k, 0.0)
     assert not prefers_tiles(q, k, 0.1)
-    assert not prefers_tiles(q.detach(), k.detach(), 0.0)
     assert not prefers_tiles(q.float(), k.float(), 0.0)
-    with torch.no_grad():
-        assert not prefers_tiles(q, k, 0.0)
+    # A forward alone keeps no weights, but is slower for samples with few of them.
     monkeypatch.setattr(tiled, "MAX_WEIGHTS", 2 * 3 * 70 * 90 - 1)
     assert not prefers_tiles(q, k, 0.0)
+    assert not prefers_tiles(q.detach(), k.detach(), 0.0)
+    monkeypatch.setattr(tiled, "MIN_WEIGHTS", 3 * 70 * 90)
+    assert prefers_tiles(q.detach(), k.detach(), 0.0)
+    with torch.no_grad():
+        assert prefers_tiles(q, k, 0.0)
 
 
 def test_a_query_without_keys_returns_zeros():

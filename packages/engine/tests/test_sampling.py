@@ -1,10 +1,13 @@
 """Sampling: caches, reproducible draws, goals, trajectories, pictures and exports."""
 
 import traceback
+from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dither.engine.runs.request_checks import check_forms
 from dither.engine.sampling import session
@@ -49,6 +52,39 @@ def test_cached_positions_are_context_at_level_zero(system):
     torch.testing.assert_close(last, whole[:, 4:])
     # Rows that fill the cache went through the model, too.
     assert calls.rows == 4 * 3
+
+
+class Casts(TorchDispatchMode):
+    """Counts how often each parameter is cast."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten._to_copy.default and isinstance(
+            args[0], torch.nn.Parameter
+        ):
+            self.counts[args[0]] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_weights_are_cast_once_for_all_steps_and_batches(load, monkeypatch):
+    half = Diffusion.build(load("train.precision=bfloat16").experiment)
+    like = half.task.like(4, 0)
+    with Casts() as casts:
+        drawn = draw(half, like, 0, batch_size=2)
+    assert casts.counts
+    assert set(casts.counts.values()) == {1}
+
+    # The weights may change before the next samples.
+    with torch.no_grad():
+        for parameter in half.parameters():
+            parameter.normal_()
+    changed = draw(half, like, 0, batch_size=2)
+    assert not torch.equal(drawn, changed)
+    monkeypatch.setattr(half, "keep_casts", nullcontext)
+    assert torch.equal(draw(half, like, 0, batch_size=2), changed)
 
 
 def test_few_frames_lie_between_a_sampler_and_the_model(system):

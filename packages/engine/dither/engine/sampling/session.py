@@ -363,7 +363,7 @@ def draw(
     device = system.device
     size = batch_size or _default_batch(system.process.space, like, device)
     batches = []
-    with preserved_generators(device):
+    with preserved_generators(device), system.keep_casts():
         for index, start in enumerate(range(0, len(like.valid), size)):
             seed_generators(device, Stream.DRAWING, seed, index)
             batch = like[start : start + size]

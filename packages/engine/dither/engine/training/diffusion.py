@@ -399,6 +399,15 @@ class Diffusion(nn.Module):
                 state, self.process.level(t), clean.valid, clean.cond, **options
             )
 
+    def keep_casts(self) -> AbstractContextManager[Any]:
+        """Return a context in which weights are cast to half precision once; they must not change in it."""
+        # FSDP frees the weights of a layer after each call.
+        if self.precision not in HALF or self.sharded:
+            return nullcontext()
+        # Autocast keeps what it has cast until the outermost of its contexts ends: without this
+        # one, it casts all weights at every call, 28 % of that of a block after a KV cache.
+        return torch.autocast(self.device.type, enabled=False)
+
     @property
     def trunk(self) -> Callable[..., Tensor]:
         """The model without its head, compiled if training compiles it separately."""
