@@ -164,6 +164,25 @@ def test_the_end_table_fits_80_columns_and_marks_who_is_ahead():
     assert "* ahead" in text
 
 
+@pytest.mark.parametrize(
+    "name", ["auc", "a_metric_with_a_name_that_is_long_" + 9 * "x"]
+)
+def test_lists_of_baselines_are_continued_between_two(name):
+    """Next to the values, or below the metric if they are too long for that."""
+    from dither.engine.runs.progress import metric_lines
+
+    texts = [f"baseline-{number} 0.5 (+0.1 ± 0.02)" for number in range(5)]
+    rows = [("metric", "model", ["baselines"]), (name, "0.123456 ± 0.0123", texts)]
+    lines = list(metric_lines(rows, 80))
+    assert max(map(len, lines)) <= 80
+    assert len(lines) > len(rows)
+    assert [text for text in texts if any(text in line for line in lines)] == texts
+    assert " ".join(" ".join(lines[-5:]).split()).endswith(", ".join(texts[1:]))
+    (header, whole) = metric_lines(rows, None)
+    assert header.split() == ["metric", "model", "baselines"]
+    assert whole == f"{name}  0.123456 ± 0.0123  {', '.join(texts)}"
+
+
 def test_numbers_of_a_row_have_one_format():
     (line,) = [line for line in shown(SUMMARY).splitlines() if "edge_js" in line]
     assert "0.07823" in line

@@ -243,7 +243,7 @@ def show_component(plugins: Plugins, component: Component, as_json: bool) -> Non
     console = Console()
     title = (f"{facts['kind']} {facts['name']}", "bold")
     console.print(Text.assemble(title, ("  " + facts["pinned"], "dim")))
-    console.print(Text(facts["doc"] + "\n"))
+    console.print(Text(_joined_lines(facts["doc"]) + "\n"))
     _show_options(console, facts["options"])
     console.print(Text("\n" + facts["snippet"] + "\n"), soft_wrap=True)
 
@@ -268,6 +268,15 @@ def show_table(name: str, as_json: bool) -> None:
         Text.assemble((f"[{name}]", "bold"), f"\n{summary_of(TABLES[name])}\n")
     )
     _show_options(console, options)
+
+
+def _joined_lines(doc: str) -> str:
+    """Join the lines of each paragraph, which end where those of the source do; lists stay."""
+    paragraphs = []
+    for paragraph in doc.split("\n\n"):
+        is_list = any(line.startswith((" ", "- ")) for line in paragraph.splitlines())
+        paragraphs.append(paragraph if is_list else paragraph.replace("\n", " "))
+    return "\n\n".join(paragraphs)
 
 
 def _show_options(console: Console, options: Iterable[Mapping[str, str]]) -> None:

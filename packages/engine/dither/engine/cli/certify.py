@@ -139,8 +139,8 @@ def certify(
 
 def _echo_rows(rows: list[tuple[str, str, str, str]]) -> None:
     for name, value, interval, draws_interval in rows:
-        own = f" ({draws_interval} of the draws alone)" if draws_interval else ""
-        echo(f"{name:32} {value:>9} +- {interval}{own}")
+        own = f" (draws alone: {draws_interval})" if draws_interval else ""
+        echo(f"{name:30} {value:>9} +- {interval}{own}")
 
 
 def _verify(

@@ -74,7 +74,7 @@ class RunEngine:
             shown_baselines,
             with_interval,
         )
-        from ..runs.progress import Screen
+        from ..runs.progress import Screen, metric_lines
         from ..runs.request_checks import check_evaluation
         from .output import echo, echo_json
 
@@ -95,11 +95,20 @@ class RunEngine:
             )
         if echo_json(as_json, metrics | baselines):
             return
+        rows: list[tuple[str, str, list[str]]] = []
         for name in metrics:
             # Intervals and noise floors are shown next to their metric.
             if not is_companion_metric(name, metrics):
-                shown = shown_baselines(split, name, baselines)
-                echo(f"{name:40} {with_interval(name, metrics, 6):24} {shown}".rstrip())
+                value = with_interval(name, metrics, 6)
+                rows.append((name, value, shown_baselines(split, name, baselines)))
+        has_leads = any("(" in text for _, _, texts in rows for text in texts)
+        heading = "baselines (model minus each)" if has_leads else "baselines"
+        rows.insert(0, ("metric", "model", [heading]))
+        screen = Screen()
+        # Elsewhere one line a metric, for grep
+        width = screen.width if screen.is_terminal else None
+        for line in metric_lines(rows, width):
+            echo(line)
 
     def draw(
         self, run: Path, options: RunOptions, points: Sequence[Sequence[str]]

@@ -318,7 +318,9 @@ def baselines_of(
     return {name or of: value for (of, _, name), value in split if of == metric}
 
 
-def shown_baselines(kind: str, metric: str, baselines: Mapping[str, float]) -> str:
+def shown_baselines(
+    kind: str, metric: str, baselines: Mapping[str, float]
+) -> list[str]:
     """Format the baselines of a metric, each with the lead of the model: `ridge 0.88 (+0.01 ± 0.02)`."""
     texts = []
     for name, value in baselines_of(kind, metric, baselines).items():
@@ -330,4 +332,4 @@ def shown_baselines(kind: str, metric: str, baselines: Mapping[str, float]) -> s
                 text += f" ({lead:+.2g} ± {half:.2g})"
                 break
         texts.append(text)
-    return ", ".join(texts)
+    return texts

@@ -205,7 +205,7 @@ def _metrics_table(run: Path) -> Iterator[str]:
         return
     yield from ("| | metric | model | baselines |", "| --- | --- | --- | --- |")
     for kind, name, known in _final_metrics(summary):
-        baselines = shown_baselines(kind, name, summary["baselines"])
+        baselines = ", ".join(shown_baselines(kind, name, summary["baselines"]))
         yield f"| {kind} | {name} | {with_interval(name, known)} | {baselines} |"
 
 

@@ -44,6 +44,7 @@ __all__ = [
     "Screen",
     "cell",
     "fits",
+    "metric_lines",
     "say",
     "show_metrics",
     "show_result",
@@ -164,21 +165,21 @@ def show_metrics(
 
     All are printed unless `only` names some, and then also the baselines of other metrics.
     """
-    page = table("metric", "model", "baselines", right=["model"])
-    # Long lists of baselines are wrapped instead.
-    for column in page.columns[:2]:
-        column.no_wrap = True
+    rows: list[tuple[str, str, Sequence[str]]] = []
     shown: dict[str, None] = {}
     for kind, name in _chosen(summary["metrics"], only):
         values = summary["metrics"][kind]
         model, rivals = _metric_cells(kind, name, values, summary)
-        texts = [model, *rivals.values()]
-        page.add_row(cell(f"{kind} {name}"), cell(model), cell(", ".join(texts[1:])))
+        rows.append((f"{kind} {name}", model, list(rivals.values())))
         shown |= dict.fromkeys(rivals)
-        if any(text.startswith(AHEAD) for text in texts):
+        if any(text.startswith(AHEAD) for text in (model, *rivals.values())):
             shown[AHEAD] = None
-    if page.row_count:
-        console.print(page)
+    if rows:
+        rows.insert(0, ("metric", "model", ["baselines"]))
+        header, *lines = metric_lines(rows, console.width)
+        say(console, header, "bold")
+        for line in lines:
+            say(console, line)
         for line in _explanations(shown, summary.get("explanations", {})):
             console.print(cell(line))
     if only:
@@ -190,6 +191,32 @@ def show_metrics(
     for key, value in summary["baselines"].items():
         if key.partition("/")[0] not in names:
             say(console, f"baseline {key} {value:.4g}")
+
+
+def metric_lines(
+    rows: Sequence[tuple[str, str, Sequence[str]]], width: int | None
+) -> Iterator[str]:
+    """Yield aligned lines of metrics, their values, and their baselines; `width` None is that of the longest line.
+
+    Baselines that do not fit next to a metric continue below, or all begin below if one is too long.
+    """
+    names = max(len(name) for name, _, _ in rows)
+    values = max(len(value) for _, value, _ in rows)
+    longest = max((len(text) for _, _, texts in rows for text in texts), default=0)
+    start = names + values + 4
+    beside = width is None or start + longest < width
+    if not beside:
+        start = 4
+    for name, value, texts in rows:
+        line = f"{name:{names}}  {value:>{values}}  "
+        for number, text in enumerate(texts):
+            word = text if number == len(texts) - 1 else f"{text},"
+            full = width is not None and len(line) + len(word) > width
+            if full or not (beside or number):
+                yield line.rstrip()
+                line = " " * start
+            line += f"{word} "
+        yield line.rstrip()
 
 
 def _chosen(
