@@ -159,3 +159,14 @@ def test_a_name_that_no_file_can_have_names_none(tmp_path):
     for name in NAMES.values():
         path = tmp_path / name
         assert (exists(path), is_file(path), is_folder(path)) == (False, False, False)
+
+
+def test_a_file_that_fails_while_it_is_read_is_named(capsys):
+    assert main(["certify", "--verify", "/proc/self/mem"]) == 2
+    assert "'/proc/self/mem': Input/output error" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", ["model", "name", "train.lr_schedule", "sampler.x"])
+def test_a_word_that_is_not_utf8_is_refused(experiment_file, key):
+    words = ["validate", str(experiment_file), "--set", f"{key}=a\udcffb"]
+    assert main(words) == 2

@@ -42,7 +42,12 @@ def validate(model: type[O], document: Document, catalog: Catalog | None = None)
     try:
         return model.model_validate(document.tree, context={"catalog": catalog})
     except ValidationError as error:
-        details = error.errors(include_url=False)
+        try:
+            details = error.errors(include_url=False)
+        # Python reads words of a command line that are not UTF-8 as surrogates.
+        except UnicodeEncodeError as encoding:
+            message = f"{encoding.object!r} is not text in UTF-8"
+            raise Refused(message, code="invalid-value") from None
     problems = list(
         ErrorConverter(model, document, catalog).convert(details[:MAX_PROBLEMS])
     )

@@ -9,8 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from ..config.errors import Refused
 
@@ -45,7 +45,7 @@ def max_expanded(size: int) -> int:
     return max(FREE_BYTES, EXPANSION * size)
 
 
-def open_file(path: Path, limit: int | None = None) -> BinaryIO:
+def open_file(path: Path, limit: int | None = None) -> BufferedReader:
     """Open a regular file of at most `limit` bytes for reading; OSError for anything else."""
 
     def opener(name: str, flags: int) -> int:
@@ -53,18 +53,25 @@ def open_file(path: Path, limit: int | None = None) -> BinaryIO:
         return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
 
     file = open(path, "rb", opener=opener)  # noqa: SIM115
-    status = os.fstat(file.fileno())
-    reason = ""
-    if not stat.S_ISREG(status.st_mode):
-        reason = "a pipe or a device, not a file"
-    elif limit is not None and status.st_size > limit:
-        reason = f"{status.st_size:,} bytes, more than {limit:,}"
-    elif file.peek(len(LFS_POINTER)).startswith(LFS_POINTER):
-        reason = "a pointer of Git LFS, not its content; run: git lfs pull"
-    if reason:
+    try:
+        _require_readable(file, limit)
+    except OSError as error:
         file.close()
-        raise OSError(errno.EINVAL, reason, str(path))
+        # That of a device or a server that fails names no file.
+        error.filename = str(path)
+        raise
     return file
+
+
+def _require_readable(file: BufferedReader, limit: int | None) -> None:
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "a pipe or a device, not a file")
+    if limit is not None and status.st_size > limit:
+        raise OSError(errno.EINVAL, f"{status.st_size:,} bytes, more than {limit:,}")
+    if file.peek(len(LFS_POINTER)).startswith(LFS_POINTER):
+        reason = "a pointer of Git LFS, not its content; run: git lfs pull"
+        raise OSError(errno.EINVAL, reason)
 
 
 def read_bytes(path: Path, limit: int = RECORD_BYTES) -> bytes:
