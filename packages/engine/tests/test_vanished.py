@@ -147,6 +147,42 @@ def test_a_signal_writes_no_checkpoint_into_a_folder_that_is_gone(
     assert not list((tmp_path / "runs").iterdir())
 
 
+@pytest.mark.parametrize("action", ["unlink", "truncate", "folder", "checkpoints"])
+def test_files_of_a_run_that_are_deleted(
+    load, tmp_path, console, monkeypatch, action, go_on
+):
+    wait = module.Saver.wait
+
+    def delete(saver, block=True):
+        wait(saver, block)
+        if saver.newest == 10 and not block:
+            (folder,) = (tmp_path / "runs").iterdir()
+            path = folder / "metrics.jsonl"
+            if action == "checkpoints":
+                shutil.rmtree(path.with_name(action), ignore_errors=True)
+            elif action == "truncate":
+                os.truncate(path, 3)
+            else:
+                path.unlink(missing_ok=True)
+            if action == "folder":
+                path.mkdir()
+
+    monkeypatch.setattr(module.Saver, "wait", delete)
+    code = run(load(), tmp_path / "runs", console=console)
+    (folder,) = (tmp_path / "runs").iterdir()
+    if action == "checkpoints":
+        # Later ones are written, each of which is all that a run needs to resume.
+        assert code == 0
+        assert (folder / action / "step-00000020").is_dir()
+        return
+    assert code == 5
+    assert "was deleted, replaced or truncated" in console.export_text()
+    assert not (folder / "summary.json").exists()
+    if action == "unlink":
+        monkeypatch.undo()
+        assert go_on(folder) == 0
+
+
 def test_sampling_into_a_run_that_is_deleted(start, monkeypatch, capsys):
     from dither.engine.runs import evaluate_run
 

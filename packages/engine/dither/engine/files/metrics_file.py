@@ -10,13 +10,17 @@ import json
 import math
 import os
 import re
+import stat
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from dither.registry.config.errors import Problem
 from dither.registry.contracts.units import is_likelihood
 from dither.registry.files.limits import TABLE_BYTES, read_bytes, read_text
+
+from .run_folders import Vanished
 
 __all__ = [
     "FLOOR",
@@ -96,6 +100,24 @@ class MetricsFile:
             size += len(line)
             self.position = end
         os.ftruncate(self._file, size)
+        self._size = size
+
+    def require(self) -> None:
+        """Raise `Vanished` if the file was deleted, replaced or truncated: lines would be lost silently."""
+        size = -1
+        # Another error says nothing about the file, such as that of a network that fails for a moment.
+        try:
+            status = self._path.stat()
+            if stat.S_ISREG(status.st_mode):
+                size = status.st_size
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError:
+            return
+        if size < self._size:
+            message = f"{self._path} was deleted, replaced or truncated"
+            hint = "a resumed run has no metrics of the lines that are gone"
+            raise Vanished(Problem(message, help=hint, code="run-vanished"))
 
     def write(
         self,
@@ -117,7 +139,9 @@ class MetricsFile:
         reason = "no space left"
         # A full disk may take a part of a line; the rest is tried again with the next line.
         try:
-            self._held = self._held[os.write(self._file, self._held) :]
+            written = os.write(self._file, self._held)
+            self._held = self._held[written:]
+            self._size += written
         except OSError as error:
             reason = error.strerror or str(error)
         if self._held and not self._warned:

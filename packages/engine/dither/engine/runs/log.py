@@ -90,6 +90,11 @@ class Log:
     def pictures(self, step: int, pictures: Sequence[Picture]) -> None:
         self._each(lambda tracker: tracker.log_pictures(step, list(pictures)))
 
+    def require(self) -> None:
+        """Raise `Vanished` if metrics.jsonl is gone."""
+        if self._file is not None:
+            self._file.require()
+
     def sync(self) -> None:
         if self._file is not None:
             self._file.sync()

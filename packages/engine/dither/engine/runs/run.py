@@ -173,7 +173,8 @@ def _failure(error: Exception, timeout: float) -> Failed:
         failed = stopped(EXHAUSTED, shortage_code(lacking), lacking)
     # The user can act on an error that names a file; any other is a program error with a traceback.
     elif isinstance(error, OSError) and error.filename is not None:
-        raise Refused("\n".join([f"stopped: {error}", *notes])) from None
+        message = "\n".join([f"stopped: {error}", *notes])
+        raise Refused(message, code="unwritable-file") from None
     else:
         raise error
     return failed
@@ -682,7 +683,7 @@ class Run:
                 warn=self.log.display.line,
             )
         if samples is not None and self.ranks.is_main:
-            self.directory.require()
+            self._require_directory()
             folder = self.directory.path / "samples" / f"step-{step:08d}"
             write_samples(samples, folder)
             self._metrics["sample"] = samples.metrics
@@ -715,9 +716,10 @@ class Run:
             self._require_directory()
 
     def _require_directory(self) -> None:
-        """Raise `Vanished` if the run directory is gone: before a write, which would create it."""
+        """Raise `Vanished` if the run directory or its metrics are gone: before a write, which would create it."""
         if self.ranks.is_main:
             self.directory.require()
+            self.log.require()
 
     def _stopping_here(self) -> bool:
         """Return the same during evaluation and sampling, which may be on the main rank only."""
@@ -789,7 +791,7 @@ class Run:
         # The first step is not timed; see `_train`.
         timed = trainer.step - self.first - 1
         rate = timed / self.seconds if self.seconds else None
-        self.directory.require()
+        self._require_directory()
         summary = summarise(self.experiment, trainer, self._metrics, rate)
         # Other work of the machine has no effect on it.
         summary["cpu_seconds_per_step"] = (
