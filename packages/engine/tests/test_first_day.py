@@ -180,7 +180,7 @@ def test_lists_of_baselines_are_continued_between_two(name):
     assert " ".join(" ".join(lines).split()).endswith(", ".join(texts))
     (header, whole) = metric_lines(rows, None)
     assert header.split() == ["metric", "model", "baselines"]
-    assert whole == f"{name}  0.123456 ± 0.0123  {', '.join(texts)}"
+    assert whole == f"{name:6}  0.123456 ± 0.0123  {', '.join(texts)}"
 
 
 def test_numbers_of_a_row_have_one_format():
