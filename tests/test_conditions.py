@@ -14,18 +14,21 @@ from safetensors.torch import load_file
 from dither.embeddings.specs import check_experiment
 from dither.engine.cli import main
 from dither.engine.config.experiment import Experiment
+from dither.engine.config.load_experiment import load_experiment
 from dither.engine.runs import evaluate_run
 from dither.engine.sampling.samples import make_samples
 from dither.engine.sampling.session import draw
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.evaluation import evaluate
 from dither.engine.training.trainer import Trainer
+from dither.registry.config.errors import Refused
 from dither.registry.config.validation import dump
 from dither.registry.contracts.commands import RunOptions, SampleRequest
 from dither.registry.contracts.protocols import Metrics
-from dither.registry.contracts.records import Clean
+from dither.registry.contracts.records import Clean, Noise, State
 from dither.registry.contracts.spaces import FeatureSpace
 from dither.registry.plugins.manager import load_plugins
+from dither.testing.toy_distributions import IDS, exact_outputs
 
 ENDS = {
     "labelled-features": (
@@ -457,3 +460,48 @@ def test_incompatible_with_a_distribution_head(changes: dict[str, Any], path) ->
     found = list(check_experiment(assemble(head=HEAD, **changes)))
     assert [misfit.path for misfit in found] == ([path] if path else [])
     assert not list(check_experiment(assemble(**changes)))
+
+
+@pytest.mark.parametrize("process", ["absorbing", "uniform"])
+@pytest.mark.parametrize(
+    ("condition", "refused"),
+    [
+        ("none", True),
+        ({"use": "label", "of": "cell"}, True),
+        ({"use": "sum", "parts": [{"use": "label", "of": "cell"}]}, True),
+        ("level", False),
+        ({"use": "sum", "parts": ["level", {"use": "label", "of": "cell"}]}, False),
+    ],
+)
+def test_scores_require_a_model_that_reads_the_noise_level(process, condition, refused):
+    def problems(predict):
+        changes = {
+            "process": {"use": process, "predict": predict},
+            "loss": "score-entropy",
+            "sampler": "ancestral",
+            "model": {"condition": condition},
+        }
+        try:
+            load_experiment("dna_sequence/quick", changes)
+        except Refused as error:
+            return [(one.code, one.path) for one in error.problems]
+        return []
+
+    expected = [("misfit", ("process", "predict"))] if refused else []
+    assert problems("score") == expected
+    assert problems("posterior") == []
+
+
+def test_only_scores_change_with_the_level_where_tokens_are_masked():
+    """By enumeration: of a pair of ids with one masked, the ratio of scores is that of alpha / (1 - alpha)."""
+    state = State.of(torch.tensor([[0, IDS]]))
+    mask = torch.eye(IDS + 1)[-1:].double()
+    levels = torch.tensor([0.1, 2.5], dtype=torch.float64)
+    low, high = (
+        exact_outputs(state, Noise(level[None], torch.ones(1)), mask)
+        for level in levels
+    )
+    torch.testing.assert_close(low["posterior"], high["posterior"])
+    difference = (low["score"] - high["score"])[0, 1, :IDS]
+    expected = levels[1].expm1().log() - levels[0].expm1().log()
+    torch.testing.assert_close(difference, expected.expand(IDS))
