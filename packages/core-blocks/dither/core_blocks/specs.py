@@ -374,7 +374,6 @@ class DenoiserModel(ModelSpec):
             and self.reads == "same",
             self_conditioning=self.self_conditioning,
             reads_noised=not self._is_autoregressive,
-            reads_level="level-free" not in self.traits(),
         )
 
     def rename(self, layout: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -179,7 +179,7 @@ class Experiment(Options):
             yield Misfit(message, ("process",), ("model",), hint)
         # Under MASK the score is p(x_0 | x_t) times alpha / (1 - alpha), which a count of the masks
         # only estimates: 0.13 nats per token at best with 36 positions, 1.8 with one.
-        if process.predict == "score" and not model.reads_level:
+        if process.predict == "score" and "level-free" in self.model.traits():
             message = "scores depend on the noise level, which the model does not read"
             hint = 'set model.condition = "level", or process.predict = "posterior"'
             place = ("process", "predict")

@@ -363,7 +363,6 @@ class ModelFacts:
         self_conditioning: Whether the model reads its previous prediction (`State.previous`).
         reads_noised: Whether the model reads noised positions, or the clean ones before a position
             only (autoregressive).
-        reads_level: Whether the output depends on the noise level.
     """
 
     block_size: int | None = None
@@ -374,7 +373,6 @@ class ModelFacts:
     position_free: bool = False
     self_conditioning: bool = False
     reads_noised: bool = True
-    reads_level: bool = True
 
     def trained_blocks(self, space: Space) -> int | None:
         """Return the block size of training over this space; None for training on whole samples.
