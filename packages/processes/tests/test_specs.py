@@ -1,9 +1,11 @@
 """Specs of processes, schedules and samplers: defaults build, and incompatibilities are found without torch."""
 
 import pytest
+from pydantic import ValidationError
 
 from dither.processes.options import MAX_POSITIONS
 from dither.processes.schedules.sigma import LinearSigma
+from dither.registry import default_catalog
 from dither.registry.config.errors import Refused
 from dither.registry.contracts.spaces import (
     Condition,
@@ -330,3 +332,11 @@ def test_samplers_that_need_more_than_one_option(part) -> None:
         space = FeatureSpace(4, 5, standardised=standardised)
         assert len(list(part("process", "gaussian").warn(space))) == warned
         assert not list(part("process", "masked-region").warn(space))
+
+
+def test_the_loop_of_remdm_begins_after_the_first_tokens_are_shown() -> None:
+    """At t = 1 all is masked, so that the share `alpha_on` cannot be shown."""
+    loop = {"use": "remdm", "strategy": "loop"}
+    assert default_catalog().parse("sampler", {**loop, "t_on": 0.99}).t_on == 0.99
+    with pytest.raises(ValidationError, match="t_on"):
+        default_catalog().parse("sampler", {**loop, "t_on": 1.0})

@@ -66,8 +66,8 @@ class ReMDM(TokenSteps):
     """Number of steps for which eta is meant: eta is multiplied by eta_steps / steps, so that the
     expected number of remasked tokens tends to a limit as steps grow. By default eta is that of a
     step, as published."""
-    t_on: float = Field(0.55, gt=0, le=1)
-    """Time at which the loop begins."""
+    t_on: float = Field(0.55, gt=0, lt=1)
+    """Time at which the loop begins; at t = 1 no token is shown yet."""
     t_off: float = Field(0.05, gt=0, lt=1)
     """Time at which it ends."""
     alpha_on: float = Field(0.9, gt=0, lt=1)
