@@ -155,7 +155,9 @@ def test_plugins_of_a_run_without_its_record_are_refused(copies, shared):
     change_plugins(copies)
     (copies / "run" / "manifest.json").unlink()
     for words in ("evaluate run", "sample run", "run --resume run"):
-        assert dither_cli(*words.split())[0] != 0, words
+        code, output = dither_cli(*words.split())
+        assert code != 0, words
+        assert "manifest.json is missing" in output, words
         assert not (shared / "ran").exists(), words
     assert recorded_checksums(copies / "run") == set()
 

@@ -10,7 +10,8 @@ import pytest
 
 from dither.engine.files.metrics_file import (
     MetricsFile,
-    missing_lines,
+    Position,
+    damaged_lines,
     read_metrics,
 )
 from dither.engine.runs.evaluate_run import evaluate_run
@@ -29,7 +30,7 @@ def test_lines_are_cut_back_to_the_offset(tmp_path):
     path = tmp_path / "metrics.jsonl"
     file = MetricsFile(path)
     file.write(1, "train", {"loss": 0.1 + 0.2})
-    offset = file.position
+    offset = file.position.size
     file.write(2, "train", {"loss": math.nan, "other": math.inf})
     file.close()
     first = {"step": 1, "kind": "train", "loss": 0.3}
@@ -39,7 +40,7 @@ def test_lines_are_cut_back_to_the_offset(tmp_path):
     ]
     again = MetricsFile(path, offset)
     again.write(3, "valid", {"loss": 1.0})
-    assert again.position == path.stat().st_size
+    assert again.position == Position().after(path.read_bytes())
     again.close()
     assert read_metrics(path) == [first, {"step": 3, "kind": "valid", "loss": 1.0}]
     path.write_text('{"step": 1, "kind": "train"}\n{"st')
@@ -80,27 +81,33 @@ def test_lines_are_buffered_while_the_disk_is_full(tmp_path, monkeypatch, fits):
     assert "buffered" in warned[0]
 
 
-def test_missing_lines_before_a_checkpoint_are_reported(tmp_path):
+def test_damage_before_a_checkpoint_is_reported(tmp_path):
     path = tmp_path / "metrics.jsonl"
     file = MetricsFile(path)
     file.write(1, "train", {"loss": 0.25}, {"wall_time": 1.5})
     position = file.position
     file.write(2, "train", {"loss": 0.5})
     file.close()
-    assert missing_lines(path, position) == []
+    assert damaged_lines(path, position) == []
     whole = path.read_bytes()
+    # The times, and lines after the checkpoint, may be others.
+    path.write_bytes(whole.replace(b": 1.5}", b": 2.75}").replace(b"0.5", b"0.7"))
+    assert damaged_lines(path, position) == []
+    path.write_bytes(whole.replace(b"0.25", b"0.24"))
+    assert "not as written" in damaged_lines(path, position)[0]
+
     # A crash of the machine can leave zeros where data was not written.
     path.write_bytes(whole[: len(whole) // 3] + bytes(len(whole)))
-    assert "missing" in missing_lines(path, position)[0]
+    assert "missing" in damaged_lines(path, position)[0]
     path.write_bytes(whole)
-    os.truncate(path, position - 3)
+    os.truncate(path, position.size - 3)
     assert (
         "bytes: metrics of earlier steps are missing"
-        in missing_lines(path, position)[0]
+        in damaged_lines(path, position)[0]
     )
     path.unlink()
-    assert "cannot be read" in missing_lines(path, position)[0]
-    assert missing_lines(path, 0) == []
+    assert "cannot be read" in damaged_lines(path, position)[0]
+    assert damaged_lines(path, Position()) == []
 
 
 def test_tensorboard_receives_metrics_pictures_and_hyper_parameters(tmp_path):

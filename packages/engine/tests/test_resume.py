@@ -2,12 +2,14 @@
 
 import contextlib
 import hashlib
+import json
 import shutil
 
 import pytest
 
 from dither.engine.files.metrics_file import without_times
 from dither.engine.runs import run as module
+from dither.engine.runs.list_runs import verify_run
 from dither.engine.runs.run import Run
 from dither.engine.runs.signals import Stop
 
@@ -188,3 +190,18 @@ def test_a_finished_run_can_be_extended(start, go_on, console, monkeypatch):
     assert "changed: train.steps: 20 -> 23" in text
     assert "metrics.jsonl lacks" in text.replace("\n", "")
     assert (directory / "checkpoints" / "step-00000023").is_dir()
+
+
+def test_a_changed_number_of_an_earlier_metric_is_reported(start, go_on, console):
+    _, directory = start()
+    metrics = directory / "metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True)
+    first = json.loads(lines[0])
+    changed = str(first["loss"] + 1)
+    metrics.write_text(
+        "".join([lines[0].replace(str(first["loss"]), changed), *lines[1:]])
+    )
+    (finding,) = [one for one in verify_run(directory) if one.reason]
+    assert finding.path == "metrics.jsonl"
+    assert go_on(directory, "train.steps=23") == 0
+    assert "metrics.jsonl was changed" in console.export_text().replace("\n", "")

@@ -99,6 +99,9 @@ def _load_file(plugins: Plugins, path: Path, folder: Path | None) -> None:
             reason = "is outside the folder of the experiment file"
         elif recorded is not None and sha256 is not None and sha256 not in recorded:
             reason = "is not as recorded by the run, export or sweep that it is part of"
+            missing = [str(one) for one in _records(folder) if not exists(one)]
+            if missing:
+                reason += f": {', '.join(missing)} is missing"
         if reason:
             hint = f"read it; to run it, name it on the command line: -p {shlex.quote(str(path))}"
             text = f"plugin file {path} {reason}"
@@ -111,24 +114,28 @@ def recorded_checksums(folder: Path) -> set[str] | None:
     # A download may have recorded any checksum.
     if folder.absolute().is_relative_to(mirror_cache()):
         return set()
-    is_recorded = False
+    records = list(_records(folder))
     checksums: set[str] = set()
+    for record in records:
+        # Without its record, nothing in the folder counts as recorded.
+        if not exists(record):
+            continue
+        try:
+            content = json.loads(read_text(record))
+            checksums.update(_checksums_in(content))
+        except (OSError, ValueError, RecursionError) as error:
+            message = f"{record} cannot be read: {error}"
+            raise Refused(message, code="unreadable-file") from None
+    return checksums if records else None
+
+
+def _records(folder: Path) -> Iterator[Path]:
+    """Yield the files of checksums that the runs, exports and sweeps have whose files are in a folder."""
     # Experiment files are in the folder itself, in `extends`, or in the folder of a point.
     for place in (folder, folder.absolute().parent):
         for mark, record in RECORDS:
-            if not exists(place / mark):
-                continue
-            is_recorded = True
-            # Without its record, nothing in the folder counts as recorded.
-            if not exists(place / record):
-                continue
-            try:
-                content = json.loads(read_text(place / record))
-                checksums.update(_checksums_in(content))
-            except (OSError, ValueError, RecursionError) as error:
-                message = f"{place / record} cannot be read: {error}"
-                raise Refused(message, code="unreadable-file") from None
-    return checksums if is_recorded else None
+            if exists(place / mark):
+                yield place / record
 
 
 def _checksums_in(value: Any) -> Iterator[str]:

@@ -14,7 +14,8 @@ import stat
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from zlib import crc32
 
 from dither.registry.config.errors import Problem
 from dither.registry.contracts.units import is_likelihood
@@ -27,15 +28,16 @@ __all__ = [
     "INTERVAL",
     "TIMES",
     "MetricsFile",
+    "Position",
     "as_json",
     "as_number",
     "baselines_of",
     "better_of",
+    "damaged_lines",
     "decimals",
     "from_json",
     "is_companion_metric",
     "leaders",
-    "missing_lines",
     "read_metrics",
     "rounded",
     "shown_baselines",
@@ -65,6 +67,18 @@ DIGITS = 19
 """Integers with this many digits or more are read as floats."""
 
 
+class Position(NamedTuple):
+    """The end of a metrics file, without the times: bytes, and the CRC-32 of them."""
+
+    size: int = 0
+    crc32: int = 0
+
+    def after(self, line: bytes) -> Position:
+        """Return the end after one more line."""
+        content = without_times(line)
+        return Position(self.size + len(content), crc32(content, self.crc32))
+
+
 class MetricsFile:
     """Appends lines to a file. If the disk is full, lines are buffered until there is space; the run continues.
 
@@ -92,10 +106,10 @@ class MetricsFile:
         # A resumed run writes the lines after its checkpoint again, so the old ones are dropped.
         limit = math.inf if offset is None else offset
         size = 0
-        self.position = 0
+        self.position = Position()
         for line in complete_lines(read_bytes(path, TABLE_BYTES)):
-            end = self.position + len(without_times(line))
-            if end > limit:
+            end = self.position.after(line)
+            if end.size > limit:
                 break
             size += len(line)
             self.position = end
@@ -131,7 +145,7 @@ class MetricsFile:
         line = (
             as_json({"step": step, "kind": kind, **values, **(times or {})}) + "\n"
         ).encode()
-        self.position += len(without_times(line))
+        self.position = self.position.after(line)
         self._held += line
         self._flush()
 
@@ -247,18 +261,22 @@ def read_metrics(path: Path, *, skip: bool = False) -> list[dict[str, Any]]:
     return lines
 
 
-def missing_lines(path: Path, position: int) -> list[str]:
-    """Return a warning if a metrics file is shorter than it was at a checkpoint, in bytes without times."""
+def damaged_lines(path: Path, position: Position) -> list[str]:
+    """Return a warning if a metrics file is not what it was up to the position of a checkpoint."""
     try:
-        lines = complete_lines(read_bytes(path, TABLE_BYTES))
-        size = sum(len(without_times(line)) for line in lines)
+        lines = list(complete_lines(read_bytes(path, TABLE_BYTES)))
     except OSError as error:
-        return [f"{path} cannot be read: {error.strerror}"] if position else []
-    if size >= position:
-        return []
-    return [
-        f"{path} lacks {position - size:,} bytes: metrics of earlier steps are missing"
-    ]
+        if not position.size:
+            return []
+        return [f"{path} cannot be read: {error.strerror}"]
+
+    content = without_times(b"".join(lines))
+    lost = position.size - len(content)
+    if lost > 0:
+        return [f"{path} lacks {lost:,} bytes: metrics of earlier steps are missing"]
+    if crc32(content[: position.size]) != position.crc32:
+        return [f"{path} was changed: metrics of earlier steps are not as written"]
+    return []
 
 
 def is_companion_metric(name: str, names: Container[str]) -> bool:

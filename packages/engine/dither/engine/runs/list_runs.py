@@ -17,7 +17,13 @@ from dither.registry.files.limits import read_text
 from dither.registry.files.lookup import exists, is_file, is_folder
 
 from ..files.checksums import checkpoint_folders, checksum_differs, verify
-from ..files.metrics_file import as_number, from_json, missing_lines, read_metrics
+from ..files.metrics_file import (
+    Position,
+    as_number,
+    damaged_lines,
+    from_json,
+    read_metrics,
+)
 from ..files.run_folders import by_time, is_locked
 
 __all__ = ["UNREADABLE", "Finding", "ListedRun", "list_runs", "verify_run"]
@@ -198,7 +204,8 @@ def _read_metrics(path: Path) -> None:
         # `verify` reports the checkpoint.
         with suppress(*UNREADABLE):
             state = json.loads(read_text(folder / "state.json"))
-            for reason in missing_lines(
-                path / "metrics.jsonl", int(state["metrics_bytes"])
-            ):
+            position = Position(
+                int(state["metrics_bytes"]), int(state["metrics_crc32"])
+            )
+            for reason in damaged_lines(path / "metrics.jsonl", position):
                 raise Refused(reason, code="damaged-file")

@@ -14,7 +14,7 @@ from dither.registry.contracts.protocols import Picture, Tracker
 from dither.registry.plugins.status import describe_exception
 from dither.registry.spec.process_settings import protected_settings
 
-from ..files.metrics_file import MetricsFile, rounded
+from ..files.metrics_file import MetricsFile, Position, rounded
 from ..training.device import peak_device_memory, peak_memory
 from .events import Measured
 from .progress import ProgressDisplay
@@ -65,9 +65,9 @@ class Log:
         )
 
     @property
-    def position(self) -> int:
-        """Bytes of metrics.jsonl, without times."""
-        return 0 if self._file is None else self._file.position
+    def position(self) -> Position:
+        """The end of metrics.jsonl."""
+        return Position() if self._file is None else self._file.position
 
     def log(
         self,

@@ -45,7 +45,7 @@ from ..config.load_experiment import Loaded
 from ..config.plugins import governing_policy_file
 from ..config.provenance import changes, provenance, recorded
 from ..distributed.ranks import JOB, Ranks, is_lost_rank, join_ranks
-from ..files.metrics_file import missing_lines
+from ..files.metrics_file import Position, damaged_lines
 from ..files.mirror import Mirror
 from ..files.per_sample import write_per_sample
 from ..files.resource_errors import shortage, shortage_code
@@ -222,7 +222,7 @@ class Run:
         self.first = 0
         # The end of metrics.jsonl before the evaluation of the current step, which a resumed run
         # repeats.
-        self._position = 0
+        self._position = Position()
         self._looked = 0.0
         # Step and `seconds` of the last line of kind "train".
         self._logged = (0, 0.0)
@@ -271,22 +271,22 @@ class Run:
         # The weights of a checkpoint replace those of train.start_from.
         system, _ = self._build(first=newest is None)
         trainer = self._make_trainer(system)
-        position = 0 if newest is None else restore(newest, trainer)
+        position = Position() if newest is None else restore(newest, trainer)
         if trainer.step > trainer.train.steps:
             message = f"the run in {path} has finished {trainer.step} steps, more than train.steps"
             raise Refused(f"{message} = {trainer.train.steps}", code="run-finished")
 
         if self.ranks.is_main:
             self.created(path)
-            lost = missing_lines(path / "metrics.jsonl", position)
-            for warning in (*damaged.values(), *lost):
+            changed = damaged_lines(path / "metrics.jsonl", position)
+            for warning in (*damaged.values(), *changed):
                 say(self.console, warning, "yellow")
             Checkpoints(path / "checkpoints").clear(damaged)
             self.directory.clear(restarts=newest is None)
             self.directory.accept(self.loaded)
             self._record_resumption(manifest, trainer, notes)
             say(self.console, f"resuming from step {trainer.step}")
-        self._prepare(trainer, position, None if newest is None else trainer.step)
+        self._prepare(trainer, position.size, None if newest is None else trainer.step)
 
     def _build(self, first: bool) -> tuple[Diffusion, list[str]]:
         """Build the system, at first with the weights of `train.start_from`; return warnings."""
@@ -739,7 +739,8 @@ class Run:
         if self.ranks.is_main:
             # The position that the checkpoint records must be on disk.
             self.log.sync()
-            contents.plain["metrics_bytes"] = self._position
+            contents.plain["metrics_bytes"] = self._position.size
+            contents.plain["metrics_crc32"] = self._position.crc32
             try:
                 self.saver.save(trainer.step, contents)
             finally:
@@ -829,15 +830,15 @@ def closing_directory(this: Run) -> Iterator[Run]:
             this.directory.release()
 
 
-def restore(checkpoint: Path, trainer: Trainer) -> int:
-    """Restore a trainer from a checkpoint; return the bytes of metrics.jsonl up to it."""
+def restore(checkpoint: Path, trainer: Trainer) -> Position:
+    """Restore a trainer from a checkpoint; return the end of metrics.jsonl before it."""
     try:
         trainer.parallel.load(part_of(checkpoint, "model"), trainer.system.model)
         if trainer.average is not None:
             trainer.parallel.load(part_of(checkpoint, "ema"), trainer.average.module)
         tensors, plain = load_state(checkpoint)
         trainer.load_state(tensors, plain)
-        return int(plain["metrics_bytes"])
+        return Position(int(plain["metrics_bytes"]), int(plain["metrics_crc32"]))
     except (
         KeyError,
         TypeError,
