@@ -481,7 +481,7 @@ def _score_entropy(pred: Any, noised: Noised) -> Measured:
 
 
 CHECKS = (
-    *checks_of("process", bounds_agree, needs="tokens", examples=2),
+    *checks_of("process", bounds_agree, examples=2),
     *checks_of("process", predictions_are_exact, needs="tokens", examples=5),
     *checks_of("process", joint_distributions, needs="tokens", examples=2),
     *checks_of("process", normal_step, examples=3),
