@@ -114,8 +114,7 @@ def test_other_models_are_bounded(model):
     assert not blocks.model.is_autoregressive
     uniform = model_of(
         model__reads="same",
-        model__condition="level",
-        process="uniform",
+        process={"use": "uniform", "predict": "posterior"},
         loss="score-entropy",
         sampler__inner="ancestral",
     )
