@@ -60,11 +60,11 @@ def sampled(step: Callable[[float], object]) -> Step:
     keep_freed_memory()
 
     @torch.no_grad()
-    def steps() -> None:
+    def all_times() -> None:
         for t in sampling.TIMES:
             step(t)
 
-    return steps
+    return all_times
 
 
 def steps() -> dict[str, tuple[Callable[[], Step], Callable[[], Step]]]:

@@ -1,4 +1,4 @@
-"""Attention in bfloat16 on a CPU, a few heads at a time.
+"""Attention in bfloat16 on a CPU, by tiles of heads and queries.
 
 torch's fused CPU kernel is slower than plain matrix products of tiles that fit in the cache. With it
 a training step of get_region/seed takes 1.21 times as long, one of language_model/seed 1.15 times,
@@ -24,7 +24,10 @@ __all__ = ["prefers_tiles", "tiled_attention"]
 TILE = 1 << 22
 """Bytes of a tile: logits in float32 in the forward, attention weights in bfloat16 in the backward."""
 MIN_WEIGHTS = 1 << 16
-"""Least number of attention weights of a sample for which a forward alone is faster by tiles."""
+"""Least number of attention weights of a sample for which a forward alone uses tiles.
+
+Below, they are slower: 2.3 times for 64 samples of 36 positions and 4 heads.
+"""
 MAX_WEIGHTS = 1 << 24
 """Largest number of attention weights, over all heads and samples, that is kept for a backward."""
 

@@ -92,21 +92,26 @@ def _load_file(plugins: Plugins, path: Path, folder: Path | None) -> None:
         if loaded.name == path.name and status.sha256 == sha256:
             return
 
-    if folder is not None:
-        recorded = recorded_checksums(folder)
-        reason = ""
-        if not file.is_relative_to(folder.resolve()):
-            reason = "is outside the folder of the experiment file"
-        elif recorded is not None and sha256 is not None and sha256 not in recorded:
-            reason = "is not as recorded by the run, export or sweep that it is part of"
-            missing = [str(one) for one in _records(folder) if not exists(one)]
-            if missing:
-                reason += f": {', '.join(missing)} is missing"
-        if reason:
-            hint = f"read it; to run it, name it on the command line: -p {shlex.quote(str(path))}"
-            text = f"plugin file {path} {reason}"
-            raise Refused(Problem(text, help=hint, code="untrusted-plugin"))
+    if folder is not None and (reason := _distrust(file, sha256, folder)):
+        hint = f"read it; to run it, name it on the command line: -p {shlex.quote(str(path))}"
+        text = f"plugin file {path} {reason}"
+        raise Refused(Problem(text, help=hint, code="untrusted-plugin"))
     plugins.load_file(path)
+
+
+def _distrust(file: Path, sha256: str | None, folder: Path) -> str:
+    """Return why an experiment file in `folder` may not load a plugin file; "" if it may."""
+    if not file.is_relative_to(folder.resolve()):
+        return "is outside the folder of the experiment file"
+    recorded = recorded_checksums(folder)
+    # A missing file is named when it is loaded.
+    if recorded is None or sha256 is None or sha256 in recorded:
+        return ""
+    reason = "is not as recorded by the run, export or sweep that it is part of"
+    missing = [str(record) for record in _records(folder) if not exists(record)]
+    if missing:
+        reason += f": {', '.join(missing)} is missing"
+    return reason
 
 
 def recorded_checksums(folder: Path) -> set[str] | None:

@@ -75,9 +75,9 @@ def _read_process() -> dict[str, Any]:
     # Only the main thread may set handlers.
     if threading.current_thread() is threading.main_thread():
         for name in SIGNALS:
-            handler = name in signal.Signals.__members__ and signal.getsignal(
-                signal.Signals[name]
-            )
+            if name not in signal.Signals.__members__:
+                continue
+            handler = signal.getsignal(signal.Signals[name])
             # Other handlers are not those of Python, which cannot set them.
             if callable(handler) or isinstance(handler, signal.Handlers):
                 settings[SIGNAL + name] = handler

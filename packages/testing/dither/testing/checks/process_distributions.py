@@ -466,17 +466,24 @@ def _score_entropy(pred: Any, noised: Noised) -> Measured:
     vocab = noised.prior.shape[-1]
     alpha = noised.noise.alpha(noised.x0)[..., None].double()
     prior = noised.prior.double().expand(*x.shape, vocab)
+    ids = x[..., None]
+
     # The ratios q(y | x_0) / q(x_t | x_0), which are the scores of a model that knows x_0
     q = alpha * one_hot(noised.x0, vocab) + (1 - alpha) * prior
-    ratio = q / q.gather(-1, x[..., None])
+    ratio = q / q.gather(-1, ids)
+
+    # score - ratio log score + ratio (log ratio - 1), 0 where the two are equal
     log_score = pred.log_score().double()
-    excess = log_score.exp() - ratio
-    excess += torch.xlogy(ratio, ratio) - (ratio * log_score).where(ratio > 0, 0.0)
-    others = torch.arange(vocab) != x[..., None]
-    # The forward rate from y to x_t
-    rate = over(noised.noise.rate, x)[..., None] * prior.gather(-1, x[..., None])
-    nats = (rate * excess.where(others, 0.0)).sum(-1)
-    nats = nats.where(noised.target_mask, 0.0)
+    cross = ratio * log_score
+    cross = cross.where(ratio > 0, 0.0)
+    excess = log_score.exp() - cross + torch.xlogy(ratio, ratio) - ratio
+
+    # Of the ids other than x_t, times the forward rate from them to x_t
+    others = torch.arange(vocab) != ids
+    of_position = excess.where(others, 0.0).sum(-1)
+    prior_x = prior.gather(-1, ids)[..., 0]
+    rate = over(noised.noise.rate, x) * prior_x
+    nats = (rate * of_position).where(noised.target_mask, 0.0)
     return Measured(nats, (~noised.fixed).double())
 
 
