@@ -31,6 +31,17 @@ CHANGES = {
     "variable OMP_NUM_THREADS": "import os; os.environ['OMP_NUM_THREADS'] = '7'",
 }
 DURING = [name for name in CHANGES if name != "random generator"]
+STREAMS = (
+    ("sys.stdout", "import sys; sys.stdout.close()"),
+    ("sys.stdout", "import io, sys; sys.stdout = io.StringIO()"),
+    ("sys.stdout", "import sys; sys.stdout = sys.stdin"),
+    ("sys.stderr", "import sys; sys.stderr.close()"),
+    ("sys.stderr", "import sys; sys.stderr = None"),
+    ("file descriptor 1", "import os; os.close(1)"),
+    ("file descriptor 2", "import os; os.dup2(os.open(os.devnull, os.O_WRONLY), 2)"),
+)
+"""Changes of the output of a process, which pytest itself would not survive."""
+TABLES = ("tracking.use=['changing']", "evaluate.metrics=['changing']")
 PLUGIN = """
 from typing import ClassVar
 import torch
@@ -181,8 +192,7 @@ def test_a_change_during_a_run_is_named_and_undone(
     changing, plain, tmp_path, console, monkeypatch, place, name
 ):
     monkeypatch.chdir(tmp_path)
-    tables = ("tracking.use=['changing']", "evaluate.metrics=['changing']")
-    loaded = changing(*tables, place=place, action=CHANGES[name])
+    loaded = changing(*TABLES, place=place, action=CHANGES[name])
     with pytest.warns(UserWarning, match=f"changed settings of the process.*{name}"):
         code = run(loaded, Path("runs"), console=console)
     assert code == 0, console.export_text()
@@ -192,11 +202,42 @@ def test_a_change_during_a_run_is_named_and_undone(
 
 @pytest.mark.parametrize("place", PLACES)
 def test_each_place_is_protected(changing, tmp_path, console, place):
-    tables = ("tracking.use=['changing']", "evaluate.metrics=['changing']")
     action = CHANGES["default dtype"]
-    loaded = changing(*tables, place=place, action=action)
+    loaded = changing(*TABLES, place=place, action=action)
     with pytest.warns(UserWarning, match="default dtype"):
         assert run(loaded, tmp_path / "runs", console=console) == 0
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_output_is_restored(stream):
+    code = (
+        "import sys\n"
+        "from dither.registry.spec.process_settings import restored_settings\n"
+        f"for name, action in {STREAMS}:\n"
+        "    with restored_settings() as changes:\n"
+        "        exec(action)\n"
+        f"    print(name in ' '.join(changes), name, file=sys.{stream}, flush=True)\n"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = [f"True {name}\n" for name, _ in STREAMS]
+    assert vars(done)[stream] == "".join(lines), done
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "action"), STREAMS)
+def test_a_tracker_that_closes_the_output_does_not_end_a_run(
+    changing, experiment_file, tmp_path, name, action
+):
+    changing(place="log", action=action)
+    changes = (*TABLES, "train.steps=4", "evaluate.every=2")
+    command = [sys.executable, "-m", "dither.engine.cli", "run", str(experiment_file)]
+    command += ["--runs", str(tmp_path / "runs"), *changes]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done
+    assert f"were restored: {name}" in done.stderr
+    assert "all metrics" in done.stdout
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.slow

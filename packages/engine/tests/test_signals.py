@@ -129,6 +129,16 @@ def test_a_closed_terminal_does_not_end_a_run(monkeypatch):
         bare.show_cursor(True)
 
 
+def test_a_closed_stream_does_not_end_a_run():
+    stream = io.StringIO()
+    console = Screen(file=stream, force_terminal=False)
+    ProgressDisplay(console, 10).line("first")
+    assert stream.getvalue() == "first\n"
+    stream.close()
+    ProgressDisplay(console, 10).line("second")
+    assert console.quiet
+
+
 @pytest.mark.slow
 def test_sighup_writes_a_checkpoint(experiment_file, tmp_path, monkeypatch):
     text = (

@@ -68,7 +68,7 @@ FLOOR_EXPLAINED = "as many samples of real data; below it, a model cannot be dis
 
 
 class Screen(Console):
-    """A console that becomes quiet if writing fails: a closed pipe or a full disk never ends a run.
+    """A console that becomes quiet if writing fails: a closed pipe or stream or a full disk never ends a run.
 
     In a notebook it prints plain lines, which are kept as one output.
     """
@@ -83,6 +83,11 @@ class Screen(Console):
             super().__exit__(*raised)
         except OSError:
             self.on_broken_pipe()
+        except ValueError as error:
+            if isinstance(error, UnicodeError):
+                raise
+            # A model or a library has closed the stream.
+            self.quiet = True
 
     def on_broken_pipe(self) -> None:
         self.quiet = True

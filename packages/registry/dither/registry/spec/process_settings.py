@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -9,7 +10,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = ["GENERATOR", "SettingsChanged", "protected_settings", "restored_settings"]
 
@@ -22,6 +23,8 @@ VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
 FOLDER = "working folder"
 SIGNAL = "handler of "
 VARIABLE = "variable "
+OUTPUTS = {"sys.stdout": 1, "sys.stderr": 2}
+"""Streams of Python, each with its file descriptor in most processes."""
 
 
 class SettingsChanged(UserWarning):
@@ -44,9 +47,12 @@ def restored_settings(ignore: str = "") -> Iterator[list[str]]:
     changes: list[str] = []
     before = _read_process()
     before_torch = read_settings(ignore)
+    copies = _copied_descriptors()
     try:
         yield changes
     finally:
+        # First: Python writes its streams, and warnings, to them.
+        changes += _restore_descriptors(copies)
         after = _read_process()
         after_torch = read_settings(ignore)
         # torch was imported inside of the block.
@@ -59,9 +65,51 @@ def restored_settings(ignore: str = "") -> Iterator[list[str]]:
                 continue
             _write(name, value)
             shown = f" from {value} to {after[name]}"
-            if name == GENERATOR or name.startswith(SIGNAL):
+            if name in (GENERATOR, *OUTPUTS) or name.startswith(SIGNAL):
                 shown = ""
             changes.append(f"{name}{shown}")
+
+
+class Output(NamedTuple):
+    """A stream of Python, whether it is closed, and its file descriptor, if it has one."""
+
+    stream: Any
+    closed: bool
+    descriptor: int | None
+
+    @classmethod
+    def of(cls, stream: Any) -> Output:
+        """Return the state of a stream, which may be anything that a third party has set."""
+        closed = isinstance(stream, io.IOBase) and stream.closed
+        # Streams of a notebook or of a test have none, closed ones raise ValueError.
+        with suppress(AttributeError, OSError, ValueError):
+            return cls(stream, closed, stream.fileno())
+        return cls(stream, closed, None)
+
+
+def _copied_descriptors() -> list[tuple[int, int]]:
+    """Return the descriptors of `OUTPUTS`, each with a duplicate."""
+    copies = []
+    for descriptor in OUTPUTS.values():
+        # A service may have none of them.
+        with suppress(OSError):
+            copies.append((descriptor, os.dup(descriptor)))
+    return copies
+
+
+def _restore_descriptors(copies: list[tuple[int, int]]) -> list[str]:
+    """Undo the closing and redirection of descriptors; return a text for each."""
+    changes = []
+    for descriptor, copy in copies:
+        try:
+            kept = os.path.sameopenfile(descriptor, copy)
+        except OSError:
+            kept = False
+        if not kept:
+            os.dup2(copy, descriptor)
+            changes.append(f"file descriptor {descriptor}")
+        os.close(copy)
+    return changes
 
 
 def _read_process() -> dict[str, Any]:
@@ -72,8 +120,10 @@ def _read_process() -> dict[str, Any]:
         settings[FOLDER] = os.getcwd()
     for name in VARIABLES:
         settings[VARIABLE + name] = os.environ.get(name)
-    # Only the main thread may set handlers.
+    # Only the main thread may set handlers. It may redirect a stream while another calls a plugin.
     if threading.current_thread() is threading.main_thread():
+        settings["sys.stdout"] = Output.of(sys.stdout)
+        settings["sys.stderr"] = Output.of(sys.stderr)
         for name in SIGNALS:
             if name not in signal.Signals.__members__:
                 continue
@@ -132,6 +182,8 @@ def _initial_settings() -> dict[str, Any]:
 def _write(name: str, value: Any) -> None:
     if name == FOLDER:
         os.chdir(value)
+    elif name in OUTPUTS:
+        setattr(sys, name.removeprefix("sys."), _usable(value, OUTPUTS[name]))
     elif name.startswith(SIGNAL):
         signal.signal(signal.Signals[name.removeprefix(SIGNAL)], value)
     elif name.startswith(VARIABLE):
@@ -140,6 +192,24 @@ def _write(name: str, value: Any) -> None:
             os.environ[name.removeprefix(VARIABLE)] = value
     else:
         _write_torch(name, value)
+
+
+def _usable(output: Output, descriptor: int) -> Any:
+    """Return the stream of an output, or a new one on its descriptor if it was closed."""
+    stream = output.stream
+    now = Output.of(stream)
+    if now.closed == output.closed and now.descriptor == output.descriptor:
+        return stream
+    if output.descriptor is not None:
+        descriptor = output.descriptor
+    return open(
+        descriptor,
+        "w",
+        buffering=1,
+        encoding=stream.encoding,
+        errors=stream.errors,
+        closefd=False,
+    )
 
 
 def _write_torch(name: str, value: Any) -> None:
