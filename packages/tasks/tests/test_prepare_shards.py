@@ -186,6 +186,39 @@ def test_shards_that_cannot_be_merged(tmp_path, refused):
     assert not out.exists()
 
 
+@pytest.mark.parametrize("content_of_file", [None, b"", b"\xff{"])
+@pytest.mark.parametrize("source", [text, plans])
+def test_damage_of_any_file_of_a_shard_is_found(
+    tmp_path, request, refused, source, content_of_file
+):
+    words = source(tmp_path, request)
+    out = tmp_path / "out"
+    assert prepare(words, out, "--shard", "1/1") == 0
+    for path in sorted((tmp_path / "out.shards" / "1-of-1").iterdir()):
+        sound = path.read_bytes()
+        path.unlink()
+        if content_of_file is not None:
+            path.write_bytes(content_of_file)
+        codes = ("[damaged-file]", "[file-not-found]", "[not-prepared]")
+        assert any(code in refused(words, out, "--merge") for code in codes), path
+        if path.name == "manifest.json":
+            path.write_bytes(sound)
+        # The help says that this repairs the shard.
+        assert prepare(words, out, "--shard", "1/1") == 0
+        assert path.read_bytes() == sound
+
+
+@pytest.mark.parametrize("more", [(), ("--shard", "1/2"), ("--merge",)])
+@pytest.mark.parametrize("target", [".", "..", "/"])
+def test_a_target_without_a_name(tmp_path, refused, monkeypatch, target, more):
+    write_text(tmp_path / "text")
+    folder = tmp_path / "empty" / "folder"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    words = ["text", str(tmp_path / "text"), "--tokenizer", "bytes", "--to"]
+    assert "[invalid-value]" in refused(words, target, *more)
+
+
 def test_what_needs_all_data_at_once(tmp_path, refused):
     folder = str(write_text(tmp_path / "text"))
     out = tmp_path / "out"

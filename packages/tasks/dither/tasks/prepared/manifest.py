@@ -12,9 +12,9 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.limits import read_bytes, unreadable
@@ -50,6 +50,10 @@ class Kind:
     files: tuple[str, ...] = ()
 
 
+FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+"""A name in the folder, never a path."""
+
+
 class ArrayRecord(BaseModel):
     """A .npy file; `sha256` is that of its values."""
 
@@ -69,7 +73,7 @@ class Manifest(BaseModel):
 
     `made` are options, and a digest of the source under "source", compared before the data are used
     or replaced; `info` is other data of the task, `rejected` the number of rejected rows by reason
-    (the rows are in rejected.jsonl).
+    (the rows are in rejected.jsonl), and `files` has the sha256 of every file that is no array.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
@@ -79,6 +83,7 @@ class Manifest(BaseModel):
     arrays: dict[str, ArrayRecord]
     info: dict[str, Any] = Field(default_factory=dict)
     rejected: dict[str, int] = Field(default_factory=dict)
+    files: dict[FileName, str] = Field(default_factory=dict)
 
 
 def read_manifest(folder: Path, kind: Kind, command: str = "") -> Manifest:
@@ -101,6 +106,8 @@ def read_manifest(folder: Path, kind: Kind, command: str = "") -> Manifest:
         raise unreadable(path, error) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         message = f"{path} is damaged: {describe_error(error)}"
+        # A folder with such a manifest may be anybody's, and is not replaced.
+        fix = f"delete {folder}, then {fix}"
         raise Refused(message, help=fix, code="damaged-file") from None
 
     # Lengths only, which takes no time; `verify` compares checksums.

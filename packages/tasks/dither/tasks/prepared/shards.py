@@ -13,7 +13,7 @@ from dither.registry.config.errors import Problem, Refused
 from .arrays import Arrays
 from .manifest import Kind, Manifest, changed_options, read_manifest
 from .rejected import REJECTED, RejectedRows
-from .store import open_arrays, verify
+from .store import open_arrays, require_name, verify, verify_files
 
 __all__ = ["PreparedShard", "Shard", "folder_of_shards", "open_shards"]
 
@@ -121,11 +121,13 @@ def _open_shard(
         raise Refused(message, help=fix, code="changed-options")
     # A shard may be a damaged copy from another machine.
     verify(folder, manifest, kind)
+    verify_files(folder, manifest, kind)
     return PreparedShard(folder, manifest, open_arrays(folder, manifest, kind))
 
 
 def folder_of_shards(target: Path) -> Path:
     """Return the folder of the shards of data in the folder `target`."""
+    require_name(target)
     return target.with_name(f"{target.name}.shards")
 
 

@@ -18,7 +18,7 @@ from jaxtyping import Shaped
 from numpy import ndarray
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.files.atomic import atomic_folder, atomic_write
+from dither.registry.files.atomic import atomic_folder, atomic_write, sha256_of
 from dither.registry.files.cache import cache_folder
 from dither.registry.files.limits import read_bytes, unreadable
 
@@ -32,7 +32,9 @@ __all__ = [
     "check_owned",
     "find_existing",
     "open_arrays",
+    "require_name",
     "verify",
+    "verify_files",
     "write_folder",
 ]
 
@@ -40,7 +42,7 @@ _Block = Shaped[ndarray, "n ..."]
 
 BLOCK = 1 << 24
 """Bytes per read when computing a checksum."""
-FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class ArrayStream:
@@ -163,6 +165,11 @@ class Writer:
         # Arrays whose blocks ended, without a call of `end`.
         for name in list(self._streams):
             self.end(name)
+        arrays = {record.file for record in self._arrays.values()}
+        files = {}
+        for path in sorted(self.folder.iterdir()):
+            if path.name not in arrays:
+                files[path.name] = sha256_of(path)
         self.manifest = Manifest(
             kind=kind.name,
             version=kind.version,
@@ -171,6 +178,7 @@ class Writer:
             arrays=self._arrays,
             info=json.loads(json.dumps(self.info)),
             rejected=self._rejected,
+            files=files,
         )
         # Last in the folder, which is renamed as a whole afterwards.
         text = self.manifest.model_dump_json(indent=1) + "\n"
@@ -226,12 +234,21 @@ def _is_elsewhere(error: OSError, folder: Path) -> bool:
     return not path.absolute().is_relative_to(folder.absolute())
 
 
+def require_name(folder: Path) -> None:
+    """Refuse the working folder, the root and ..: a folder of prepared data is replaced as a whole."""
+    if folder.name in ("", ".."):
+        message = f"prepared data cannot replace the folder {folder}"
+        fix = "give the name of a folder, which is created"
+        raise Refused(message, help=fix, code="invalid-value")
+
+
 def check_owned(folder: Path, kind: Kind) -> None:
     """Check that a folder is missing, empty, or holds nothing but prepared data of this kind.
 
     Its manifest lists these files; a manifest of another kind, or that cannot be parsed, is another
     file.
     """
+    require_name(folder)
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -300,6 +317,7 @@ def find_existing(
         changed = [key for key in keys if made.get(key) != manifest.made.get(key)]
         if not changed:
             verify(folder, manifest, kind)
+            verify_files(folder, manifest, kind)
             return manifest
     # Damaged data of this kind are replaced without --force.
     except Refused:
@@ -379,6 +397,23 @@ def verify(
     if once and names is None:
         with suppress(OSError), atomic_write(stamp) as temporary:
             temporary.write_text(json.dumps(state), "utf-8")
+
+
+def verify_files(folder: Path, manifest: Manifest, kind: Kind) -> None:
+    """Compare the checksums of the files that are no arrays, which training does not need."""
+    fix = f"copy them again, or run: {kind.command}"
+    problems = []
+    for name, digest in manifest.files.items():
+        path = folder / name
+        try:
+            differs = sha256_of(path) != digest
+        except OSError as error:
+            raise unreadable(path, error, fix) from None
+        if differs:
+            message = f"{path}: checksum differs from {MANIFEST}"
+            problems.append(Problem(message, help=fix, code="damaged-file"))
+    if problems:
+        raise Refused(problems)
 
 
 def _sha256(path: Path, record: ArrayRecord) -> str:

@@ -11,7 +11,14 @@ from dither.registry.config.errors import Refused
 
 from ...prepared.manifest import MANIFEST, Kind, Manifest, describe_error, read_manifest
 
-__all__ = ["SHARDS", "SplitInfo", "StoreInfo", "TokenizerRecord", "read_store"]
+__all__ = [
+    "SHARDS",
+    "SplitInfo",
+    "StoreInfo",
+    "TokenizerRecord",
+    "read_store",
+    "store_info",
+]
 
 
 SHARDS = Kind(
@@ -88,8 +95,13 @@ def read_store(folder: Path, command: str = "") -> tuple[Manifest, StoreInfo]:
         Refused: The folder or a file is missing, damaged, or of another version.
     """
     manifest = read_manifest(folder, SHARDS, command)
+    return manifest, store_info(folder, manifest)
+
+
+def store_info(folder: Path, manifest: Manifest) -> StoreInfo:
+    """Return the `info` of a manifest; Refused if it is damaged."""
     try:
-        return manifest, StoreInfo.model_validate(manifest.info)
+        return StoreInfo.model_validate(manifest.info)
     except ValidationError as error:
         message = f"{folder / MANIFEST} is damaged: {describe_error(error)}"
         raise Refused(

@@ -23,7 +23,7 @@ from ...prepared.manifest import describe_sources
 from ...prepared.rejected import RejectedRows
 from ...prepared.shards import PreparedShard, Shard, open_shards
 from ...prepared.store import find_existing, write_folder
-from .manifest import SHARDS, StoreInfo
+from .manifest import SHARDS, store_info
 from .prepare import (
     CUT,
     DUPLICATE,
@@ -160,7 +160,7 @@ def _divided(
     """Yield the documents of shards with their split; duplicates are added to `rejected`."""
     all_codes = iter(codes.tolist())
     for shard in shards:
-        info = StoreInfo.model_validate(shard.manifest.info)
+        info = store_info(shard.folder, shard.manifest)
         stream = TokenStream(
             ids=np.asarray(shard.arrays["train"]),
             starts=np.asarray(shard.arrays["train-starts"]),
