@@ -123,6 +123,15 @@ def test_a_failing_mirror_is_a_warning_and_tried_again(tmp_path, memory, monkeyp
     assert len(warnings) == 2
 
 
+def test_a_mirror_in_a_local_folder_is_read(tmp_path):
+    write_checkpoint(tmp_path / "run")
+    address = f"file://{tmp_path}/mirror"
+    Mirror(tmp_path / "run", address, pytest.fail).close()
+    # As a command reads it from its arguments.
+    address = address_of(Path(f"{address}/run"))
+    assert content(fetch_run(address, tmp_path / "copy")) == content(tmp_path / "run")
+
+
 @pytest.mark.slow
 def test_a_run_ends_well_without_its_mirror(
     experiment_file, tmp_path, capfd, monkeypatch
@@ -158,6 +167,34 @@ def test_a_checkpoint_is_complete_once_its_manifest_is_there(
     mirror.close()
     assert len(order) == 6
     assert not memory.exists("/box/run/checkpoints/step-00000001/MANIFEST.json")
+
+
+def test_what_is_lost_in_the_mirror_is_copied_again(tmp_path, memory):
+    write_checkpoint(tmp_path / "run")
+    (tmp_path / "run" / "resolved.toml").write_text("experiment")
+    mirror = Mirror(tmp_path / "run", "memory://box", pytest.fail)
+    mirror.close()
+    # An upload that was cut short, and files that somebody deleted.
+    memory.pipe_file(f"/box/run/{CHECKPOINT}/weights", b"wei")
+    memory.rm_file("/box/run/resolved.toml")
+    mirror.close()
+    assert content(fetch_run("memory://box/run", tmp_path / "copy")) == content(
+        tmp_path / "run"
+    )
+
+
+def test_a_newer_checkpoint_of_another_copy_of_the_run_stays(tmp_path, memory):
+    write_checkpoint(tmp_path / "run")
+    newer = "/box/run/checkpoints/step-00000009/MANIFEST.json"
+    memory.pipe_file(newer, b"{}")
+    memory.pipe_file("/box/run/checkpoints/step-00000000/MANIFEST.json", b"{}")
+    warnings = []
+    mirror = Mirror(tmp_path / "run", "memory://box", warnings.append)
+    mirror.close()
+    mirror.close()
+    assert memory.exists(newer)
+    assert not memory.exists("/box/run/checkpoints/step-00000000/MANIFEST.json")
+    assert len(warnings) == 1
 
 
 def test_the_mirror_of_a_run_that_is_deleted_stays(tmp_path, memory):
@@ -315,11 +352,18 @@ def test_names_of_a_server_never_leave_the_folder(tmp_path, memory, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    "address", ["s3://key:secret@bucket/x", "https://host/x?sig=1", "nonsense://x"]
+    "address",
+    [
+        "s3://key:secret@bucket/x",
+        "https://host/x?sig=1",
+        "nonsense://x",
+        # These would be folders of this machine.
+        "memory://",
+        "memory:///",
+        "file://relative",
+    ],
 )
-def test_addresses_with_credentials_or_unknown_services_are_refused(
-    experiment_file, address, cli
-):
+def test_addresses_of_mirrors_that_are_refused(experiment_file, address, cli):
     cli("validate", str(experiment_file), f"run.mirror={address}", code=2)
 
 
@@ -328,6 +372,8 @@ def test_addresses_with_credentials_or_unknown_services_are_refused(
     [
         (Path("s3://bucket/run"), "s3://bucket/run"),
         ("http://host:80/run", "http://host:80/run"),
+        (Path("file:///tmp/run"), "file:///tmp/run"),
+        ("local:///tmp/run", "local:///tmp/run"),
         ("C:/run", None),
         ("runs/x", None),
         ("/abs/s3:/x", None),

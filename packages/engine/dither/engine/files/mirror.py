@@ -9,7 +9,7 @@ import secrets
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from shlex import quote
@@ -88,6 +88,9 @@ class Mirror:
         self._lock = threading.Lock()
         # Whether something is new since the thread began to copy.
         self._due = False
+        self._closing = False
+        # Names of checkpoints that only the mirror has.
+        self._newer: set[str] = set()
         self._thread: threading.Thread | None = None
 
     def update(self) -> None:
@@ -101,6 +104,7 @@ class Mirror:
 
     def close(self) -> None:
         """Copy the rest and wait for it."""
+        self._closing = True
         self.update()
         thread = self._thread
         if thread is not None:
@@ -120,24 +124,39 @@ class Mirror:
     def _update(self) -> None:
         try:
             file_system, root = _file_system(self.address)
+            sizes = _listed(file_system, root)
             for name in self._files():
-                self._copy(file_system, root, name)
+                self._copy(file_system, root, name, sizes)
             self._remove_old(file_system, root)
         # Libraries of services raise anything.
         except Exception as error:
             self.failures += 1
-            again = f"failure {self.failures}; the next checkpoint tries again"
+            again = "the next checkpoint tries again"
+            if self._closing:
+                again = f"the rest is copied by dither run --resume {self.folder.name}"
+            again = f"failure {self.failures}; {again}"
             # The terminal may be closed.
             with suppress(OSError):
                 self._warn(
                     f"{self.address} was not updated: {error_reason(error)} ({again})"
                 )
 
-    def _copy(self, file_system: Any, root: str, name: str) -> None:
+    def _copy(
+        self,
+        file_system: Any,
+        root: str,
+        name: str,
+        sizes: Mapping[str, int | None],
+    ) -> None:
+        """Copy a file, unless it is in the mirror, whose files have the `sizes`."""
         path = self.folder / name
         state = _state_of(path)
         # The run may remove a checkpoint in the meantime.
-        if state is None or state == self._copied.get(name):
+        if state is None:
+            return
+        # Others may delete the mirror, and an upload may have been cut short.
+        is_there = sizes.get(name, -1) in (None, state[1])
+        if is_there and state == self._copied.get(name):
             return
         file_system.makedirs(f"{root}/{PurePosixPath(name).parent}", exist_ok=True)
         try:
@@ -162,20 +181,34 @@ class Mirror:
 
     def _remove_old(self, file_system: Any, root: str) -> None:
         """Remove checkpoints from the mirror that the run has removed."""
-        kept = {
-            path.name for _, path in checkpoint_folders(self.folder / "checkpoints")
-        }
+        folders = checkpoint_folders(self.folder / "checkpoints")
+        kept = {path.name for _, path in folders}
         # Otherwise the folder is gone, or the newest is not copied yet: the rest is all there is.
         if not any(f"checkpoints/{name}/{MANIFEST}" in self._copied for name in kept):
             return
         places = f"{root}/checkpoints"
         for place in file_system.ls(places, detail=False):
             name = PurePosixPath(place.rstrip("/")).name
-            if name not in kept and re.fullmatch(r"step-\d+", name):
+            match = re.fullmatch(r"step-(\d+)", name)
+            if match is None or name in kept:
+                continue
+            # Of another copy of this run, which was further.
+            if int(match[1]) > folders[0][0]:
+                self._warn_newer(name)
+            else:
                 file_system.rm(f"{places}/{name}", recursive=True)
                 for copied in [*self._copied]:
                     if copied.startswith(f"checkpoints/{name}/"):
                         del self._copied[copied]
+
+    def _warn_newer(self, name: str) -> None:
+        """Say once that the mirror has a checkpoint that is newer than those of the run."""
+        if name not in self._newer:
+            self._newer.add(name)
+            with suppress(OSError):
+                self._warn(
+                    f"{self.address} has {name}, newer than this run; it stays there"
+                )
 
 
 def _state_of(path: Path) -> tuple[int, int] | None:
@@ -278,20 +311,28 @@ def _download(address: str, folder: Path) -> None:
             shutil.rmtree(path)
 
 
-def _sizes(file_system: Any, root: str, address: str) -> dict[str, int | None]:
-    """Return the size of every file below an address, None if it is unknown."""
+def _listed(file_system: Any, root: str) -> dict[str, int | None]:
+    """Return the size of every file below a folder, None if it is unknown."""
     # fsspec keeps listings in memory, in which new checkpoints are missing.
     file_system.invalidate_cache()
     sizes = {}
-    for place, facts in file_system.find(root, detail=True).items():
-        name = place.removeprefix(root).lstrip("/")
+    # Some services have no folder that is empty.
+    with suppress(FileNotFoundError):
+        for place, facts in file_system.find(root, detail=True).items():
+            sizes[place.removeprefix(root).lstrip("/")] = facts.get("size")
+    return sizes
+
+
+def _sizes(file_system: Any, root: str, address: str) -> dict[str, int | None]:
+    """Return the size of every file below an address; Refused if there is none, or a name is invalid."""
+    sizes = _listed(file_system, root)
+    for name in sizes:
         # A name of a server must not lead out of the folder.
         parts = name.split("/")
         if "\\" in name or not {"", ".", ".."}.isdisjoint(parts):
             raise Refused(
                 f"{address} contains an invalid name: {name!r}", code="invalid-value"
             )
-        sizes[name] = facts.get("size")
     if not sizes:
         raise Refused(f"{address}: nothing is there", code="file-not-found")
     return sizes

@@ -10,8 +10,10 @@ from ..config.errors import Problem
 
 __all__ = ["ADDRESS", "address_of", "address_problem", "error_reason"]
 
-ADDRESS = r"[a-z][a-z0-9+.-]+://?[^/].*"
-"""Regular expression of an address. `Path` makes one slash of two; a scheme has two letters or more."""
+ADDRESS = r"(?:(?:file|local):/{1,3}|[a-z][a-z0-9+.-]+://?)[^/].*"
+"""Regular expression of an address. `Path` makes one slash of two or three; a scheme has two letters or more."""
+LOCAL = ("file", "local")
+"""Schemes of this machine, whose addresses have no host."""
 
 
 def address_of(path: str | Path) -> str | None:
@@ -20,7 +22,8 @@ def address_of(path: str | Path) -> str | None:
     if re.match(ADDRESS, text) is None:
         return None
     scheme, _, rest = text.partition(":")
-    return f"{scheme}://{rest.lstrip('/')}"
+    slashes = "///" if scheme in LOCAL else "//"
+    return f"{scheme}:{slashes}{rest.lstrip('/')}"
 
 
 def address_problem(address: str) -> Problem | None:
@@ -32,6 +35,14 @@ def address_problem(address: str) -> Problem | None:
         return Problem("an address has an invalid host", code="invalid-value")
     if "::" in address:
         message = "an address is one of a single service, without ::"
+        return Problem(message, code="invalid-value")
+    if parts.scheme in LOCAL and parts.netloc:
+        # Otherwise it would be another folder in each working directory.
+        message = f"an address of this machine has three slashes: {parts.scheme}:///"
+        return Problem(message, code="invalid-value")
+    # fsspec would write below a local folder that is named like the service.
+    if not (parts.netloc + parts.path).strip("/"):
+        message = "an address names a folder, such as s3://bucket/runs"
         return Problem(message, code="invalid-value")
     if "@" not in parts.netloc and not parts.query:
         return None
