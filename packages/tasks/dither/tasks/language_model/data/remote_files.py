@@ -158,12 +158,12 @@ def _visible_files(place: str, entries: Mapping[str, Any]) -> list[str]:
 
 def exact_path(address: str) -> RemotePath:
     """Return an address as a path; Refused if that would be another address."""
-    if problem := address_problem(address):
-        raise Refused(problem)
     if address.startswith("file:"):
         message = f"{address}: a file of this machine is named by its path"
         fix = "/" + address.removeprefix("file:").lstrip("/")
         raise Refused(message, help=fix, code="invalid-value")
+    if problem := address_problem(address):
+        raise Refused(problem)
     path = RemotePath(address)
     if str(path) != address_of(address):
         message = f"{address}: an address has no empty part, and no part ."
