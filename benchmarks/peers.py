@@ -6,6 +6,7 @@
 - The likelihood bound of masked diffusion as LLaDA's code writes it: one batch of draws of one text.
 - The exact log-likelihood of texts in lm-evaluation-harness: its `HFLM` of a Llama of transformers
   with random weights, and dither's autoregressive model of the same layers.
+- Texts drawn from these two models one character after the other, with a KV cache.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from rivals import ROOT
 from torch.nn.functional import cross_entropy
 
 from dither.engine.config.load_experiment import load_experiment
-from dither.engine.sampling.session import Session
+from dither.engine.sampling.session import Session, draw
 from dither.engine.training.device import keep_freed_memory
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.likelihood import log_likelihood_of
@@ -213,6 +214,59 @@ def _causal() -> Diffusion:
     return Diffusion.build(load_experiment(path, TEXT).experiment).eval()
 
 
+def _llama(system: Diffusion) -> Any:
+    """Return a Llama of transformers with the layers of an autoregressive model of characters."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        hidden_size=256,
+        num_hidden_layers=6,
+        num_attention_heads=8,
+        intermediate_size=1024,
+        vocab_size=cast(Any, system.process.space).vocab,
+        max_position_embeddings=256,
+    )
+    model = LlamaForCausalLM(config).eval()
+    nets = (model, system)
+    sizes = [sum(p.numel() for p in net.parameters()) for net in nets]
+    if abs(sizes[0] / sizes[1] - 1) > 0.01:
+        raise AssertionError(f"parameters: {sizes[0]:,} and {sizes[1]:,}")
+    return model
+
+
+def _generate() -> Step:
+    """Return the drawing of texts from dither's autoregressive model."""
+    keep_freed_memory()
+    system = _causal()
+    like = cast(Any, system.task).like(TEXTS, seed=0)
+    return lambda: draw(system, like, seed=0)
+
+
+def _generate_hf() -> Step:
+    """Return the drawing of as many characters from transformers' Llama, with its KV cache."""
+    keep_freed_memory()
+    system = _causal()
+    model = _llama(system)
+    length = system.process.space.length
+    # The id before the first character
+    start = torch.zeros(TEXTS, 1, dtype=torch.long)
+
+    @torch.no_grad()
+    def generate() -> None:
+        model.generate(
+            start,
+            attention_mask=torch.ones_like(start),
+            do_sample=True,
+            top_k=0,
+            min_new_tokens=length,
+            max_new_tokens=length,
+            pad_token_id=0,
+            eos_token_id=None,
+        )
+
+    return generate
+
+
 def _requests(task: Any) -> list[Any]:
     """Return validation texts, one window each, as requests of the harness."""
     from lm_eval.api.instance import Instance
@@ -242,7 +296,7 @@ def _harness_hf() -> Step:
     from tokenizers import Regex, Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Split
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
     keep_freed_memory()
     system = _causal()
@@ -252,23 +306,10 @@ def _harness_hf() -> Step:
     tokenizer = Tokenizer(WordLevel(ids, unk_token="<end>"))
     # One id a character, line ends included.
     tokenizer.pre_tokenizer = Split(Regex(r"[\s\S]"), "isolated")
-    config = LlamaConfig(
-        hidden_size=256,
-        num_hidden_layers=6,
-        num_attention_heads=8,
-        intermediate_size=1024,
-        vocab_size=cast(Any, system.process.space).vocab,
-        max_position_embeddings=256,
-    )
-    model = LlamaForCausalLM(config).eval()
-    nets = (model, system)
-    sizes = [sum(p.numel() for p in net.parameters()) for net in nets]
-    if abs(sizes[0] / sizes[1] - 1) > 0.01:
-        raise AssertionError(f"parameters: {sizes[0]:,} and {sizes[1]:,}")
     wrapped = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token="<end>", unk_token="<end>"
     )
-    harness = HFLM(model, tokenizer=wrapped, batch_size=TEXTS, device="cpu")
+    harness = HFLM(_llama(system), tokenizer=wrapped, batch_size=TEXTS, device="cpu")
     return lambda: harness.loglikelihood_rolling(requests, disable_tqdm=True)
 
 
@@ -281,3 +322,5 @@ if find_spec("x_transformers"):
     PEERS["masked LM step, x-transformers"] = (_x_transformers, _masked_lm)
 if find_spec("lm_eval"):
     PEERS["log-likelihood of texts, lm-eval"] = (_harness_hf, _harness)
+if find_spec("transformers"):
+    PEERS["autoregressive texts, transformers"] = (_generate_hf, _generate)

@@ -1,29 +1,37 @@
 """Models that read the ids before a position in one pass: exact likelihoods and cached predictions."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from dither.core_blocks.denoiser import Denoiser
 from dither.core_blocks.kv_cache import KVCache
 from dither.engine.config.load_experiment import load_experiment
-from dither.engine.sampling.session import Session, draw
+from dither.engine.sampling.session import ModelCalls, Session, draw
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.likelihood import log_likelihood
 from dither.registry import Field, TokenSpace
 from dither.registry.contracts.records import Clean, Context, State
 
-FILE = Path(__file__).parents[3] / "experiments/language_model/autoregressive.toml"
+EXPERIMENTS = Path(__file__).parents[3] / "experiments"
+FILE = EXPERIMENTS / "language_model/autoregressive.toml"
+DNA = EXPERIMENTS / "dna_sequence/quick.toml"
 SMALL = ["model.width=16", "model.block.heads=2", "model.depth=2", "task.length=6"]
 IDS = 3
 LENGTH = 4
 
 
 def system_of(*changes: str) -> Diffusion:
+    return random_system(FILE, [*SMALL, *changes])
+
+
+def random_system(file: Path, changes: list[str]) -> Diffusion:
     """A system with random weights, also where training starts at zero."""
     torch.manual_seed(0)
-    experiment = load_experiment(FILE, [*SMALL, *changes]).experiment
+    experiment = load_experiment(file, changes).experiment
     system = Diffusion.build(experiment).eval()
     for parameter in system.model.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
@@ -87,6 +95,81 @@ def test_a_cache_has_the_conditionals_of_one_pass(prompt: int) -> None:
         session.append(clean.x0[:, here])
 
 
+GUIDED = [
+    "task.data.length=24",
+    "task.data.motifs=1",
+    "process=absorbing",
+    "loss=masked-ce",
+    "model.block_size=1",
+    'model.reads="previous"',
+    'model.condition={use = "label", of = "cell", dropout = 0.1}',
+    "model.width=16",
+    "model.depth=2",
+    'model.block={use = "adaln-zero", heads = 2}',
+    'sampler={use = "blocks", size = 1}',
+    "sampler.inner.steps=3",
+]
+"""Changes of dna_sequence/quick.toml."""
+
+
+@pytest.mark.parametrize(
+    ("file", "changes"),
+    [
+        (FILE, SMALL),
+        (FILE, [*SMALL, "sampler.context=2"]),
+        (FILE, [*SMALL, "sampler.inner=ancestral", "sampler.inner.steps=3"]),
+        # Of three calls the first is guided, or the last two, which single positions may not need.
+        (DNA, [*GUIDED, "sample.guidance={start = 0.8}"]),
+        (DNA, [*GUIDED, "sample.guidance={stop = 0.8}"]),
+    ],
+    ids=["all", "context", "steps", "guided-first", "guided-last"],
+)
+def test_a_drawn_position_is_not_computed_again(
+    file: Path, changes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same samples to the last bit, also after prompts of several lengths."""
+    system = random_system(file, changes)
+    like = system.task.batch("valid", range(4))
+    known = torch.arange(like.x0.shape[1]) < torch.tensor([0, 1, 1, 4])[:, None]
+    like = replace(like, known=known)
+    calls = ModelCalls()
+    found = draw(system, like, seed=0, calls=calls)
+    monkeypatch.setattr(Denoiser, "finish", lambda *_: False)
+    more = ModelCalls()
+    assert torch.equal(found, draw(system, like, seed=0, calls=more))
+    assert calls.rows < more.rows
+
+
+def test_a_text_takes_one_call_per_position() -> None:
+    system = system_of()
+    calls = ModelCalls()
+    draw(system, system.task.like(2, seed=0), seed=0, calls=calls)
+    # When the first position is predicted there is no cache that it could be written to.
+    assert calls.rows == 2 * (6 + 1)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("change", ["none", "keep", "drop", "rewind", "two"])
+def test_only_one_position_of_the_last_call_is_finished(change: str) -> None:
+    """Not after the cache has changed, nor two positions, of which the second depends on the first."""
+    model = model_of()
+    x = torch.tensor([[0, 2, 1, 1]])
+    valid = torch.ones(1, LENGTH, dtype=torch.bool)
+    new = 2 if change == "two" else 1
+    ids, part = x[:, 2 : 2 + new], valid[:, :new]
+    cache = KVCache()
+    model(State.of(x[:, :2]), 0.0, valid[:, :2], {}, cache=cache, keep=True)
+    keep = change == "keep"
+    model(State.of(ids), 0.0, part, {}, cache=cache, keep=keep)
+    if change == "drop":
+        cache.drop(1)
+    if change == "rewind":
+        cache.rewind(1)
+    length = cache.length
+    assert model.finish(ids, part, cache) == (change == "none")
+    assert cache.length == length + (change == "none")
+
+
 @torch.no_grad()
 def test_a_rewound_cache_continues_after_the_ids_that_it_keeps() -> None:
     model = model_of()
@@ -114,9 +197,10 @@ def test_a_batch_may_have_no_rows() -> None:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("finish", [False, True])
 @pytest.mark.parametrize("padding", [0, 1])
-def test_no_position_reads_an_id_of_padding(padding: int) -> None:
-    """In one pass, and after a cache."""
+def test_no_position_reads_an_id_of_padding(padding: int, finish: bool) -> None:
+    """In one pass, and after a cache with and without a second call."""
     model = model_of()
     x0 = torch.tensor([[0, 2, 1, 1], [0, 2, 1, 1]])
     x0[1, padding] = 0 if padding else 1
@@ -130,7 +214,9 @@ def test_no_position_reads_an_id_of_padding(padding: int) -> None:
         raw = model(State.of(x0[:, here]), 0.0, valid[:, here], {}, cache=cache)
         if place != padding:
             torch.testing.assert_close(raw[0], raw[1])
-        model(State.of(x0[:, here]), 0.0, valid[:, here], {}, cache=cache, keep=True)
+        if not (finish and model.finish(x0[:, here], valid[:, here], cache)):
+            state = State.of(x0[:, here])
+            model(state, 0.0, valid[:, here], {}, cache=cache, keep=True)
 
 
 @torch.no_grad()

@@ -341,6 +341,14 @@ def of(part: str, **changes) -> list[Mutant]:
 PLANS = {"data": {"use": "procedural-plans", "train": 40, "valid": 10, "test": 10}}
 FEW_PLANS = {"data": {"use": "procedural-plans", "train": 12, "valid": 4, "test": 4}}
 BLOCKS_OF_TOKENS = {"block_size": 2, "embedding": {"use": "tokens"}}
+AUTOREGRESSIVE = {
+    "block_size": 1,
+    "reads": "previous",
+    "embedding": {"use": "tokens"},
+    "condition": {"use": "none"},
+    "final": "norm",
+    "block": {"use": "pre-norm"},
+}
 MODULES = (
     "model:denoiser",
     "block:adaln-zero",
@@ -470,6 +478,12 @@ MUTANTS = [
         "model:denoiser",
         module(forward=lambda inner, *a, context=None, **options: inner(*a, **options)),
         BLOCKS_OF_TOKENS,
+    ),
+    Mutant(
+        "context_equals_cache",
+        "model:denoiser",
+        module(finish=lambda inner, x, valid, cache: inner.finish(torch.zeros_like(x), valid, cache)),
+        AUTOREGRESSIVE,
     ),
     *of(
         "block:adaln-zero",

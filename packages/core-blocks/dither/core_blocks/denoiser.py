@@ -223,6 +223,24 @@ class Denoiser(nn.Module):
         """Return an empty cache, exact for whole blocks under block-causal attention."""
         return KVCache()
 
+    def finish(
+        self, x: Int[Tensor, "B L"], valid: Bool[Tensor, "B L"], cache: KVCache
+    ) -> bool:
+        """Add finished positions to a cache by what the last call wrote; False if that is not possible.
+
+        The keys and values of one position of an autoregressive model do not depend on its id, so
+        that they are the same before and after the id is drawn.
+        """
+        if self.id_before_first is None or cache.written is None:
+            return False
+        written, extra = cache.written
+        # Of several positions, each but the first depends on the id before it.
+        if x.shape[1] != 1 or written.shape[1] - extra != 1:
+            return False
+        cache.keep_ids(x.masked_fill(~valid, self.id_before_first))
+        cache.advance(written, extra)
+        return True
+
     def _ids_before(
         self,
         state: State,
@@ -371,9 +389,10 @@ class Denoiser(nn.Module):
     ) -> Float[Tensor, "B T D"]:
         """Attend to the cached tokens as well, and add these tokens to the cache if `keep`."""
         h = self._run_blocks(tokens, self._mask(tokens, cache), cache=cache, keep=keep)
-        # Without it the next call writes to the same places.
+        # Without `keep` the next call writes to the same places.
+        cache.written = (tokens.valid, tokens.extra)
         if keep:
-            cache.advance(tokens.valid, tokens.extra)
+            cache.advance(*cache.written)
         return h
 
     def _with_context(

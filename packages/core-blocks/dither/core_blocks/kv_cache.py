@@ -21,6 +21,8 @@ class KVCache:
         dropped: The first of them, which are no longer in memory.
         extra: Extra tokens before the first position.
         valid: True on kept tokens that are not padding.
+        written: Validity of the tokens written after the finished ones, and the number of extra ones
+            among them; None once something else may have been written there.
     """
 
     def __init__(self) -> None:
@@ -29,6 +31,7 @@ class KVCache:
         self.extra = 0
         self._kept = 0
         self.valid: Bool[Tensor, "B held"] | None = None
+        self.written: tuple[Bool[Tensor, "B L"], int] | None = None
         self._ids: Int[Tensor, "B K"] | None = None
         self._buffers: dict[int, Tensor] = {}
 
@@ -79,6 +82,7 @@ class KVCache:
         self.valid = self.with_finished(valid)
         self.length += valid.shape[1] - extra
         self.extra += extra
+        self.written = None
 
     def drop(self, count: int) -> None:
         """Forget the first `count` positions in memory; extra tokens stay. Not after `rewind`."""
@@ -91,11 +95,13 @@ class KVCache:
             buffer[:, :, :, kept] = buffer[:, :, :, moved].clone()
         self.valid = torch.cat([self.valid[:, : self.extra], self.valid[:, moved]], 1)
         self.dropped += count
+        self.written = None
 
     def rewind(self, start: int) -> None:
         """Continue at position `start`, and keep the tokens from there on as context until they are replaced."""
         self._kept = max(self._kept, self.held)
         self.length = start
+        self.written = None
         # Extra tokens come again before the first position.
         if not start:
             self.extra = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from einops import rearrange
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.nn import functional
@@ -65,7 +64,7 @@ class Rotary(nn.Module):
             cos, sin = self._cos_sin(coordinates).to(torch.float32)
 
         # Each pair (x_j, x_{j+E/2}) is a point of the plane, rotated by the angle of frequency j.
-        a, b = rearrange(x, "B H L (two half) -> two B H L half", two=2).unbind()
+        a, b = x.chunk(2, -1)
         return torch.cat([a * cos - b * sin, a * sin + b * cos], -1).to(x.dtype)
 
     def _indexed(

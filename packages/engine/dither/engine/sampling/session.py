@@ -15,7 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.contracts.protocols import Denoiser, TokenProcess
+from dither.registry.contracts.protocols import (
+    Denoiser,
+    FinishesPositions,
+    TokenProcess,
+)
 from dither.registry.contracts.records import Clean, Noise, State, over
 from dither.registry.contracts.spaces import Space, TokenSpace
 from dither.registry.spec.base import shown
@@ -191,19 +195,24 @@ class Session:
 
     def append(self, x: Shaped[Tensor, "B L *M"]) -> None:
         """Append finished positions to the KV cache, at t = 0; later calls see them as context."""
-        system = self.system
         self.previous = None
-        t = torch.zeros(len(x), device=x.device)
         for i, branch in enumerate(self.branches):
             cache = branch.cache
             if cache is None:
-                cache = cast(Denoiser, system.model).new_cache()
-            clean = self._piece(x, branch)
-            system.call(system.trunk, State.of(x), t, clean, cache=cache, keep=True)
-            self.calls.rows += len(x)
-            self.branches[i] = replace(
-                branch, cache=cache, start=branch.start + x.shape[1]
-            )
+                cache = cast(Denoiser, self.system.model).new_cache()
+            self._append_to(cache, x, self._piece(x, branch))
+            stop = branch.start + x.shape[1]
+            self.branches[i] = replace(branch, cache=cache, start=stop)
+
+    def _append_to(self, cache: Any, x: Shaped[Tensor, "B L *M"], clean: Clean) -> None:
+        system = self.system
+        model = system.model
+        # Half of the calls of an autoregressive model
+        if isinstance(model, FinishesPositions) and model.finish(x, clean.valid, cache):
+            return
+        t = torch.zeros(len(x), device=x.device)
+        system.call(system.trunk, State.of(x), t, clean, cache=cache, keep=True)
+        self.calls.rows += len(x)
 
     def drop(self, count: int) -> None:
         """Forget the first `count` positions in the KV cache; later calls do not attend to them."""

@@ -32,6 +32,7 @@ __all__ = [
     "Denoiser",
     "DistributionHead",
     "DropsConditions",
+    "FinishesPositions",
     "FusedLoss",
     "GaussianProcess",
     "KeyValueCache",
@@ -442,6 +443,19 @@ class Denoiser(Protocol):
 
     def new_cache(self) -> KeyValueCache:
         """Return an empty cache for this model."""
+
+
+@runtime_checkable
+class FinishesPositions(Protocol):
+    """A model that may add the positions of its last call to the cache without another call."""
+
+    def finish(
+        self, x: Shaped[Tensor, "B L"], valid: Bool[Tensor, "B L"], cache: Any
+    ) -> bool:
+        """Add finished positions to the cache by what the last call wrote.
+
+        Return False, and do nothing, if that is not possible.
+        """
 
 
 @runtime_checkable

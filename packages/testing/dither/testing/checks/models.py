@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dither.registry import Spec, TokenSpace
+from dither.registry.contracts.protocols import FinishesPositions
 from dither.registry.contracts.records import Context, State
 
 from ..check_utils import (
@@ -308,10 +309,19 @@ def context_equals_cache(s: Situation) -> None:
             inputs = (State.of(noised[:, part]), level, valid[:, part], cond)
             outputs.append(_run(model, inputs, cache=cache))
             # The next block attends to this one as it is in the data.
-            finished = (State.of(clean[:, part]), zero, valid[:, part], cond)
-            model.trunk(*finished, cache=cache, keep=True)
+            finished = _Inputs(State.of(clean[:, part]), zero, valid[:, part], cond)
+            _finish(model, finished, cache)
     what = "blocks with a cache, compared with a context"
     assert_close(torch.cat(outputs, 1), whole, what, CACHED_ERROR)
+
+
+def _finish(model: Any, block: _Inputs, cache: Any) -> None:
+    """Add a finished block to the cache as sampling does, without a call where that is possible."""
+    finished = isinstance(model, FinishesPositions) and model.finish(
+        block.state.x, block.valid, cache
+    )
+    if not finished:
+        model.trunk(*block, cache=cache, keep=True)
 
 
 CHECKS = (
