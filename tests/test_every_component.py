@@ -15,6 +15,7 @@ from PIL import Image
 
 from dither.registry import default_catalog
 from dither.registry.kinds import KINDS
+from dither.registry.plugins.discovery import BUILT_IN
 from dither.tasks.bubble_diagram.specs import PlanFiles
 from dither.tasks.get_region.data_specs import PreparedRegions, ScannedRegions
 from dither.tasks.language_model.data.specs import ConvertedText
@@ -255,7 +256,6 @@ def test_tasks(case):
 def test_every_plugin_runs_the_kit():
     """No plugin is missing, and every kind except data, which its task checks, has checks."""
     parts = default_catalog().parts()
-    ours = set(conformance.BUILT_IN)
     metadata = [
         tomllib.loads(path.read_text("utf-8"))
         for path in ROOT.glob("packages/*/pyproject.toml")
@@ -265,8 +265,7 @@ def test_every_plugin_runs_the_kit():
         for meta in metadata
         for name in meta["project"].get("entry-points", {}).get("dither.plugins", {})
     }
-    # That of dither-testing adds a command, and no component.
-    assert offering == ours | {"testing"}
-    kinds = {part.spec.kind for part in parts if part.plugin in ours}
+    assert offering == BUILT_IN
+    kinds = {part.spec.kind for part in parts if part.plugin in BUILT_IN}
     assert kinds | {"metric"} == set(KINDS), "only metrics have no built-in component"
     assert {check.kind for check in CHECKS} | {"data"} == {"any", *KINDS}

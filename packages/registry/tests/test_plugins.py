@@ -9,7 +9,7 @@ from dither.registry.config.errors import Refused
 from dither.registry.plugins.discovery import GROUP
 from dither.registry.plugins.manager import Plugins, load_plugins
 from dither.registry.plugins.policy import Policy, find_policy
-from dither.registry.plugins.status import PluginError
+from dither.registry.plugins.status import PluginError, details
 
 HOOK = "from dither.registry import hookimpl\n@hookimpl\n{}\n"
 policy = Policy.model_validate
@@ -390,8 +390,8 @@ def test_a_refusal_in_a_run_is_attributed():
     plugins = session("unwilling", observer(*events))
     with pytest.raises(PluginError, match="unwilling.*before_run") as error:
         list(plugins.call_each("before_run", run=None))
-    assert "no disk" in error.value.detail
-    assert "Traceback" not in error.value.detail
+    assert "no disk" in details(error.value.__cause__)
+    assert "Traceback" not in details(error.value.__cause__)
     assert codes_of(
         lambda: list(plugins.call_each("check_experiment", experiment=None))
     ) == ["no-effect"]

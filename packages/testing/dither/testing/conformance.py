@@ -23,6 +23,7 @@ from hypothesis.errors import Unsatisfiable
 from dither.registry import Catalog, default_catalog
 from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.plugins.catalog import Component
+from dither.registry.plugins.discovery import BUILT_IN
 
 from .check_utils import NotApplicable, seed_cpu
 from .checks import CHECKS, Check
@@ -32,7 +33,6 @@ from .traits import may_declare, traits_of
 
 __all__ = ["Case", "cases", "parametrize"]
 
-BUILT_IN = ("core-blocks", "embeddings", "engine", "losses", "processes", "tasks")
 MAX_NOT_APPLICABLE = 4 * EXAMPLES
 """Situations in which a check does not apply before it is given up."""
 ROUNDS = (

@@ -84,8 +84,14 @@ def _run(arguments: Sequence[str], verb: str | None, stop: Stop) -> int:
         if COMPLETION in os.environ:
             raise
         # A component that exits with 0 must not look like a command that succeeded.
-        raise RuntimeError(f"SystemExit: {ended.code}") from ended
-    except Exception as error:
+        failed = RuntimeError(f"SystemExit: {ended.code}")
+        failed.__cause__ = ended
+        return _report(failed)
+    except BaseException as error:
+        from dither.registry.plugins.status import is_interruption
+
+        if is_interruption(error):
+            raise
         stop.raise_again(error)
         return _report(error)
     return result if isinstance(result, int) else 0
@@ -107,7 +113,7 @@ def _discard_output() -> int:
     return 0
 
 
-def _report(error: Exception) -> int:
+def _report(error: BaseException) -> int:
     """Print why a command failed and return its exit code; a bug is raised again."""
     from dither.registry.config.errors import Refused
 
@@ -125,7 +131,7 @@ def _report(error: Exception) -> int:
     return _report_usage(error)
 
 
-def _as_refused(error: Exception) -> Exception:
+def _as_refused(error: BaseException) -> BaseException:
     """Return the problem of a file that the system does not open or write, or else the error."""
     if isinstance(error, OSError) and error.filename is not None:
         reason = f"{str(error.filename)!r}: {error.strerror or error}"
@@ -166,18 +172,25 @@ def _print_end(message: str, code: str, exit_code: int) -> None:
 
 
 def _report_usage(error: Any) -> int:
-    """Print an error of click; any other exception is a bug and keeps its traceback."""
+    """Print an error of click or of a third party; any other exception is a bug and keeps its traceback."""
     import typer
 
     # typer may bundle its own copy of click: take the class from one of its own exceptions
     click_exception = next(
         base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
     )
-    if not isinstance(error, click_exception):
-        raise error
     from dither.registry.config.errors import Refused
 
     from .output import Format, output_options, print_problems
+
+    if not isinstance(error, click_exception):
+        from ..config.component_errors import plugin_failure
+
+        failed = plugin_failure(error)
+        if failed is None:
+            raise error
+        print_problems(failed)
+        return failed.exit_code
 
     if output_options.format is Format.TEXT:
         error.show()  # type: ignore[attr-defined]

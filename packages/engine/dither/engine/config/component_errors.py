@@ -7,13 +7,16 @@ from contextlib import contextmanager
 
 from dither.registry.config.errors import Refused
 from dither.registry.plugins.catalog import Catalog
+from dither.registry.plugins.culprit import culprit_of
 from dither.registry.plugins.status import describe_exception, is_interruption
 from dither.registry.spec.base import Spec, WrongReturnError
 
 __all__ = [
     "ComponentFailed",
+    "PluginFailed",
     "annotate_build_errors",
     "attribute_errors",
+    "plugin_failure",
     "reason_of",
     "title",
 ]
@@ -26,6 +29,27 @@ class ComponentFailed(Refused):
         self.spec = spec
         self.reason = describe_exception(error)
         super().__init__(f"{title(spec)} failed: {self.reason}", code="plugin-failed")
+
+
+class PluginFailed(Refused):
+    """Code of a third party raised an exception at any other time. The command line exits with 1."""
+
+    exit_code = 1
+
+    def __init__(self, name: str, error: BaseException) -> None:
+        message = f"{name} failed: {describe_exception(error)}"
+        hint = "--traceback shows where"
+        super().__init__(message, help=hint, code="plugin-failed")
+        self.__cause__ = error
+
+
+def plugin_failure(error: BaseException) -> PluginFailed | None:
+    """Return the problem of an exception that code of a third party raised; None for any other."""
+    # A refusal was written for the user, and says what is wrong.
+    if isinstance(error, Refused) or is_interruption(error):
+        return None
+    culprit = culprit_of(error)
+    return None if culprit is None else PluginFailed(culprit.title, culprit.error)
 
 
 def title(spec: Spec, catalog: Catalog | None = None) -> str:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dither.registry.plugins.status import describe_exception
+
 __all__ = ["FULL", "disk_errors", "shortage", "shortage_code"]
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -48,7 +50,7 @@ def shortage(error: BaseException | None) -> str | None:
         known |= (
             isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
         )
-        return known or any(words in str(error) for words in NO_MEMORY)
+        return known or any(words in describe_exception(error) for words in NO_MEMORY)
 
     while error is not None and not is_shortage(error):
         error = error.__cause__

@@ -33,6 +33,7 @@ class Log:
         total: Number of steps of the run.
         done: The last finished step of a resumed run.
         offset: Bytes of metrics.jsonl up to it; None keeps all.
+        trackers: Trackers by the titles of their components.
         config: The experiment, for the trackers.
         emit: Called with each line of metrics.jsonl.
     """
@@ -109,13 +110,11 @@ class Log:
     def _each(self, call: Callable[[Tracker], None]) -> None:
         for name, tracker in list(self._trackers.items()):
             try:
-                with protected_settings(f'tracker "{name}"'):
+                with protected_settings(name):
                     call(tracker)
             except BaseException as error:
                 # Ctrl-C raises no KeyboardInterrupt during a run: the tracker has raised it.
                 if isinstance(error, Stopped):
                     raise
                 del self._trackers[name]
-                self.display.line(
-                    f'tracker "{name}" is disabled: {describe_exception(error)}'
-                )
+                self.display.line(f"{name} is disabled: {describe_exception(error)}")

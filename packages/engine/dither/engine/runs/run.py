@@ -1,6 +1,6 @@
 """A run: start, begin at step 0 or resume from a checkpoint, fit, finish.
 
-Exit codes: 0 done, 1 a plugin hook or another rank failed, 2 refused (raised as `Refused`), 3 no
+Exit codes: 0 done, 1 a plugin or another rank failed, 2 refused (raised as `Refused`), 3 no
 intact checkpoint, 4 loss or gradient NaN or inf, 5 disk or memory exhausted or the run
 directory gone, 75 stopped by a signal with a checkpoint saved.
 """
@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from shlex import join
-from typing import Any
+from typing import Any, NoReturn
 
 from rich.console import Console
 
@@ -28,6 +28,8 @@ from dither.registry.files.lookup import as_argument
 from dither.registry.plugins.status import (
     PluginError,
     describe_exception,
+    details,
+    is_interruption,
 )
 
 from ..checkpoints.checkpoint import (
@@ -39,7 +41,11 @@ from ..checkpoints.checkpoint import (
     load_state,
 )
 from ..checkpoints.sharded_checkpoint import Shards, part_of
-from ..config.component_errors import annotate_build_errors
+from ..config.component_errors import (
+    annotate_build_errors,
+    plugin_failure,
+    title,
+)
 from ..config.experiment import Experiment
 from ..config.load_experiment import Loaded
 from ..config.plugins import governing_policy_file
@@ -133,19 +139,21 @@ def run(
             with this.recording():
                 finished = this.fit()
             return this.finish() if finished else this.stopped()
-    except SystemExit as error:
-        # sys.exit in a component must not look like a run that is done.
-        raise RuntimeError(f"SystemExit: {error.code}") from error
-    except Exception as error:
+    # sys.exit in a component must not look like a run that is done.
+    except BaseException as error:
+        if is_interruption(error):
+            raise
         failed = _failure(error, train.timeout)
-        if isinstance(error, PluginError):
-            say(errors, error.detail)
+        # A run may have taken long, so that nobody should repeat it to see where a plugin failed.
+        if failed.code == "plugin-failed":
+            cause = error.__cause__ if isinstance(error, PluginError) else error
+            say(errors, details(cause))
         say(errors, failed.message, "red")
         emit(failed)
         return failed.exit_code
 
 
-def _failure(error: Exception, timeout: float) -> Failed:
+def _failure(error: BaseException, timeout: float) -> Failed:
     """Return the event of an error that a run may end with; raise any other."""
     notes = getattr(error, "__notes__", [])
 
@@ -171,13 +179,21 @@ def _failure(error: Exception, timeout: float) -> Failed:
         failed = stopped(FAILED, "lost-rank", f"{lost}: {reason}")
     elif resources and (lacking := shortage(error)):
         failed = stopped(EXHAUSTED, shortage_code(lacking), lacking)
-    # The user can act on an error that names a file; any other is a program error with a traceback.
-    elif isinstance(error, OSError) and error.filename is not None:
+    elif found := plugin_failure(error):
+        failed = stopped(FAILED, "plugin-failed", found.problems[0].message)
+    else:
+        _raise_unexpected(error, notes)
+    return failed
+
+
+def _raise_unexpected(error: BaseException, notes: Sequence[str]) -> NoReturn:
+    """Raise Refused for an error that names a file, on which the user can act; or a program error."""
+    if isinstance(error, OSError) and error.filename is not None:
         message = "\n".join([f"stopped: {error}", *notes])
         raise Refused(message, code="unwritable-file") from None
-    else:
-        raise error
-    return failed
+    if isinstance(error, SystemExit):
+        raise RuntimeError(f"SystemExit: {error.code}") from error
+    raise error
 
 
 class Run:
@@ -422,14 +438,15 @@ class Run:
     def _trackers(self) -> dict[str, Tracker]:
         trackers = {}
         for spec in self.experiment.tracking.use:
+            name = title(spec, self.plugins.catalog)
             try:
-                trackers[spec.name] = spec.build()
+                trackers[name] = spec.build()
             except BaseException as error:
                 if isinstance(error, Stopped):
                     raise
                 say(
                     self.console,
-                    f'tracker "{spec.name}" is disabled: {describe_exception(error)}',
+                    f"{name} is disabled: {describe_exception(error)}",
                 )
         return trackers
 

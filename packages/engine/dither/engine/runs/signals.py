@@ -65,7 +65,7 @@ class Stop:
     def __call__(self) -> bool:
         return self.requested is not None
 
-    def raise_again(self, error: Exception) -> None:
+    def raise_again(self, error: BaseException) -> None:
         """Raise `Stopped` if a signal has raised it, and other code has caught it and raised `error`.
 
         So does pydantic while it builds the validator of a class.

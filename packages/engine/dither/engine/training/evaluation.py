@@ -30,7 +30,7 @@ from dither.registry.contracts.records import (
     TensorRecord,
     over,
 )
-from dither.registry.spec.base import shown
+from dither.registry.spec.base import origin_of, record_origin, shown
 from dither.registry.spec.process_settings import protected_settings
 
 from .device import to_device
@@ -78,13 +78,7 @@ def evaluate(
     """
     if not (count := min(samples, system.task.size(split))):
         return {}
-    with protected_settings("a metric"):
-        extra = [
-            metric.metrics()
-            for metric in system.metrics
-            if isinstance(metric, PredictionMetric)
-        ]
-        accumulators = [system.task.metrics(), *extra]
+    accumulators = _accumulators(system)
     intervals = Intervals(count)
     was_training = system.training
     # The sum moves to the device with the first batch, so that no batch is waited for.
@@ -128,6 +122,18 @@ def evaluate(
     result = without_likelihoods(system, merged)
     per_sample(intervals.arrays(result))
     return result
+
+
+@protected_settings("a metric")
+def _accumulators(system: Diffusion) -> list[Metrics]:
+    """Return the sums of the task's metrics, and of the others."""
+    accumulators = []
+    for source in (system.task, *system.metrics):
+        if isinstance(source, PredictionMetric):
+            accumulators.append(source.metrics())
+            # Their exceptions name the metric, too.
+            record_origin(accumulators[-1], origin_of(source))
+    return accumulators
 
 
 def _bound(

@@ -20,6 +20,7 @@ from types import CodeType, ModuleType
 from ..files.limits import read_bytes
 
 __all__ = [
+    "BUILT_IN",
     "FILE_MODULE",
     "GROUP",
     "Installed",
@@ -30,6 +31,18 @@ __all__ = [
     "package_folders",
 ]
 
+BUILT_IN = frozenset(
+    {
+        "core-blocks",
+        "embeddings",
+        "engine",
+        "losses",
+        "processes",
+        "tasks",
+        "testing",
+    }
+)
+"""The plugins of this repository."""
 GROUP = "dither.plugins"
 """Group of the entry points."""
 FILE_MODULE = "dither_plugin_"

@@ -16,6 +16,7 @@ __all__ = [
     "PluginStatus",
     "State",
     "describe_exception",
+    "details",
     "is_interruption",
 ]
 
@@ -70,12 +71,12 @@ class PluginError(Exception):
         where = f'plugin "{status.name}" ({status.origin}) failed in {hook}'
         super().__init__(f"{where}: {describe_exception(error)}")
 
-    @property
-    def detail(self) -> str:
-        """The traceback of the cause, or the problems of a `Refused`."""
-        if isinstance(self.__cause__, Refused):
-            return str(self.__cause__)
-        return "".join(traceback.format_exception(self.__cause__)).rstrip()
+
+def details(error: BaseException | None) -> str:
+    """Return the traceback of an exception, or the problems of a `Refused`."""
+    if isinstance(error, Refused):
+        return str(error)
+    return "".join(traceback.format_exception(error)).rstrip()
 
 
 def is_interruption(error: BaseException) -> bool:

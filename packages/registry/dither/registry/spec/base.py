@@ -1,9 +1,12 @@
 """Spec: the options of one component. Slot: an option that takes another component."""
 
 import functools
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path as FilePath
+from types import CodeType, FunctionType
 from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args
 
 from pydantic import (
@@ -33,7 +36,9 @@ __all__ = [
     "default_part",
     "merge_tables",
     "named",
+    "origin_of",
     "path_mark",
+    "record_origin",
     "shown",
     "summary_of",
     "with_article",
@@ -199,9 +204,43 @@ def checked_method(
         with protected_settings(f'{self.kind} "{self.name}"'):
             result = method(self, *arguments, **named)
             check(self, result)
+        # Numbers are results of other methods than `build`.
+        if not isinstance(result, float | int):
+            record_origin(result, self)
         return result
 
     return checked
+
+
+_objects: dict[int, tuple[weakref.ref[Any], Spec]] = {}
+_codes: dict[type | CodeType, Spec] = {}
+
+
+def record_origin(built: Any, spec: Spec | None) -> None:
+    """Record the component of an object or function, by whose name its exceptions are reported."""
+    if spec is None:
+        return
+    while isinstance(built, functools.partial):
+        built = built.func
+    if isinstance(built, FunctionType):
+        _codes[built.__code__] = spec
+        return
+    # A copy, as of the average of the weights, is recognized by its class.
+    _codes[type(built)] = spec
+    key = id(built)
+    # Objects with slots allow no reference.
+    with suppress(TypeError):
+        reference = weakref.ref(built, lambda _: _objects.pop(key, None))
+        _objects[key] = (reference, spec)
+
+
+def origin_of(built: Any) -> Spec | None:
+    """Return the component of an object or of the code of a function, if it is recorded."""
+    if isinstance(built, CodeType):
+        return _codes.get(built)
+    if id(built) in _objects:
+        return _objects[id(built)][1]
+    return _codes.get(type(built))
 
 
 _default_catalog: list[Callable[[], Any]] = []
