@@ -97,3 +97,72 @@ def test_padding_may_hold_nan(poison, tmp_path, console):
     # The toy model embeds ids: the check has passed once it complains.
     assert run(loaded, tmp_path / "runs", console=console) == 1
     assert 'model "toy-net" of plugin "toy-plugin"' in console.export_text()
+
+
+COUNTED = """
+import math
+from typing import ClassVar
+from dither.registry import hookimpl
+from dither.registry.contracts.protocols import Metrics
+from dither.registry.kinds import MetricSpec
+
+class Sums(Metrics):
+    def update(self, clean, noised, pred, measured):
+        pass
+    def compute(self):
+        return {"strange": float("VALUE")}
+
+class Metric(MetricSpec):
+    "Is no number."
+    name = "strange"
+    serves: ClassVar[frozenset] = frozenset({"tokens"})
+    def build(self, space):
+        return self
+    def metrics(self):
+        return Sums()
+
+@hookimpl
+def register_components():
+    return [Metric]
+"""
+
+
+@pytest.fixture
+def strange(experiment_file, load):
+    """Load the experiment with evaluations by a metric that has always the same value."""
+
+    def loaded(value, *changes):
+        experiment_file.with_name("m.py").write_text(COUNTED.replace("VALUE", value))
+        names = '["toy_plugin.py", "m.py"]'
+        text = experiment_file.read_text().replace('["toy_plugin.py"]', names)
+        experiment_file.write_text(text)
+        return load("evaluate.metrics=['strange']", "evaluate.best='strange'", *changes)
+
+    return loaded
+
+
+@pytest.mark.parametrize("better", ["lower", "higher"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_evaluations_that_cannot_be_compared_end_a_run(
+    strange, tmp_path, console, value, better
+):
+    loaded = strange(value, f"evaluate.better='{better}'", "train.keep_best=true")
+    events = []
+    assert run(loaded, tmp_path, console=console, emit=events.append) == 4
+    assert (events[-1].code, events[-1].exit_code) == ("non-finite", 4)
+    assert f"step 7: strange of the validation split is {value}" in events[-1].message
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_evaluations_that_cannot_be_compared_are_no_improvement(
+    strange, tmp_path, console, cli, value
+):
+    changes = ("evaluate.every=2", "evaluate.patience=3", "train.non_finite='skip'")
+    loaded = strange(value, *changes)
+    assert run(loaded, tmp_path / "runs", console=console) == 0
+    text = console.export_text()
+    assert text.count(f"strange is {value}, no improvement") == 3
+    assert "3 evaluations without improvement since the start" in text
+    (folder,) = (tmp_path / "runs").iterdir()
+    answer = cli("sample", str(folder), "--checkpoint", "best", code=2)
+    assert "no evaluation has a finite strange" in answer.err

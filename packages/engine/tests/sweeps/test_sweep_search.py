@@ -240,6 +240,18 @@ def test_a_misspelled_metric_ends_a_search_after_its_first_point(
     assert complete(sweep, console)
 
 
+def test_a_point_that_ends_with_nan_has_no_value(begin, child, console, output):
+    text = child.read_text()
+    finite = "(lr - 0.3) ** 2"
+    assert finite in text
+    # Files of metrics have null for NaN and inf.
+    child.write_text(text.replace(finite, f"None if step == 3 else {finite}"))
+    _, sweep = begin(text=SMALL)
+    trials = Trials(sweep, console).study.trials
+    assert [trial.state.name for trial in trials] == ["FAIL"] * 3
+    assert output().count("valid/loss is NaN or inf") == 3
+
+
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"values": 3}'])
 def test_a_damaged_point_has_no_values(tmp_path, text):
     (tmp_path / "001").mkdir()

@@ -373,10 +373,10 @@ class Scores:
 
     @property
     def since(self) -> int:
-        """Number of evaluations after the best one."""
+        """Number of evaluations after the best one; all of them while none was finite."""
         best = self.best
         if best is None:
-            return 0
+            return len(self.values)
         return sum(step > best for step in self.values)
 
     def add(self, step: int, metrics: Mapping[str, float]) -> bool:

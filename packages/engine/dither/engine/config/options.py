@@ -400,7 +400,8 @@ class Evaluate(Options):
     repeats: int = Field(1, ge=1, le=1000)
     """Independent noise draws per sample; more reduce the variance of the metrics."""
     best: str = Field("loss", min_length=1)
-    """The metric by which evaluations are compared."""
+    """The metric by which evaluations are compared; NaN or inf ends the run, unless
+    train.non_finite is "skip"."""
     better: Literal["lower", "higher"] = "lower"
     """Which values of it are better."""
     metrics: list[Slot[MetricSpec]] = []

@@ -189,7 +189,7 @@ def _best_step(run_directory: Path) -> int:
     metric = settings.get("best", "loss")
     step = Scores.read(run_directory, metric, settings.get("better", "lower")).best
     if step is None:
-        message = f"{run_directory} has no best checkpoint: no evaluation"
+        message = f"{run_directory} has no best checkpoint: no evaluation has a finite {metric}"
         raise Refused(message, code="missing-checkpoint")
     return step
 

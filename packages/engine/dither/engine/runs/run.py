@@ -61,7 +61,12 @@ from ..training.device import differences, environment, git_state
 from ..training.diffusion import Diffusion
 from ..training.evaluation import SampleSums, evaluate
 from ..training.model_summary import require_memory
-from ..training.nan_guard import NonFinite, NonFiniteData, describe_data
+from ..training.nan_guard import (
+    NonFinite,
+    NonFiniteData,
+    NonFiniteMetric,
+    describe_data,
+)
 from ..training.shape_check import require_shapes
 from ..training.trainer import Trainer
 from .events import (
@@ -168,7 +173,7 @@ def _failure(error: BaseException, timeout: float) -> Failed:
     elif isinstance(error, Damaged):
         code = "damaged-checkpoint"
         failed = Failed(exit_code=DAMAGED, code=code, message=str(error))
-    elif isinstance(error, Vanished | NonFiniteData):
+    elif isinstance(error, Vanished | NonFiniteData | NonFiniteMetric):
         problem = error.problems[0]
         failed = stopped(error.exit_code, problem.code, problem.message)
     elif isinstance(error, NonFinite):
@@ -634,6 +639,17 @@ class Run:
         if best and self.experiment.train.keep_best:
             self.saver.checkpoints.protected_step = trainer.step
             self.save()
+        self._require_finite(metrics[settings.best])
+
+    def _require_finite(self, value: float) -> None:
+        """Raise NonFiniteMetric for a value that cannot be compared with others, or only say so."""
+        if math.isfinite(value):
+            return
+        step = self.trainer.step
+        name = self.scores.metric
+        if self.experiment.train.non_finite == "stop":
+            raise NonFiniteMetric(step, name, value)
+        self.log.display.line(f"step {step}: {name} is {value:g}, no improvement")
 
     def _record_per_sample(self, per_sample: SampleSums) -> None:
         """Write the values of the newest evaluation; a full disk does not end the run."""
@@ -805,7 +821,9 @@ class Run:
         trainer = self.trainer
         if trainer.step < trainer.train.steps:
             since = f"{self.scores.since} evaluations without improvement"
-            say(self.console, f"early stopping: {since} since step {self.scores.best}")
+            best = self.scores.best
+            last = "the start" if best is None else f"step {best}"
+            say(self.console, f"early stopping: {since} since {last}")
         # The first step is not timed; see `_train`.
         timed = trainer.step - self.first - 1
         rate = timed / self.seconds if self.seconds else None

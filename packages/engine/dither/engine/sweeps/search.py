@@ -369,7 +369,7 @@ class Trials(PointList):
     def _tell_known(self, trial: Any, folder: PointFolder) -> None:
         """Report the known result of a point that was suggested again, and suggest a new one."""
         values = self._values(folder) if folder.status()["state"] == "done" else []
-        if values:
+        if values and math.isfinite(values[-1][1]):
             self.study.tell(trial, values[-1][1])
         else:
             self.study.tell(trial, state=_optuna().trial.TrialState.FAIL)
@@ -388,7 +388,9 @@ class Trials(PointList):
             trial.number
         ].intermediate_values
         new = [
-            (step, value) for step, value in self._values(point) if step not in reported
+            (step, value)
+            for step, value in self._values(point)
+            if step not in reported and math.isfinite(value)
         ]
         for step, value in new:
             trial.report(value, step)
@@ -407,6 +409,11 @@ class Trials(PointList):
             require_metric(self.search.metric, [metrics], f"{file}, after {point.name}")
             say(self.console, f"{point.name}: the run has no {self.search.metric}")
             state = "failed"
+        # Optuna would take -inf for the least loss.
+        if values and not math.isfinite(values[-1][1]):
+            say(self.console, f"{point.name}: {self.search.metric} is NaN or inf")
+            values = []
+            state = "failed"
 
         trial = self.trials[point.name]
         states = _optuna().trial.TrialState
@@ -420,7 +427,7 @@ class Trials(PointList):
         return state
 
     def _values(self, point: PointFolder) -> list[tuple[int, float]]:
-        """Return step and value of the metric at every evaluation so far."""
+        """Return step and value of the metric at every evaluation so far; NaN also for inf."""
         kind, _, name = self.search.metric.partition("/")
         folder = point.run_directory() or point.path
         try:
@@ -431,7 +438,10 @@ class Trials(PointList):
         values = []
         for line in lines:
             step = line.get("step")
-            value = line.get(name)
+            value = line.get(name, "")
+            # That of NaN or inf.
+            if value is None:
+                value = math.nan
             if (
                 line.get("kind") == kind
                 and isinstance(step, int)

@@ -20,6 +20,7 @@ __all__ = [
     "FiniteGuard",
     "NonFinite",
     "NonFiniteData",
+    "NonFiniteMetric",
     "Outcome",
     "all_finite",
     "describe_data",
@@ -215,6 +216,19 @@ class NonFiniteData(Refused):
         if reason:
             message += f" ({reason})"
         super().__init__(Problem(message, ("task",), code="non-finite"))
+
+
+class NonFiniteMetric(Refused):
+    """The metric by which evaluations are compared is NaN or inf. The command line exits with 4."""
+
+    exit_code = 4
+
+    def __init__(self, step: int, name: str, value: float) -> None:
+        message = (
+            f"step {step}: {name} of the validation split is {value:g}, which is the metric of evaluate.best; "
+            'lower train.optimizer.lr, choose another metric, or set train.non_finite = "skip" to continue'
+        )
+        super().__init__(Problem(message, ("evaluate", "best"), code="non-finite"))
 
 
 def rows_with_nan(tensors: Iterable[Tensor], rows: Sequence[int]) -> list[int]:
