@@ -232,6 +232,32 @@ def test_what_is_new_during_a_copy_is_copied_after_it(tmp_path, memory, monkeypa
     assert done.wait(10)
 
 
+@pytest.mark.parametrize("stopped_before", [False, True])
+def test_a_signal_ends_the_wait_for_a_mirror_that_does_not_respond(
+    tmp_path, memory, monkeypatch, stopped_before
+):
+    """Unless the signal has ended the run: then its last checkpoint is copied."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "a").write_text("a")
+    respond = threading.Event()
+    put = type(memory).put_file
+
+    def hang(self, source, target, **options):
+        assert respond.wait(10)
+        put(self, source, target, **options)
+
+    monkeypatch.setattr(type(memory), "put_file", hang)
+    warnings = []
+    signals = iter([stopped_before])
+    mirror = Mirror(tmp_path / "run", "memory://box", warnings.append)
+    if stopped_before:
+        threading.Timer(0.5, respond.set).start()
+    mirror.close(lambda: next(signals, True))
+    respond.set()
+    assert len(warnings) == (not stopped_before)
+    assert memory.exists("/box/run/a") or not stopped_before
+
+
 def test_a_checkpoint_that_was_written_again_is_read_again(tmp_path, memory):
     for content_of_weights in ("old", "new"):
         write_checkpoint(tmp_path / "run", content_of_weights)

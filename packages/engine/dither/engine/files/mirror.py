@@ -9,6 +9,7 @@ import secrets
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -40,6 +41,8 @@ __all__ = [
 
 CLOSE_SECONDS = 600.0
 """Time that the last copies may take at the end of a run."""
+SIGNAL_SECONDS = 0.2
+"""How often the end of a run looks for a signal while it waits for them."""
 LISTINGS = 3
 """How often files are listed if some vanish before they are read: the run removes checkpoints."""
 
@@ -102,15 +105,21 @@ class Mirror:
                 self._thread = threading.Thread(target=self._work, daemon=True)
                 self._thread.start()
 
-    def close(self) -> None:
-        """Copy the rest and wait for it."""
+    def close(self, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Copy the rest and wait for it, or until `stopped` becomes true."""
         self._closing = True
+        # The last checkpoint of a run that a signal has stopped is copied, too.
+        was_stopped = stopped()
         self.update()
         thread = self._thread
-        if thread is not None:
-            thread.join(CLOSE_SECONDS)
-            if thread.is_alive():
-                self._warn(f"{self.address} does not respond; the mirror is incomplete")
+        began = time.monotonic()
+        while thread is not None and thread.is_alive():
+            thread.join(SIGNAL_SECONDS)
+            is_late = time.monotonic() - began > CLOSE_SECONDS
+            if is_late or (stopped() and not was_stopped):
+                if thread.is_alive():
+                    self._say(f"is incomplete; {self._rest()}")
+                return
 
     def _work(self) -> None:
         while True:
@@ -133,13 +142,18 @@ class Mirror:
             self.failures += 1
             again = "the next checkpoint tries again"
             if self._closing:
-                again = f"the rest is copied by dither run --resume {self.folder.name}"
-            again = f"failure {self.failures}; {again}"
-            # The terminal may be closed.
-            with suppress(OSError):
-                self._warn(
-                    f"{self.address} was not updated: {error_reason(error)} ({again})"
-                )
+                again = self._rest()
+            self._say(
+                f"was not updated: {error_reason(error)} (failure {self.failures}; {again})"
+            )
+
+    def _rest(self) -> str:
+        return f"the rest is copied by dither run --resume {quote(str(self.folder))}"
+
+    def _say(self, text: str) -> None:
+        # The terminal may be closed.
+        with suppress(OSError):
+            self._warn(f"{self.address} {text}")
 
     def _copy(
         self,
@@ -205,10 +219,7 @@ class Mirror:
         """Say once that the mirror has a checkpoint that is newer than those of the run."""
         if name not in self._newer:
             self._newer.add(name)
-            with suppress(OSError):
-                self._warn(
-                    f"{self.address} has {name}, newer than this run; it stays there"
-                )
+            self._say(f"has {name}, newer than this run; it stays there")
 
 
 def _state_of(path: Path) -> tuple[int, int] | None:

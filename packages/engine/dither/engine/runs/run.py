@@ -860,7 +860,7 @@ def closing_directory(this: Run) -> Iterator[Run]:
     finally:
         try:
             if this.mirror is not None:
-                this.mirror.close()
+                this.mirror.close(this.stop)
         finally:
             this.directory.release()
 
