@@ -209,12 +209,12 @@ def test_a_file_outside_the_folder_is_named(tmp_path, refused):
     source = tmp_path / "source.json"
     for number, code in codes.items():
         with (
-            refused(code, match=f"{source}: text"),
+            refused(code, match=f"{source}.*: text"),
             write_folder(tmp_path / "boxes", KIND, {}),
         ):
             raise OSError(number, "text", str(source))
     with (
-        refused("unwritable-file", match="boxes: cannot be written"),
+        refused("unwritable-file", match="boxes cannot be written"),
         write_folder(tmp_path / "boxes", KIND, {}) as to,
     ):
         (to.folder / "none" / "x").touch()

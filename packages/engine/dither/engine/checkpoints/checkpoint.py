@@ -35,10 +35,11 @@ from dither.registry.files.atomic import (
 )
 from dither.registry.files.limits import read_text
 from dither.registry.files.lookup import exists, is_file, is_folder
+from dither.registry.files.write_errors import FULL
 
 from ..files.checksums import MANIFEST, checkpoint_folders, verify, write_manifest
 from ..files.metrics_file import read_metrics, rounded
-from ..files.resource_errors import FULL, disk_errors
+from ..files.resource_errors import disk_errors
 from .sharded_checkpoint import Shards, part_of, read_tensors
 
 __all__ = [

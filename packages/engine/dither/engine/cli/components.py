@@ -296,6 +296,8 @@ def prepare(
     from dither.registry.config.errors import Refused
     from dither.registry.config.validation import validate
 
+    from ..files.resource_errors import shortage
+
     catalog: Any = visible_plugins(plugins).catalog
     specs = [component.spec for component in catalog.parts("data")]
     spec = next((spec for spec in specs if name in spec.prepared_as), None)
@@ -311,6 +313,9 @@ def prepare(
     try:
         summary = _prepare_part(data, shard, merge=merge)
     except (OSError, RuntimeError) as error:
+        # The exit code of a lack of disk space or memory is another one.
+        if shortage(error):
+            raise
         raise Refused(
             f'cannot prepare data "{name}": {error}', code="not-prepared"
         ) from None

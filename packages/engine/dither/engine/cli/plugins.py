@@ -159,8 +159,6 @@ def schema(
     It covers the installed plugins. A file names its schema in the first line, relative to itself:
     `#:schema ../schema.json`. taplo, tombi, Even Better TOML and check-jsonschema read it.
     """
-    from dither.registry.config.errors import Refused
-
     if of == "output":
         from .output_schema import output_schema
 
@@ -170,11 +168,13 @@ def schema(
     if out is None:
         typer.echo(text, nl=False)
         return
+    from dither.registry.files.write_errors import unwritable
+
     try:
         out.write_text(text, encoding="utf-8")
         echo_json(as_json, {"files": [str(out)]})
     except (OSError, ValueError) as error:
-        raise Refused(f"cannot write {out}: {error}", code="unwritable-file") from None
+        raise unwritable(out, error) from None
 
 
 def schema_text(of: str, plugins: list[str] | None = None) -> str:

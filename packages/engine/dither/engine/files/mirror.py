@@ -25,6 +25,7 @@ from dither.registry.files.addresses import (
 )
 from dither.registry.files.atomic import move
 from dither.registry.files.cache import cache_folder
+from dither.registry.files.write_errors import is_full, unwritable
 from dither.registry.plugins.install_command import optional_import
 
 from .checksums import MANIFEST, checkpoint_folders
@@ -270,8 +271,7 @@ def copy_run(address: str, runs: Path, named: Collection[str] = ()) -> Path:
                     raise Refused(Problem(message, help=hint, code="untrusted-plugin"))
             move(copy, target)
     except OSError as error:
-        message = f"{target} cannot be written: {error.strerror or error}"
-        raise Refused(message, code="unwritable-file") from None
+        raise unwritable(target, error) from None
     return target
 
 
@@ -299,6 +299,8 @@ def fetch_run(address: str, into: Path | None = None) -> Path:
     except Exception as error:
         if isinstance(error, Refused):
             raise
+        if is_full(error):
+            raise unwritable(folder, error) from None
         message = f"{address} cannot be read: {error_reason(error)}"
         raise Refused(message, code="download-failed") from None
     return folder

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dither.registry.files.write_errors import FULL
 from dither.registry.plugins.status import describe_exception
 
-__all__ = ["FULL", "disk_errors", "shortage", "shortage_code"]
+__all__ = ["disk_errors", "shortage", "shortage_code"]
 
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Error numbers of a full disk, a full quota, and the file-size limit."""
 NO_MEMORY = (
     "allocate memory",
     "start new thread",

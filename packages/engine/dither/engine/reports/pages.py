@@ -23,6 +23,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from dither.registry.config.errors import Refused
 from dither.registry.files.atomic import atomic_write
 from dither.registry.files.lookup import is_file, is_folder
+from dither.registry.files.write_errors import unwritable
 
 from ..files.metrics_file import (
     FLOOR,
@@ -189,8 +190,7 @@ def write_page(path: Path, page: Page) -> Path:
         with atomic_write(path) as temporary:
             temporary.write_text(render(page), encoding="utf-8")
     except (OSError, ValueError) as error:
-        message = f"cannot write {path}: {error}"
-        raise Refused(message, code="unwritable-file") from None
+        raise unwritable(path, error) from None
     return path
 
 

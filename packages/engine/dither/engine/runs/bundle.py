@@ -14,12 +14,12 @@ import tomlkit
 from pydantic import TypeAdapter
 
 from dither.registry.config.document import Document
-from dither.registry.config.errors import Refused
 from dither.registry.config.validation import path_options
 from dither.registry.contracts.protocols import Task
 from dither.registry.contracts.spaces import FeatureSpace, Space, TokenSpace
 from dither.registry.files.atomic import atomic_folder
 from dither.registry.files.lookup import exists, is_file, is_folder
+from dither.registry.files.write_errors import unwritable
 from dither.registry.kinds import TaskSpec
 from dither.registry.plugins.catalog import Catalog
 
@@ -151,8 +151,7 @@ def write_bundle(
             )
             files.append(folder / MANIFEST)
     except (OSError, ValueError) as error:
-        message = f"{to} cannot be written: {error}"
-        raise Refused(message, code="unwritable-file") from None
+        raise unwritable(to, error) from None
     return [to / path.relative_to(folder) for path in files]
 
 

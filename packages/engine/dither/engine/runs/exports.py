@@ -23,6 +23,7 @@ from dither.registry.contracts.protocols import Task
 from dither.registry.contracts.spaces import Space
 from dither.registry.files.limits import read_text
 from dither.registry.files.lookup import exists, is_folder
+from dither.registry.files.write_errors import is_full, unwritable
 from dither.registry.plugins.catalog import Catalog
 from dither.registry.plugins.install_command import optional_import
 from dither.registry.plugins.manager import default_catalog
@@ -111,6 +112,8 @@ def download(name: str, revision: str | None = None) -> Path:
         return Path(hub.snapshot_download(name, revision=revision))
     # The base classes of its errors.
     except (OSError, ValueError) as error:
+        if is_full(error):
+            raise unwritable(f"the download of {name}", error) from None
         hint = "check the name, the network, HF_ENDPOINT and HF_TOKEN"
         message = f"{name} is neither a file nor a folder, and could not be downloaded: {first_line(error)}"
         raise Refused(Problem(message, help=hint, code="download-failed")) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import io
 import json
 import shutil
 import tomllib
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.contracts.records import State
+from dither.registry.files.atomic import atomic_write
 from dither.registry.files.limits import read_text
 from dither.registry.files.lookup import as_argument, is_file
 from dither.registry.kinds import TaskSpec
@@ -278,7 +280,11 @@ def export_program(system: Diffusion, file: Path, size: int = 4) -> Path:
                 "the exported program differs from the model by more than 0.001",
                 code="non-finite",
             )
-    torch.export.save(program, file)
+    # In memory first: torch reports a full disk as an internal error, or aborts.
+    content = io.BytesIO()
+    torch.export.save(program, content)
+    with atomic_write(file) as temporary:
+        temporary.write_bytes(content.getbuffer())
     return file
 
 

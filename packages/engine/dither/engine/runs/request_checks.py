@@ -13,6 +13,7 @@ from dither.registry.contracts.commands import RunOptions, SampleRequest
 from dither.registry.contracts.pictures import check_figure_formats
 from dither.registry.files.lookup import exists, is_file, is_folder
 from dither.registry.files.safe_path import safe_name
+from dither.registry.files.write_errors import unwritable
 from dither.registry.kinds import TaskSpec
 
 from ..config.experiment import Experiment
@@ -201,8 +202,7 @@ def new_folder(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
-        message = f"{folder} cannot be created: {error}"
-        raise Refused(message, code="unwritable-file") from None
+        raise unwritable(folder, error) from None
     try:
         yield folder
     finally:

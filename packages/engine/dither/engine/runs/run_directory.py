@@ -28,6 +28,7 @@ from dither.registry.config.validation import dump, path_options, validate
 from dither.registry.files.atomic import atomic_folder, atomic_write, fsync
 from dither.registry.files.limits import read_text
 from dither.registry.files.lookup import exists, is_file, is_folder
+from dither.registry.files.write_errors import is_full, unwritable
 
 from ..config.experiment import Experiment
 from ..config.load_experiment import Loaded
@@ -117,10 +118,7 @@ class RunDirectory:
                 f"{runs} exists and is not a folder", code="unwritable-file"
             ) from None
         except (OSError, ValueError) as error:
-            raise Refused(
-                f"the run directory {path} cannot be created: {error}",
-                code="unwritable-file",
-            ) from None
+            raise unwritable(f"the run directory {path}", error) from None
         return cls(path, _lock(path))
 
     @classmethod
@@ -353,5 +351,7 @@ def _lock(path: Path) -> FileLock:
         if isinstance(error, NotImplementedError) or error.errno in NO_LOCKS:
             hint = "the file system has no locks; use another disk for --runs"
         message = f"the run directory {path} cannot be locked: {error}"
+        if is_full(error):
+            raise unwritable(file, error) from None
         raise Refused(Problem(message, help=hint, code="unreadable-file")) from None
     return lock

@@ -20,6 +20,7 @@ from dither.registry.config.document import (
 from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.config.validation import dump
 from dither.registry.files.lookup import as_argument
+from dither.registry.files.write_errors import unwritable
 from dither.registry.plugins.catalog import Catalog
 from dither.registry.plugins.describe import toml
 from dither.registry.spec.base import Options, Spec
@@ -178,6 +179,5 @@ def write_new(path: Path, text: str) -> Path:
         message = f"{path} exists already; nothing is overwritten"
         raise Refused(message, code="file-exists") from None
     except (OSError, ValueError) as error:
-        message = f"cannot write {path}: {error}"
-        raise Refused(message, code="unwritable-file") from None
+        raise unwritable(path, error) from None
     return path

@@ -18,6 +18,7 @@ from string import Template
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.atomic import atomic_folder, atomic_write
 from dither.registry.files.lookup import exists, is_file, is_folder
+from dither.registry.files.write_errors import unwritable
 from dither.registry.kinds import known_kind
 from dither.registry.plugins.catalog import Catalog
 from dither.registry.plugins.discovery import import_file
@@ -245,8 +246,7 @@ def write_plugin(names: Names, into: Path, single_file: bool = False) -> Path:
                 (temporary / path).write_text(text, encoding="utf-8")
             _write_manifest(temporary / names.module, names)
     except (OSError, ValueError) as error:
-        message = f"cannot write {target}: {error}"
-        raise Refused(message, code="unwritable-file") from None
+        raise unwritable(target, error) from None
     return target
 
 

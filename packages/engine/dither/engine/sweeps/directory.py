@@ -21,6 +21,7 @@ from dither.registry.config.document import Document
 from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.files.atomic import atomic_write
 from dither.registry.files.limits import read_text
+from dither.registry.files.write_errors import unwritable
 from dither.registry.plugins.manager import Plugins
 
 from ..config.load_experiment import Loaded
@@ -160,8 +161,7 @@ class SweepDirectory:
             path.mkdir(parents=True)
             copy_experiment(document, path)
         except (OSError, ValueError) as error:
-            message = f"cannot make the sweep directory {path}: {error}"
-            raise Refused(message, code="unwritable-file") from None
+            raise unwritable(f"the sweep directory {path}", error) from None
         registry = governing_policy_file(given)
         first: dict[str, Any] = {
             "format": 1,

@@ -18,6 +18,7 @@ from pydantic import Field
 from dither.registry.config.errors import Refused
 from dither.registry.contracts.jobs import Command
 from dither.registry.files.child_process import safe_path
+from dither.registry.files.write_errors import unwritable
 from dither.registry.kinds import ExecutorSpec
 from dither.registry.plugins.install_command import install_command
 from dither.registry.spec.misfit import Misfit
@@ -194,8 +195,7 @@ class SubmititCluster:
             return [job.job_id for job in jobs]
         # submitit writes the script and the command of each job into the folder.
         except OSError as error:
-            message = f"submitit cannot write the jobs of {self.name}: {error}"
-            raise Refused(message, code="unwritable-file") from None
+            raise unwritable(f"the jobs of {self.name}", error) from None
         # Options that submitit does not know, or that sbatch does not accept.
         except (RuntimeError, NameError, TypeError, ValueError) as error:
             message = f"submitit cannot submit to {self.name}: {error}"

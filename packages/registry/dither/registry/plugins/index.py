@@ -20,6 +20,7 @@ from ..files.atomic import atomic_write
 from ..files.cache import cache_folder
 from ..files.limits import read_bytes
 from ..files.lookup import is_file
+from ..files.write_errors import unwritable
 from .manifest import (
     DISTRIBUTION,
     Foreign,
@@ -127,8 +128,7 @@ def refresh_index() -> int:
         with atomic_write(path) as temporary:
             temporary.write_bytes(data)
     except OSError as error:
-        text = f"cannot write {path}: {error}"
-        raise Refused(text, code="unwritable-file") from None
+        raise unwritable(path, error) from None
     plugin_index.cache_clear()
     return len(entries)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..config.errors import Problem, Refused
+from ..config.errors import Problem
 from ..files.atomic import atomic_write
 from ..files.lookup import exists
+from ..files.write_errors import unwritable
 from .manager import Plugins
 from .policy import Components, Policy, component_rows, read_policy
 
@@ -83,8 +84,7 @@ def sync_components(path: Path, plugins: Plugins) -> list[str]:
             # Without CRLF on Windows, so that the file is the same on every system.
             temporary.write_text(text, encoding="utf-8", newline="")
     except (OSError, ValueError) as error:
-        text = f"{path} cannot be written: {error}"
-        raise Refused(text, code="unwritable-file") from None
+        raise unwritable(path, error) from None
 
     rows_before = set(component_rows(before))
     rows_after = set(component_rows(after))

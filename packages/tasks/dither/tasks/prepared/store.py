@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import io
 import json
@@ -21,6 +20,7 @@ from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.atomic import atomic_folder, atomic_write, sha256_of
 from dither.registry.files.cache import cache_folder
 from dither.registry.files.limits import read_bytes, unreadable
+from dither.registry.files.write_errors import is_full, unwritable
 
 from .arrays import Arrays, map_npy
 from .manifest import MANIFEST, ArrayRecord, Kind, Manifest, read_manifest
@@ -42,7 +42,6 @@ _Block = Shaped[ndarray, "n ..."]
 
 BLOCK = 1 << 24
 """Bytes per read when computing a checksum."""
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class ArrayStream:
@@ -136,7 +135,9 @@ class Writer:
 
     def end(self, name: str, **info: Any) -> ArrayRecord:
         """Complete an array; `info` is stored in its record."""
-        self._arrays[name] = self._streams.pop(name).close(**info)
+        self._arrays[name] = self._streams[name].close(**info)
+        # After it: `_abort` closes the file of a stream that could not be completed.
+        del self._streams[name]
         return self._arrays[name]
 
     def add(self, name: str, array: _Block, **info: Any) -> ArrayRecord:
@@ -208,23 +209,14 @@ def write_folder(folder: Path, kind: Kind, made: Mapping[str, Any]) -> Iterator[
             except OSError as error:
                 # An error of another file, such as a source that the block reads, names that file.
                 if _is_elsewhere(error, temporary):
-                    code = "unreadable-file"
-                    if error.errno == errno.ENOENT:
-                        code = "file-not-found"
-                    raise _refused(os.fsdecode(error.filename), error, code) from error
+                    name = Path(os.fsdecode(error.filename))
+                    problem = unwritable if is_full(error) else unreadable
+                    raise problem(name, error) from error
                 raise
             finally:
                 writer._abort()
     except OSError as error:
-        raise _refused(
-            f"{folder}: cannot be written", error, "unwritable-file"
-        ) from error
-
-
-def _refused(text: str, error: OSError, code: str) -> Refused:
-    if error.errno in FULL:
-        code = "disk-full"
-    return Refused(f"{text}: {error.strerror or error}", code=code)
+        raise unwritable(folder, error) from error
 
 
 def _is_elsewhere(error: OSError, folder: Path) -> bool:

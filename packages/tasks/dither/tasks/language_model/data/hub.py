@@ -11,6 +11,7 @@ from typing import Any
 
 from dither.registry.config.errors import Refused
 from dither.registry.files.cache import cache_folder
+from dither.registry.files.write_errors import is_full, unwritable
 
 from ...missing_library import require_extra
 from .builtin_texts import cached_json
@@ -73,6 +74,8 @@ def hub_files(address: str) -> list[Path]:
         raise
     # Also errors of the HTTP library, which differs by the version of huggingface_hub.
     except Exception as error:
+        if is_full(error):
+            raise unwritable(f"the download of {address}", error) from None
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         hint = "check the name, the network, HF_ENDPOINT and HF_TOKEN"
         message = f"{address} could not be downloaded: {reason}"

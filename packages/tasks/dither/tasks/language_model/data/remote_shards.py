@@ -25,6 +25,7 @@ from dither.registry.config.errors import Refused
 from dither.registry.files.atomic import atomic_folder
 from dither.registry.files.cache import cache_folder
 from dither.registry.files.limits import RECORD_BYTES
+from dither.registry.files.write_errors import is_full, unwritable
 
 from ...prepared.arrays import map_npy
 from ...prepared.manifest import MANIFEST, ArrayRecord, Manifest, read_manifest
@@ -112,6 +113,8 @@ def fetch_store(address: str) -> Path:
                     shutil.copyfileobj(reader, file, 1 << 20)
             (temporary / MANIFEST).write_text(manifest.model_dump_json(), "utf-8")
     except OSError as error:
+        if is_full(error):
+            raise unwritable(folder, error) from None
         message = f"{address}: cannot be copied: {error.strerror or error}"
         raise Refused(message, code="download-failed") from None
     return folder
