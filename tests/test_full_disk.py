@@ -76,8 +76,8 @@ def test_a_full_disk_ends_a_command_with_5(
     }
     arguments = []
     for word in words.split():
-        word = names.get(word, word)
-        arguments.append(word.replace("OUT", str(tmp_path / "out")))
+        argument = names.get(word, word)
+        arguments.append(argument.replace("OUT", str(tmp_path / "out")))
     capsys.readouterr()
     with files_of_at_most(20):
         code = main([*arguments, "--json"])
