@@ -39,6 +39,7 @@ __all__ = [
     "joined",
     "load",
     "quoted",
+    "refuse_unused",
 ]
 
 
@@ -224,6 +225,21 @@ def joined(*options: Words) -> list[str]:
         # typer passes None for an option that is not given.
         words += values or ()
     return words
+
+
+def refuse_unused(context: typer.Context, reason: str, *names: str) -> None:
+    """Refuse options, by the names of their parameters, that are given where they have no effect."""
+    given = []
+    for parameter in context.command.params:
+        # An enumeration of click, of which typer may bundle its own copy.
+        source = context.get_parameter_source(str(parameter.name))
+        if parameter.name in names and source and source.name == "COMMANDLINE":
+            given.append("/".join((*parameter.opts[:1], *parameter.secondary_opts)))
+    if given:
+        from dither.registry.config.errors import Refused
+
+        message = f"{', '.join(given)}: no effect, {reason}"
+        raise Refused(message, code="no-effect")
 
 
 def quoted(*words: object) -> str:

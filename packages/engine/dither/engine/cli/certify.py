@@ -17,6 +17,7 @@ from .app import (
     Split,
     app,
     joined,
+    refuse_unused,
 )
 from .output import echo, echo_json, wants_json
 
@@ -28,6 +29,7 @@ __all__: list[str] = []
 
 @app.command()
 def certify(
+    context: typer.Context,
     run: Annotated[
         str,
         typer.Argument(
@@ -106,6 +108,11 @@ def certify(
     source = local_run(Path(run)) if run else None
     if source is None and verify is None:
         raise typer.BadParameter("give a run, or --verify FILE")
+    if verify is None:
+        refuse_unused(context, "without --verify", "part")
+    else:
+        of_new = ("split", "samples", "draws", "tight", "seed", "out")
+        refuse_unused(context, "as the certificate of --verify has its own", *of_new)
     # Before torch is imported.
     require_empty(out)
     if source is not None and source.suffix != ".toml":

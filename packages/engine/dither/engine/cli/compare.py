@@ -25,6 +25,7 @@ from .app import (
     app,
     joined,
     quoted,
+    refuse_unused,
 )
 from .output import echo, echo_json, wants_json
 
@@ -39,6 +40,7 @@ __all__: list[str] = []
 
 @app.command()
 def compare(
+    context: typer.Context,
     words: Annotated[
         Words,
         typer.Argument(
@@ -161,7 +163,10 @@ def compare(
         command = quoted("compare", resume)
         reason = f"not with --resume: {command} --metric NAME"
         _refuse_flags({**flags, "--out": out}, reason)
+        refuse_unused(context, "with --resume", "runs", "dry_run")
         return _run(open_comparison(resume), settings, as_json)
+    of_points = ("plugins", "jobs", "ranks", "executor", "job_options", "dry_run")
+    refuse_unused(context, "as these runs have finished", *of_points)
     _show(targets, of_table, runs, out, as_json)
     return 0
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .app import Json, Overrides, PluginNames, Words, app, quoted
+from .app import Json, Overrides, PluginNames, Words, app, quoted, refuse_unused
 from .output import echo_json
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def visible_plugins(names: list[str] | None) -> Plugins:
 
 @app.command("list")
 def list_components(
+    context: typer.Context,
     kind: Annotated[
         str | None,
         typer.Argument(
@@ -71,7 +72,10 @@ def list_components(
     ] = False,
 ) -> None:
     """List the components that an experiment may name, or trained models."""
+    if as_markdown:
+        refuse_unused(context, "with --markdown", "as_json", "available")
     if available:
+        refuse_unused(context, "with --available", "of_plugins", "plugins")
         from .install import show_available
 
         show_available(kind, pattern, as_json)
@@ -90,6 +94,8 @@ def list_components(
         if name.startswith(f"{kind}/")
     }
     if models:
+        reason = "as trained models are no components"
+        refuse_unused(context, reason, "of_plugins", "plugins", "as_markdown")
         show_models(models, pattern, as_json)
         return
     # A reference page needs the option classes, which the cache does not hold.
@@ -191,6 +197,7 @@ def _file_states(paths: Iterable[str]) -> list[list[Any]]:
 
 @app.command()
 def describe(
+    context: typer.Context,
     kind: Annotated[
         str,
         typer.Argument(
@@ -224,6 +231,7 @@ def describe(
             raise typer.BadParameter(
                 f"{kind} has no components; leave it out", param_hint="NAME"
             )
+        refuse_unused(context, f"as {kind} has no components", "plugins")
         return show_table(kind, as_json)
     if not name and kind in KINDS:
         hint = f"missing; {quoted('list', kind)} shows the names"

@@ -25,6 +25,7 @@ from .app import (
     joined,
     load,
     quoted,
+    refuse_unused,
 )
 from .garbage_collection import without_collection
 from .output import (
@@ -51,6 +52,7 @@ COPY_SECONDS = 0.5
 
 @app.command()
 def run(
+    context: typer.Context,
     experiment: OptionalExperiment = None,
     words: Assignments = None,
     overrides: Overrides = None,
@@ -81,11 +83,17 @@ def run(
 
     if resume is not None and (address := address_of(resume)):
         resume = _copy_of_mirror(address, runs, plugins)
+    elif resume is not None:
+        refuse_unused(context, "as --resume names the run directory", "runs")
+    else:
+        refuse_unused(context, "without --resume", "accept_changes")
     # After --resume RUN the first argument is an override as well.
     if resume is not None and experiment is not None and "=" in str(experiment):
         words = [str(experiment), *joined(words)]
         experiment = None
     if experiment is None and resume is None:
+        reason = "without an experiment"
+        refuse_unused(context, reason, "overrides", "removals", "plugins", "runs")
         return _list_shipped(as_json)
     path = _file_to_run(experiment, resume)
     loaded = load(path, [overrides, words], removals, plugins)

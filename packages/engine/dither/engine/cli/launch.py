@@ -21,6 +21,7 @@ from .app import (
     app,
     joined,
     load,
+    refuse_unused,
 )
 from .output import echo_files, wants_json
 
@@ -29,6 +30,7 @@ __all__: list[str] = []
 
 @app.command()
 def launch(
+    context: typer.Context,
     experiment: Experiment,
     words: Assignments = None,
     slurm: Annotated[
@@ -42,7 +44,10 @@ def launch(
     ] = False,
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="Hosts.")] = 1,
     gpus: Annotated[int, typer.Option("--gpus", min=1, help="GPUs of each host.")] = 1,
-    hours: Annotated[int, typer.Option("--hours", min=1, help="Time limit.")] = 24,
+    hours: Annotated[
+        int,
+        typer.Option("--hours", min=1, help="Time limit, not of --skypilot."),
+    ] = 24,
     image: Annotated[
         str, typer.Option("--image", help="Container image, for --kubernetes.")
     ] = "dither",
@@ -84,6 +89,8 @@ def launch(
     if len(chosen) != 1:
         raise Refused("give one of --slurm, --kubernetes, --skypilot", code="usage")
     (form,) = chosen
+    reason = f"as a job file of --{form} has no place for it"
+    refuse_unused(context, reason, *FORMATS[form].ignored)
     if form == "kubernetes" and not runs.is_absolute():
         hint = "the volume is mounted there: --runs /shared/runs"
         message = f"--kubernetes requires an absolute path after --runs, not {runs}"

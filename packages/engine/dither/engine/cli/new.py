@@ -56,7 +56,7 @@ def new_experiment(
         text = copied(Path(source), file, words or (), plugins)
     else:
         assert task is not None
-        text = complete(task, file, words or ())
+        text = complete(task, file, words or (), plugins)
     written = write_new(file, text)
     echo_files(as_json, [written], f"{written}; next: {quoted('run', file)}")
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from .app import Group, Json, PluginNames, Runs, Words, app
+from .app import Group, Json, PluginNames, Runs, Words, app, refuse_unused
 from .components import visible_plugins
 from .output import echo_json, wants_json
 
@@ -143,6 +143,7 @@ def check(file: File = None, as_json: Json = False) -> None:
 
 @app.command()
 def schema(
+    context: typer.Context,
     of: Annotated[
         Literal["experiment", "registry", "output"],
         typer.Option("--of", help="Type of file; output: that of --json."),
@@ -160,6 +161,7 @@ def schema(
     `#:schema ../schema.json`. taplo, tombi, Even Better TOML and check-jsonschema read it.
     """
     if of == "output":
+        refuse_unused(context, "with --of output", "plugins")
         from .output_schema import output_schema
 
         text = f"{_compact(output_schema())}\n"

@@ -23,6 +23,7 @@ from .app import (
     Words,
     app,
     joined,
+    refuse_unused,
 )
 from .engine import RunEngine
 from .output import echo, echo_files, echo_json, wants_json
@@ -296,6 +297,7 @@ def sample(
 
 @app.command()
 def evaluate(
+    context: typer.Context,
     run: Trained,
     words: Assignments = None,
     split: Split = "valid",
@@ -328,6 +330,8 @@ def evaluate(
     """Evaluate a checkpoint of a run, next to baselines; overrides are of evaluate.*."""
     from dither.registry.contracts.commands import RunOptions
 
+    if likelihood is None:
+        refuse_unused(context, "without --likelihood", "draws")
     options = RunOptions(checkpoint, joined(overrides, words), plugins)
     RunEngine().evaluate(
         run,
@@ -342,6 +346,7 @@ def evaluate(
 
 @app.command()
 def export(
+    context: typer.Context,
     source: Annotated[
         Path,
         typer.Argument(
@@ -399,6 +404,17 @@ def export(
     from ..files.mirror import local_run
 
     _check_targets(out, push, adapter, hub or program)
+    if push is None:
+        refuse_unused(context, "without --push", "private")
+    of_card = ("licence", "data_licence")
+    of_weights = ("words", "overrides", "checkpoint", "plugins")
+    if out is None:
+        reason = "as --push uploads the folder of an earlier export"
+        refuse_unused(context, reason, *of_card, *of_weights)
+    elif push is None and not hub:
+        refuse_unused(context, "without --hub or --push", *of_card)
+    if adapter:
+        refuse_unused(context, "with --adapter", "words", "overrides")
     source = local_run(source)
     changes = joined(overrides, words)
     which = _check_export(source, out, checkpoint, changes, plugins)

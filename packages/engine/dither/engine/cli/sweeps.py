@@ -25,6 +25,7 @@ from .app import (
     Words,
     app,
     joined,
+    refuse_unused,
 )
 from .output import echo, echo_json, wants_json
 
@@ -58,6 +59,7 @@ app.add_typer(sweeps, name="sweep")
     epilog="Example: dither sweep bubble_diagram/quick --sweep 'seed=[1, 2, 3]' --jobs 2"
 )
 def start(
+    context: typer.Context,
     experiment: OptionalExperiment = None,
     words: Assignments = None,
     values: Annotated[
@@ -119,6 +121,7 @@ def start(
             raise Refused(
                 "--sweep, --set and --unset cannot be used with --resume", code="usage"
             )
+        refuse_unused(context, "with --resume", "runs", "dry_run")
         code = resume_sweep(resume, settings, screen)
     else:
         assert experiment is not None

@@ -183,19 +183,33 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class Format:
-    """A template, the indentation of its script, the suffix of the file, and the command that submits it."""
+    """A template, the indentation of its script, the suffix of the file, and the command that submits it.
+
+    `ignored` are the fields of `JobOptions` that the template does not have.
+    """
 
     template: str
     indent: int
     suffix: str
     submit: tuple[str, ...]
+    ignored: tuple[str, ...]
 
 
 FORMATS = {
-    "slurm": Format(SLURM, 0, ".sbatch", ("sbatch",)),
+    "slurm": Format(
+        SLURM, 0, ".sbatch", ("sbatch",), ignored=("image", "claim", "accelerator")
+    ),
     # A block scalar of YAML ends at the first line with less indentation.
-    "kubernetes": Format(KUBERNETES, 14, ".yaml", ("kubectl", "apply", "-f")),
-    "skypilot": Format(SKYPILOT, 2, ".sky.yaml", ("sky", "jobs", "launch", "-y")),
+    "kubernetes": Format(
+        KUBERNETES, 14, ".yaml", ("kubectl", "apply", "-f"), ignored=("accelerator",)
+    ),
+    "skypilot": Format(
+        SKYPILOT,
+        2,
+        ".sky.yaml",
+        ("sky", "jobs", "launch", "-y"),
+        ignored=("image", "hours"),
+    ),
 }
 
 

@@ -62,6 +62,9 @@ def check_sampling(run: Path, options: RunOptions, request: SampleRequest) -> No
     """Refuse a request for samples that a trained model cannot meet."""
     require_empty(request.out)
     check_figure_formats(request.figures)
+    if request.figures and not request.pictures:
+        message = "--figures: no effect with --no-pictures"
+        raise Refused(message, code="no-effect")
     experiment = check_options(run, options, constraints=request.constraints)
     if experiment is not None:
         check_forms(experiment.task, request.formats)

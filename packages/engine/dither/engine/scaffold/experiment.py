@@ -109,7 +109,12 @@ def _merge(table: MutableMapping[str, Any], values: Mapping[str, Any]) -> None:
         _merge(table[key], value)
 
 
-def complete(task: str, target: Path, changes: Sequence[str] = ()) -> str:
+def complete(
+    task: str,
+    target: Path,
+    changes: Sequence[str] = (),
+    plugins: Sequence[str] | None = None,
+) -> str:
     """Return an experiment file with every option of the quick experiment of a task.
 
     Each has its description. Refused if no experiment that comes with dither has this task.
@@ -124,7 +129,8 @@ def complete(task: str, target: Path, changes: Sequence[str] = ()) -> str:
         message = f'no experiment of task "{task}" comes with dither'
         raise Refused(Problem(message, help=hint, code="unknown-value"))
 
-    loaded = load_experiment(files[task], [f"name={_name_of(target)}", *changes])
+    changes = [f"name={_name_of(target)}", *changes]
+    loaded = load_experiment(files[task], changes, select=plugins)
     description = [
         f"Every option of a small experiment of the task {task}.",
         "Options that are not set are commented out.",

@@ -92,7 +92,12 @@ class Settings:
         spec = validate(_Place, document, plugins.catalog).executor
         if misfits := list(below("executor", spec.check())):
             raise Refused(problems_of(misfits, document))
-        return spec.build()
+        executor = spec.build()
+        # All jobs are queued at once.
+        if isinstance(executor, Cluster) and not self.keep_going:
+            message = f"--stop: no effect with --executor {self.executor}"
+            raise Refused(message, code="no-effect")
+        return executor
 
 
 class _Place(Options):

@@ -178,9 +178,9 @@ def _add_evaluation(app: typer.Typer, engine: Engine) -> None:
             ),
         ] = None,
         split: Annotated[
-            Literal["train", "valid", "test"],
-            typer.Option("--split", help="Split of --data."),
-        ] = "valid",
+            Literal["train", "valid", "test"] | None,
+            typer.Option("--split", help="Split of --data; by default valid."),
+        ] = None,
         checkpoint: Checkpoint = "newest",
         overrides: Overrides = None,
         plugins: PluginNames = None,
@@ -190,6 +190,9 @@ def _add_evaluation(app: typer.Typer, engine: Engine) -> None:
         files, settings = split_words(words)
         if (data is None) == (not files):
             raise typer.BadParameter("give either text files or --data FOLDER")
+        if split is not None and data is None:
+            message = "--split: no effect without --data"
+            raise Refused(message, code="no-effect")
 
         def other_text(task: Any) -> Any:
             from .data.text_files import find_plain, read_text_file
@@ -199,7 +202,7 @@ def _add_evaluation(app: typer.Typer, engine: Engine) -> None:
                 message = "the task of the run is not about text"
                 raise Refused(message, ("task",), code="misfit")
             if data is not None:
-                return task.over_store(str(data), split)
+                return task.over_store(str(data), split or "valid")
             paths = chain.from_iterable(find_plain(str(file)) for file in files)
             return task.over_texts([read_text_file(path) for path in paths])
 
