@@ -114,7 +114,7 @@ def test_no_command_executes_a_changed_plugin_without_a_flag(copies, shared):
     for words in (
         "evaluate run", "sample run", "sample run --export dot", "run --resume run --set train.steps=3",
         "run --resume run --set train.steps=3 --accept-changes", "run run/resolved.toml",
-        "run run/resolved.toml --accept-changes", "bench run/resolved.toml", "validate run/resolved.toml",
+        "bench run/resolved.toml", "validate run/resolved.toml",
         "resolve export/experiment.toml", "runs diff run/resolved.toml run",
         "sweep run/resolved.toml --sweep seed=[1]",
     ):  # fmt: skip
