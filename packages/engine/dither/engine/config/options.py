@@ -257,7 +257,7 @@ class Train(Options):
     """Share of training samples cut to a random length, uniform from 1 to all tokens (LLaDA: 0.01),
     so that a model of whole windows also draws shorter samples."""
     log_every: int = Field(20, ge=1)
-    """Steps between metric lines."""
+    """Steps between metric lines, the first of which is that of step 1."""
     checkpoint_every: int = Field(500, ge=1)
     """Steps between checkpoints; the last step always has one."""
     keep: int = Field(2, ge=1, le=10_000)

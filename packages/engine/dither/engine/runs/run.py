@@ -589,7 +589,8 @@ class Run:
         metrics = self.trainer.advance()
         step = self.trainer.step
         self.call("after_step", step=step, metrics=metrics)
-        due = self._due(step, self.experiment.train.log_every)
+        # The first step shows that training runs, and the loss of random weights.
+        due = step == 1 or self._due(step, self.experiment.train.log_every)
         # Waits for the device.
         popped = self.trainer.pop_metrics() if due else {}
         # The first step compiles and loads kernels.
