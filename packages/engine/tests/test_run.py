@@ -29,7 +29,8 @@ def test_a_run_from_start_to_end(start, console, monkeypatch):
         for line in read_metrics(directory / "metrics.jsonl")
     ]
     assert lines == [
-        (1, "train"), (4, "train"), (7, "valid"), (8, "train"), (12, "train"), (14, "valid"), (16, "train"), (20, "train"),
+        (1, "train"),
+        (4, "train"), (7, "valid"), (8, "train"), (12, "train"), (14, "valid"), (16, "train"), (20, "train"),
         (20, "valid"), (20, "sample"),
     ]  # fmt: skip
     samples = directory / "samples" / "step-00000020"
