@@ -122,6 +122,5 @@ def test_paths_that_cannot_be_written(tmp_path, refused):
     (tmp_path / "file").write_text("")
     with refused("unwritable-file"):
         sync_components(tmp_path / "file" / "registry.toml", plugins(BLOCK))
-    # Its policy is read first.
-    with refused("unreadable-file"):
+    with refused("unwritable-file"):
         sync_components(tmp_path, plugins(BLOCK))

@@ -170,10 +170,12 @@ def schema(
     if out is None:
         typer.echo(text, nl=False)
         return
+    from dither.registry.files.atomic import atomic_write, output_file
     from dither.registry.files.write_errors import unwritable
 
     try:
-        out.write_text(text, encoding="utf-8")
+        with atomic_write(output_file(out)) as temporary:
+            temporary.write_text(text, encoding="utf-8")
         echo_json(as_json, {"files": [str(out)]})
     except (OSError, ValueError) as error:
         raise unwritable(out, error) from None

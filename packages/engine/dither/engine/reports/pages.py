@@ -21,8 +21,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dither.registry.config.errors import Refused
-from dither.registry.files.atomic import atomic_write
-from dither.registry.files.lookup import is_file, is_folder
+from dither.registry.files.atomic import atomic_write, output_file
+from dither.registry.files.lookup import is_file
 from dither.registry.files.write_errors import unwritable
 
 from ..files.metrics_file import (
@@ -182,12 +182,8 @@ def _run_directories(folder: Path) -> Iterable[Path]:
 
 def write_page(path: Path, page: Page) -> Path:
     """Write a page atomically; Refused if that is impossible."""
-    if is_folder(path):
-        raise Refused(
-            f"{path} is a folder; give the name of a file", code="unwritable-file"
-        )
     try:
-        with atomic_write(path) as temporary:
+        with atomic_write(output_file(path)) as temporary:
             temporary.write_text(render(page), encoding="utf-8")
     except (OSError, ValueError) as error:
         raise unwritable(path, error) from None

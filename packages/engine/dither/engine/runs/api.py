@@ -11,6 +11,7 @@ import tomlkit
 
 from dither.registry.config.validation import dump
 from dither.registry.contracts.protocols import Split
+from dither.registry.files.atomic import atomic_write, output_file
 from dither.registry.kinds import known_kind
 from dither.registry.plugins.catalog import Component
 from dither.registry.plugins.manager import load_plugins
@@ -66,9 +67,9 @@ def train(
 def save_experiment(experiment: Experiment, path: str | Path) -> Path:
     """Write an experiment with every default as TOML; return the path. Loading it gives an equal one."""
     path = Path(path)
-    path.write_text(
-        tomlkit.dumps(dump(experiment, load_plugins().catalog)), encoding="utf-8"
-    )
+    text = tomlkit.dumps(dump(experiment, load_plugins().catalog))
+    with atomic_write(output_file(path)) as temporary:
+        temporary.write_text(text, encoding="utf-8")
     return path
 
 

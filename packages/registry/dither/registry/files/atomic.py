@@ -13,6 +13,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -26,20 +27,34 @@ __all__ = [
     "follow_umask",
     "fsync",
     "move",
+    "output_file",
     "remove_folder",
     "remove_leftovers",
     "sha256_of",
 ]
 
 PREFIX = ".tmp-"
+TYPES = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a folder",
+}
+"""What a path may be in place of a file: replacing it would destroy it, opening it may never end."""
+DEVICES = (Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd"))
+"""Folders of devices and of links to open files; /dev/shm has ordinary files."""
 
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary path with the same suffix; when the block succeeds, it replaces `path`.
 
-    Nothing remains if the block raises. Missing folders are created.
+    Nothing remains if the block raises. Missing folders are created. OSError if the path is a
+    folder, a FIFO or a device; a link is replaced.
     """
+    if not path.is_symlink():
+        output_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
     try:
@@ -53,6 +68,26 @@ def atomic_write(path: Path) -> Iterator[Path]:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def output_file(path: Path) -> Path:
+    """Return the path of a new or regular file that a user names: of a link, that of its target.
+
+    Raises:
+        OSError: The path is anything else.
+    """
+    reason = None
+    if path.absolute().parent in DEVICES:
+        reason = f"it is in {path.absolute().parent}"
+    # The folder may not be readable, or the name too long; the write reports that.
+    with suppress(OSError, ValueError):
+        kind = stat.S_IFMT(path.stat().st_mode)
+        if kind in TYPES and reason is None:
+            reason = f"it is {TYPES[kind]}"
+    if reason is not None:
+        message = f"{reason}; give the name of a file"
+        raise OSError(errno.EINVAL, message, str(path))
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 @contextmanager
@@ -70,6 +105,9 @@ def atomic_folder(folder: Path, *, overwrite: bool = True) -> Iterator[Path]:
     # A dangling link does not exist, but would be replaced.
     if not overwrite and (exists(folder) or folder.is_symlink()):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
+    # Data may be on another disk, to which a link leads.
+    if folder.is_symlink():
+        folder = Path(os.path.realpath(folder))
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(folder)
     temporary.mkdir()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..config.errors import Problem
-from ..files.atomic import atomic_write
+from ..files.atomic import atomic_write, output_file
 from ..files.lookup import exists
 from ..files.write_errors import unwritable
 from .manager import Plugins
@@ -65,6 +65,10 @@ def sync_components(path: Path, plugins: Plugins) -> list[str]:
     """
     import tomlkit
 
+    try:
+        target = output_file(path)
+    except OSError as error:
+        raise unwritable(path, error) from None
     before = read_policy(path).components if exists(path) else {}
     # Their components are unknown here, but others may be able to load them.
     unusable = {status.name for status in plugins.reports if status.state != "loaded"}
@@ -80,7 +84,7 @@ def sync_components(path: Path, plugins: Plugins) -> list[str]:
         if after:
             sections.append(tomlkit.dumps({"components": after}).rstrip())
         text = "\n\n".join(filter(None, sections)) + "\n"
-        with atomic_write(path) as temporary:
+        with atomic_write(target) as temporary:
             # Without CRLF on Windows, so that the file is the same on every system.
             temporary.write_text(text, encoding="utf-8", newline="")
     except (OSError, ValueError) as error:
