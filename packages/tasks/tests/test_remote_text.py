@@ -7,6 +7,7 @@ import json
 import lzma
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,7 +21,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dither.engine.files.mirror import local_run
 from dither.registry.config.errors import Refused
+from dither.registry.files import addresses
 from dither.tasks.language_model.data import remote_files
 from dither.tasks.language_model.data.documents import find_sources, read_documents
 from dither.tasks.language_model.data.file_formats import record_format
@@ -631,6 +634,49 @@ def test_what_is_forbidden_is_asked_once(tmp_path, status, count) -> None:
         with pytest.raises(OSError, match=str(status)):
             reader.read([range(4)], lambda part, content: None)
         assert handler.refused == [status] * count
+
+
+@pytest.fixture
+def silent():
+    """The address of a host that answers no request for a connection."""
+    with socket.socket() as listener, socket.socket() as first:
+        listener.bind(("127.0.0.1", 0))
+        # A queue of one, which is full: Linux drops what else arrives.
+        listener.listen(0)
+        first.connect(listener.getsockname())
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/x"
+
+
+@pytest.fixture
+def closed():
+    """An address at which nothing listens."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    return f"http://127.0.0.1:{port}/x"
+
+
+@pytest.mark.parametrize("host", ["silent", "closed"])
+@pytest.mark.parametrize(
+    "read",
+    [
+        fetch_store,
+        find,
+        lambda address: remote_files.file_digest(RemotePath(address)),
+        lambda address: file_stamp(RemotePath(address)),
+        lambda address: local_run(Path(address)),
+    ],
+)
+def test_a_host_that_never_answered_is_given_up(
+    host, read, request, monkeypatch, refused
+):
+    address = request.getfixturevalue(host)
+    monkeypatch.setattr(addresses, "CONNECT", 0.2)
+    # `time.sleep` refuses it: these are for hosts that have answered.
+    monkeypatch.setattr(remote_files, "WAITS", (-1.0,))
+    monkeypatch.setattr(remote_files, "FIRST_WAITS", (0.0,))
+    with refused("download-failed", match="onnect"):
+        read(address)
 
 
 def test_a_service_that_refuses_access_is_asked_once(monkeypatch) -> None:

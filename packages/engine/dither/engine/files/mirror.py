@@ -19,9 +19,12 @@ from urllib.parse import urlsplit
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.addresses import (
+    CHECK_ADDRESS,
     address_of,
     address_problem,
+    cause_of,
     error_reason,
+    service_options,
 )
 from dither.registry.files.atomic import move
 from dither.registry.files.cache import cache_folder
@@ -68,7 +71,8 @@ def _fsspec(address: str) -> Any:
 
 def _file_system(address: str) -> tuple[Any, str]:
     """Return a file system of fsspec and the path in it."""
-    file_system, path = _fsspec(address).core.url_to_fs(address)
+    options = service_options(address)
+    file_system, path = _fsspec(address).core.url_to_fs(address, **options)
     return file_system, path.rstrip("/")
 
 
@@ -302,7 +306,7 @@ def fetch_run(address: str, into: Path | None = None) -> Path:
         if is_full(error):
             raise unwritable(folder, error) from None
         message = f"{address} cannot be read: {error_reason(error)}"
-        raise Refused(message, code="download-failed") from None
+        raise Refused(message, help=CHECK_ADDRESS, code="download-failed") from None
     return folder
 
 
@@ -347,8 +351,19 @@ def _sizes(file_system: Any, root: str, address: str) -> dict[str, int | None]:
                 f"{address} contains an invalid name: {name!r}", code="invalid-value"
             )
     if not sizes:
+        # A listing of fsspec has no errors.
+        with suppress(FileNotFoundError):
+            _require_reachable(file_system, root)
         raise Refused(f"{address}: nothing is there", code="file-not-found")
     return sizes
+
+
+def _require_reachable(file_system: Any, root: str) -> None:
+    """Raise the reason why a folder cannot be read, or FileNotFoundError."""
+    try:
+        file_system.info(root)
+    except Exception as error:
+        raise cause_of(error) from None
 
 
 def _is_manifest(name: str) -> bool:

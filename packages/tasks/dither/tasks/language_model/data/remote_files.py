@@ -14,9 +14,14 @@ from urllib.parse import urlsplit
 
 from dither.registry.config.errors import Refused
 from dither.registry.files.addresses import (
+    CHECK_ADDRESS,
     address_of,
     address_problem,
+    cause_of,
     error_reason,
+    is_http,
+    is_unreachable,
+    service_options,
 )
 
 from ...missing_library import require_extra
@@ -39,12 +44,10 @@ _Result = TypeVar("_Result")
 
 PIECE = 1 << 22
 """Bytes per request to a service that reads ranges."""
-WAITS = (0.2, 0.8, 3.2, 12.8)
+WAITS: tuple[float, ...] = (0.2, 0.8, 3.2, 12.8)
 """Seconds before each further attempt to read a piece: a network may be gone for a while."""
-SILENCE = 60.0
-"""Seconds without a byte after which a connection counts as broken."""
-GONE = (404, 410)
-"""Status of HTTP for a file that does not exist."""
+FIRST_WAITS = (0.5,)
+"""The same for a host that has never answered: its name may be wrong."""
 IDENTITY = {"Accept-Encoding": "identity"}
 """Header of HTTP; compressed on the way, parts of a file would have other offsets."""
 NO_FILES = (".", "?", "javascript:", "mailto:")
@@ -80,7 +83,7 @@ def remote_files(address: str, *, folders: bool = False) -> list[Path]:
             the address is invalid, not that of a path, or contains credentials.
     """
     path = exact_path(address.rstrip("/"))
-    if _is_http(address) and address.endswith("/"):
+    if is_http(address) and address.endswith("/"):
         message = f"{address} is a folder, not a file"
         raise Refused(message, help=f"{address}*", code="unreadable-file")
     address = str(path)
@@ -124,7 +127,7 @@ def _root_of_names(address: str, place: str) -> str:
 def _matching(file_system: Any, place: str) -> dict[str, Any]:
     """Return the entries that match a pattern."""
     folder, _, pattern = place.rpartition("/")
-    if not _is_http(place) or "*" in folder or "**" in pattern:
+    if not is_http(place) or "*" in folder or "**" in pattern:
         return file_system.glob(place, detail=True)
     entries = {}
     for entry in file_system.ls(f"{folder}/", detail=True):
@@ -137,7 +140,7 @@ def _matching(file_system: Any, place: str) -> dict[str, Any]:
 
 
 def _has_query(name: str, address: str) -> bool:
-    return _is_http(address) and ("?" in name or "#" in name)
+    return is_http(address) and ("?" in name or "#" in name)
 
 
 def _visible_files(place: str, entries: Mapping[str, Any]) -> list[str]:
@@ -187,27 +190,18 @@ def _file_system(address: str | Path) -> tuple[Any, str]:
     except (ImportError, ValueError) as error:
         message = f"{address}: {error_reason(error)}"
         raise Refused(message, code="missing-dependency") from None
-    options: dict[str, Any] = {}
-    if _is_http(address):
-        from aiohttp import ClientTimeout
-
-        # By default a request may take five minutes, however much arrives.
-        timeout = ClientTimeout(total=None, sock_connect=SILENCE, sock_read=SILENCE)
-        options["client_kwargs"] = {"timeout": timeout}
     try:
+        options = service_options(address)
         file_system, place = fsspec.core.url_to_fs(address, **options)
     except Exception as error:
         raise _refused(address, error) from None
     return file_system, place
 
 
-def _is_http(address: str) -> bool:
-    return address.startswith(("http://", "https://"))
-
-
 def _refused(address: str, error: BaseException) -> Refused:
     code, reason = _reason(error)
-    return Refused(f"{address}: {reason}", code=code)
+    hint = CHECK_ADDRESS if code == "download-failed" else None
+    return Refused(f"{address}: {reason}", help=hint, code=code)
 
 
 def _os_error(error: BaseException) -> OSError:
@@ -221,12 +215,9 @@ def _os_error(error: BaseException) -> OSError:
 
 def _reason(error: BaseException) -> tuple[str, str]:
     """Return the code and the reason of a failure."""
+    error = cause_of(error)
     if isinstance(error, FileNotFoundError):
-        # HTTP reports every failure as a missing file, and has the reason as its cause.
-        cause = error.__cause__
-        if cause is None or getattr(cause, "status", None) in GONE:
-            return "file-not-found", "no such file"
-        return "download-failed", error_reason(cause)
+        return "file-not-found", "no such file"
     if getattr(error, "status", None) == CHANGED:
         return "download-failed", "the file has changed"
     return "download-failed", error_reason(error)
@@ -273,23 +264,43 @@ class ChangedError(OSError):
     """A file has changed since it was opened."""
 
 
-def _retried(request: Callable[[], _Result]) -> _Result:
+_reached: set[str] = set()
+"""Services that have answered in this process."""
+
+
+def _retried(address: str, request: Callable[[], _Result]) -> _Result:
     """Return the result of a request, after several attempts.
 
     Raises:
         OSError: The last one failed, or the file is missing or has changed.
     """
-    for wait in WAITS:
+    service = "//".join(urlsplit(address)[:2])
+    attempt = 0
+    while True:
         try:
-            return request()
+            result = request()
         except Exception as error:
-            if _is_permanent(error):
+            wait = _wait(service, error, attempt)
+            if wait is None:
                 raise _os_error(error) from None
+        else:
+            _reached.add(service)
+            return result
         time.sleep(wait)
-    try:
-        return request()
-    except Exception as error:
-        raise _os_error(error) from None
+        attempt += 1
+
+
+def _wait(service: str, error: Exception, attempt: int) -> float | None:
+    """Return the seconds before another attempt after a failure; None if there is none."""
+    waits = WAITS
+    if not is_unreachable(error):
+        _reached.add(service)
+    elif service not in _reached:
+        # A host that is silent would be so again.
+        waits = () if isinstance(cause_of(error), TimeoutError) else FIRST_WAITS
+    if _is_permanent(error) or attempt >= len(waits):
+        return None
+    return waits[attempt]
 
 
 def _is_permanent(error: Exception) -> bool:
@@ -313,8 +324,9 @@ class RangeReader:
 
     def __init__(self, path: RemotePath) -> None:
         self._file_system, self._place = _file_system(path)
+        self._address = str(path)
         self._options: dict[str, Any] = {}
-        if _is_http(str(path)):
+        if is_http(self._address):
             self._options["headers"] = IDENTITY
 
     def read(
@@ -351,7 +363,7 @@ class RangeReader:
             if failure is not None:
                 raise failure
 
-        _retried(request)
+        _retried(self._address, request)
 
 
 class RandomReader(io.RawIOBase):
@@ -366,7 +378,7 @@ class RandomReader(io.RawIOBase):
 
         def opened() -> Any:
             options: dict[str, Any] = {}
-            if _is_http(str(path)):
+            if is_http(str(path)):
                 options["headers"] = dict(IDENTITY)
                 tag = file_system.info(place).get("ETag", "W/")
                 # Servers refuse a file with another tag. A weak tag never matches.
@@ -374,7 +386,8 @@ class RandomReader(io.RawIOBase):
                     options["headers"]["If-Match"] = tag
             return file_system.open(place, "rb", block_size=PIECE, **options)
 
-        self._file = _retried(opened)
+        self._address = str(path)
+        self._file = _retried(self._address, opened)
 
     def readable(self) -> bool:
         return True
@@ -390,7 +403,7 @@ class RandomReader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         # After an error, the position is that of before.
-        data = _retried(lambda: self._file.read(len(buffer)))
+        data = _retried(self._address, lambda: self._file.read(len(buffer)))
         buffer[: len(data)] = data
         return len(data)
 
@@ -420,14 +433,14 @@ class RemoteReader(io.RawIOBase):
         self._position = 0
         self._file: Any = None
         self._version: object = None
-        about = _retried(lambda: self._file_system.info(self._place))
+        about = _retried(self._address, lambda: self._file_system.info(self._place))
         self.size: int | None = about.get("size")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        data = _retried(lambda: self._read(len(buffer)))
+        data = _retried(self._address, lambda: self._read(len(buffer)))
         buffer[: len(data)] = data
         self._position += len(data)
         return len(data)
@@ -457,7 +470,7 @@ class RemoteReader(io.RawIOBase):
 
     def _open(self) -> None:
         """Open the file at the position."""
-        if not _is_http(self._address):
+        if not is_http(self._address):
             self._file = self._file_system.open(self._place, "rb", block_size=PIECE)
             version = dict(self._file_system.info(self._place))
             # Of SFTP, the time of the last access.

@@ -22,6 +22,7 @@ from numpy import ndarray
 from pydantic import ValidationError
 
 from dither.registry.config.errors import Refused
+from dither.registry.files.addresses import CHECK_ADDRESS
 from dither.registry.files.atomic import atomic_folder
 from dither.registry.files.cache import cache_folder
 from dither.registry.files.limits import RECORD_BYTES
@@ -73,7 +74,7 @@ def fetch_store(address: str) -> Path:
             content = io.BufferedReader(reader).read(RECORD_BYTES)
     except OSError as error:
         message = f"{root}/{MANIFEST}: {error.strerror or error}"
-        raise Refused(message, code="download-failed") from None
+        raise Refused(message, help=CHECK_ADDRESS, code="download-failed") from None
     try:
         manifest = Manifest.model_validate_json(content)
         info = StoreInfo.model_validate(manifest.info)
