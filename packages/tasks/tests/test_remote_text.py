@@ -640,20 +640,20 @@ def test_what_is_forbidden_is_asked_once(tmp_path, status, count) -> None:
 def silent():
     """The address of a host that answers no request for a connection."""
     with socket.socket() as listener, socket.socket() as first:
-        listener.bind(("127.0.0.1", 0))
+        listener.bind(("localhost", 0))
         # A queue of one, which is full: Linux drops what else arrives.
         listener.listen(0)
         first.connect(listener.getsockname())
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/x"
+        yield f"http://localhost:{listener.getsockname()[1]}/x"
 
 
 @pytest.fixture
 def closed():
     """An address at which nothing listens."""
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
+        listener.bind(("localhost", 0))
         port = listener.getsockname()[1]
-    return f"http://127.0.0.1:{port}/x"
+    return f"http://localhost:{port}/x"
 
 
 @pytest.mark.parametrize("host", ["silent", "closed"])
