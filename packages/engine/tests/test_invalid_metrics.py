@@ -1,6 +1,8 @@
 """Invalid numbers in the files of a run: it is listed as damaged, and other runs are shown."""
 
 import json
+import re
+from itertools import product
 
 import pytest
 
@@ -11,6 +13,7 @@ from dither.engine.files.metrics_file import from_json, read_metrics
 from dither.engine.reports.pages import write_report
 from dither.engine.runs.list_runs import list_runs, verify_run
 from dither.engine.runs.run_directory import read_manifest
+from dither.registry.config.errors import CODES
 
 HUGE = "9" * 400
 """An integer that no float holds."""
@@ -136,14 +139,14 @@ def set_value(text, key, value):
         (lambda text: text.replace("0.25", "0.2"), "checksum"),
         (lambda text: text.partition(', "sha256"')[0] + "}", "checksum"),
         (lambda text: set_value(text, "sha256", None), "checksum"),
-        (lambda text: text[:-9], "char"),
-        (lambda text: "", "char"),
-        (lambda text: "[]", "attribute"),
-        (lambda text: "9" * 400, "attribute"),
-        (lambda text: "[" * 500_000, "recursion"),
-        (lambda text: sealed('{"name": "a"}'), "metrics"),
-        (lambda text: sealed('{"metrics": []}'), "attribute"),
-        (lambda text: sealed('{"metrics": {"valid": 3}}'), "attribute"),
+        (lambda text: text[:-9], "no valid JSON in line 1, column"),
+        (lambda text: "", "no valid JSON in line 1, column 1"),
+        (lambda text: "[]", "wrong type"),
+        (lambda text: "9" * 400, "wrong type"),
+        (lambda text: "[" * 500_000, "nested too deeply"),
+        (lambda text: sealed('{"name": "a"}'), "a value is missing"),
+        (lambda text: sealed('{"metrics": []}'), "wrong type"),
+        (lambda text: sealed('{"metrics": {"valid": 3}}'), "wrong type"),
     ],
 )
 def test_verify_finds_damage_of_the_summary(folder, cli, change, reason):
@@ -151,8 +154,9 @@ def test_verify_finds_damage_of_the_summary(folder, cli, change, reason):
     reasons = {found.path: found.reason for found in verify_run(folder / "a")}
     assert reasons["summary.json"] is None
     path.write_text(change(path.read_text()))
-    reasons = {found.path: found.reason for found in verify_run(folder / "a")}
-    assert reason in reasons["summary.json"]
+    (found,) = [one for one in verify_run(folder / "a") if one.path == "summary.json"]
+    assert reason in found.reason
+    assert found.code == "damaged-file"
     assert "summary.json" in cli("runs", "verify", str(folder / "a"), code=3).out
     path.unlink()
     assert "summary.json" not in {found.path for found in verify_run(folder / "a")}
@@ -163,3 +167,39 @@ def test_a_manifest_without_its_checksum_is_damaged(folder, refused, text):
     (folder / "a" / "manifest.json").write_text(text)
     with refused("damaged-file"):
         read_manifest(folder / "a")
+
+
+BYTES = (b"", b"\xff", b"[]", b"{", b'{"format": 1}', b"\x00" * 9, b"[" * 500_000)
+NAMES = (
+    "manifest.json",
+    "metrics.jsonl",
+    "summary.json",
+    "resolved.toml",
+    "checkpoints/step-00000004/MANIFEST.json",
+)
+PYTHON = re.compile(
+    r"Error|Errno|object|codec|attribute|char \d|Expecting|error:|NoneType"
+)
+"""Words of exceptions of Python, and of a problem within a problem."""
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        *product(NAMES, BYTES),
+        # Without resolved.toml, it is no run.
+        *product([name for name in NAMES if name != "resolved.toml"], [None, "folder"]),
+    ],
+)
+def test_every_damage_is_told_in_words_of_the_user(folder, name, content):
+    path = folder / "a" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    if content == "folder":
+        path.mkdir()
+    elif content is not None:
+        path.write_bytes(content)
+    for found in verify_run(folder / "a"):
+        assert (found.reason is None) == (found.code is None)
+        assert found.code is None or found.code in CODES
+        assert not PYTHON.search(found.reason or ""), found

@@ -38,6 +38,7 @@ from dither.registry.files.lookup import exists, is_file, is_folder
 from dither.registry.files.write_errors import FULL
 
 from ..files.checksums import MANIFEST, checkpoint_folders, verify, write_manifest
+from ..files.damage import damage_of
 from ..files.metrics_file import read_metrics, rounded
 from ..files.resource_errors import disk_errors
 from .sharded_checkpoint import Shards, part_of, read_tensors
@@ -358,7 +359,8 @@ class Scores:
                 for line in lines
             }
         except (OSError, ValueError, TypeError) as error:
-            raise Refused(f"{path} is damaged: {error}", code="damaged-file") from None
+            message = f"{path} is damaged: {damage_of(error).reason}"
+            raise Refused(message, code="damaged-file") from None
         return cls(metric, better, values)
 
     @property

@@ -16,6 +16,7 @@ from dither.registry.files.atomic import sha256_of
 from dither.registry.files.limits import read_text
 from dither.registry.files.lookup import is_file
 
+from .damage import UNREADABLE, damage_of
 from .metrics_file import as_json
 
 __all__ = [
@@ -110,12 +111,10 @@ def verify(path: Path, needed: Collection[str] = NEEDED) -> str | None:
             None, (_changed(path / name, *entry) for name, entry in files.items())
         )
     except OSError as error:
-        return (
-            f"{Path(error.filename or MANIFEST).name} cannot be read: {error.strerror}"
-        )
+        return f"{Path(error.filename or MANIFEST).name}: {damage_of(error).reason}"
     # A damaged manifest may be any JSON.
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        return f"{MANIFEST} cannot be read: {type(error).__name__}"
+    except UNREADABLE as error:
+        return f"{MANIFEST}: {damage_of(error).reason}"
     return "; ".join(reasons) or None
 
 

@@ -21,6 +21,7 @@ from dither.registry.config.errors import Problem
 from dither.registry.contracts.units import is_likelihood
 from dither.registry.files.limits import TABLE_BYTES, read_bytes, read_text
 
+from .damage import DamageError
 from .run_folders import Vanished
 
 __all__ = [
@@ -234,12 +235,12 @@ def as_number(value: object) -> float | None:
 
 
 def read_metrics(path: Path, *, skip: bool = False) -> list[dict[str, Any]]:
-    """Return the lines of a metrics file without times; ValueError at an invalid one, unless these are skipped."""
+    """Return the lines of a metrics file without times; DamageError at an invalid one, unless these are skipped."""
     *texts, rest = read_text(path, TABLE_BYTES, "replace" if skip else "strict").split(
         "\n"
     )
     if rest and not skip:
-        raise ValueError(f"line {len(texts) + 1} is incomplete")
+        raise DamageError(f"line {len(texts) + 1} is incomplete")
     lines = []
     for number, text in enumerate(texts, 1):
         try:
@@ -257,7 +258,7 @@ def read_metrics(path: Path, *, skip: bool = False) -> list[dict[str, Any]]:
             )
         elif not skip:
             what = "is not valid JSON" if line is None else "lacks step or kind"
-            raise ValueError(f"line {number} {what}")
+            raise DamageError(f"line {number} {what}")
     return lines
 
 

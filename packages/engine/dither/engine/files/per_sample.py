@@ -19,6 +19,8 @@ from dither.registry.contracts.protocols import Split
 from dither.registry.files.atomic import atomic_write
 from dither.registry.files.limits import TABLE_BYTES, open_file
 
+from .damage import DamageError, damage_of
+
 __all__ = ["PerSample", "per_sample_file", "read_per_sample", "write_per_sample"]
 
 DAMAGES = (
@@ -112,11 +114,12 @@ def read_per_sample(run: Path, split: Split) -> PerSample | None:
                     sums=arrays["sums"].astype(np.float64, casting="safe"),
                 )
         if record.sums.shape != (len(record.names), 2, record.samples):
-            raise ValueError(f"sums of shape {record.sums.shape}")
+            raise DamageError(f"sums of shape {record.sums.shape}")
     except FileNotFoundError:
         return None
     except DAMAGES as error:
-        raise Refused(f"{path} is damaged: {error}", code="damaged-file") from None
+        message = f"{path} is damaged: {damage_of(error).reason}"
+        raise Refused(message, code="damaged-file") from None
     return record
 
 

@@ -19,8 +19,8 @@ from dither.registry.files.lookup import exists, is_folder
 
 from ..config.paths import not_a_run
 from ..files.checksums import checksum_differs
+from ..files.damage import UNREADABLE, DamageError, damage_of
 from ..files.metrics_file import TIMES, as_number, baselines_of, from_json
-from ..runs.list_runs import UNREADABLE
 
 __all__ = ["PictureFile", "RunRecord", "read_run"]
 
@@ -159,16 +159,16 @@ def _read(
     except FileNotFoundError:
         record.problems.append(missing or f"{name} is missing")
     except OSError as error:
-        record.problems.append(f"{name} cannot be read: {error}")
+        record.problems.append(f"{name} {damage_of(error).reason}")
     except (ValueError, RecursionError) as error:
-        record.problems.append(f"{name} is damaged: {error}")
+        record.problems.append(f"{name} is damaged: {damage_of(error).reason}")
     return None
 
 
 def _json(text: str) -> dict[str, Any]:
     values = from_json(text)
     if not isinstance(values, dict):
-        raise ValueError("not a table")
+        raise DamageError("not a table")
     return values
 
 
@@ -214,7 +214,7 @@ def _read_pictures(record: RunRecord) -> None:
                 record.pictures.append(_picture(f"{folder.name}/{file.name}", file))
             except OSError as error:
                 record.problems.append(
-                    f"{file.relative_to(record.path)} cannot be read: {error}"
+                    f"{file.relative_to(record.path)} {damage_of(error).reason}"
                 )
         if files:
             return

@@ -42,6 +42,7 @@ from ..config.load_experiment import (
 from ..config.paths import absolute_path
 from ..config.plugins import names_in
 from ..files.checksums import MANIFEST, verify
+from ..files.damage import UNREADABLE, damage_of
 from ..files.installed_models import EXPERIMENT, WEIGHTS, model_folder
 from ..training.device import choose_device
 from ..training.lora import add_lora, write_merged
@@ -55,7 +56,6 @@ from .bundle import (
     write_assets,
     write_bundle,
 )
-from .list_runs import UNREADABLE
 from .loading import build, find_checkpoint, load_run, on_device
 from .progress import Screen, say
 from .request_checks import (
@@ -303,9 +303,7 @@ def read_export_manifest(
             length = int(length)
         return data, known, int(manifest["step"]), length
     except UNREADABLE as error:
-        raise Damaged(
-            f"{folder / MANIFEST} cannot be read: {type(error).__name__}: {error}"
-        ) from None
+        raise Damaged(f"{folder / MANIFEST}: {damage_of(error).reason}") from None
 
 
 @runtime_checkable

@@ -17,6 +17,7 @@ from dither.registry.files.limits import read_text
 from dither.registry.files.lookup import exists, is_file, is_folder
 
 from ..files.checksums import checkpoint_folders, checksum_differs, verify
+from ..files.damage import UNREADABLE, DamageError, damage_of
 from ..files.metrics_file import (
     Position,
     as_number,
@@ -26,21 +27,11 @@ from ..files.metrics_file import (
 )
 from ..files.run_folders import by_time, is_locked
 
-__all__ = ["UNREADABLE", "Finding", "ListedRun", "list_runs", "verify_run"]
+__all__ = ["Finding", "ListedRun", "list_runs", "verify_run"]
 
 SWEEP = "sweep.json"
 NAME = re.compile(r'name = "([^"\\\n]*)"\n')
 STEPS = re.compile(r"^\[train\]\n(?:[a-z_]+ = .*\n)*?steps = ([0-9]+)$", re.MULTILINE)
-UNREADABLE = (
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-    OverflowError,
-)
-"""Exceptions of reading a missing or damaged file."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +53,11 @@ class ListedRun:
 
 @dataclass(frozen=True)
 class Finding:
-    """A verified file or folder of a run: its path there, and the reason if it is damaged."""
+    """A verified file or folder of a run: its path there, and reason and code if it is damaged."""
 
     path: str
     reason: str | None = None
+    code: str | None = None
 
 
 def list_runs(folder: Path) -> Iterator[ListedRun]:
@@ -174,28 +166,31 @@ def verify_run(path: Path) -> list[Finding]:
             read()
             findings.append(Finding(name))
         except (Refused, *UNREADABLE) as error:
-            findings.append(Finding(name, str(error) or type(error).__name__))
+            damage = damage_of(error)
+            findings.append(Finding(name, damage.reason, damage.code))
 
     checkpoints = sorted((path / "checkpoints").glob("*"))
     for folder in checkpoints:
         reason = verify(folder)
         if folder.name.startswith(".tmp-"):
             reason = "left by an interrupted write; deleted when the run resumes"
-        findings.append(Finding(f"checkpoints/{folder.name}", reason))
+        code = "damaged-checkpoint" if reason else None
+        findings.append(Finding(f"checkpoints/{folder.name}", reason, code))
     if not checkpoints:
-        findings.append(Finding("checkpoints", "no checkpoint"))
+        missing = Finding("checkpoints", "no checkpoint", "missing-checkpoint")
+        findings.append(missing)
     return findings
 
 
 def _verify_summary(path: Path) -> None:
     """Read summary.json; an error of `UNREADABLE` if it is damaged."""
     if checksum_differs(from_json(read_text(path / "summary.json"))):
-        raise ValueError("does not match its checksum")
+        raise DamageError("it does not match its checksum")
     _read_summary(path, None)
 
 
 def _read_metrics(path: Path) -> None:
-    """Read metrics.jsonl and compare it with the newest checkpoint; ValueError or Refused if it is damaged."""
+    """Read metrics.jsonl and compare it with the newest checkpoint; an exception if it is damaged."""
     # It imports torch, which a list of runs does not need.
     from ..checkpoints.checkpoint import Checkpoints
 

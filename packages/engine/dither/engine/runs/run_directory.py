@@ -34,6 +34,7 @@ from ..config.experiment import Experiment
 from ..config.load_experiment import Loaded
 from ..config.paths import absolute_paths, not_a_run
 from ..files.checksums import checksum_differs, with_checksum
+from ..files.damage import damage_of
 from ..files.metrics_file import as_json
 from ..files.run_folders import require_folder
 
@@ -311,9 +312,8 @@ def read_manifest(run_directory: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
-        raise Refused(
-            f"{path} cannot be read: {error}", code="unreadable-file"
-        ) from None
+        damage = damage_of(error)
+        raise Refused(f"{path}: {damage.reason}", code=damage.code) from None
     if not isinstance(manifest, dict) or checksum_differs(manifest):
         raise Refused(
             f"{path} is damaged: it does not match its checksum", code="damaged-file"

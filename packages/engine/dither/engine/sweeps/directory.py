@@ -27,6 +27,7 @@ from dither.registry.plugins.manager import Plugins
 from ..config.load_experiment import Loaded
 from ..config.paths import absolute_paths, not_a_run
 from ..config.plugins import governing_policy_file
+from ..files.damage import DamageError, damage_of
 from ..files.metrics_file import as_json, read_metrics
 from ..files.run_folders import is_locked
 from ..runs.progress import cell, fits, say, table
@@ -93,7 +94,8 @@ class PointFolder:
         except FileNotFoundError:
             return {"state": "waiting"}
         except (OSError, ValueError, KeyError, TypeError) as error:
-            return {"state": "lost", "reason": f"status.json is damaged: {error}"}
+            reason = f"status.json is damaged: {damage_of(error).reason}"
+            return {"state": "lost", "reason": reason}
         if running and not is_locked(self.path / "point.lock"):
             return status | {
                 "state": "lost",
@@ -122,12 +124,13 @@ class PointFolder:
             name = str(json.loads(read_text(self.path / WEIGHTS_OF))["point"])
             # A name with a separator is refused below.
             if name in ("", ".", ".."):
-                raise ValueError("not the name of a point")
+                raise DamageError("not the name of a point")
             return PointFolder(self.path.with_name(name), {})
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            message = f"{self.path / WEIGHTS_OF} is damaged: {error}"
+            reason = damage_of(error).reason
+            message = f"{self.path / WEIGHTS_OF} is damaged: {reason}"
             raise Refused(message, code="damaged-file") from None
 
     def run_directory(self) -> Path | None:
@@ -183,13 +186,12 @@ class SweepDirectory:
                 if Path(point["name"]).name != point["name"] or not isinstance(
                     point["values"], dict
                 ):
-                    raise ValueError("a point requires a name and values")
+                    raise DamageError("a point requires a name and values")
         except (FileNotFoundError, NotADirectoryError):
             raise not_a_run(path, MARK, "sweep") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise Refused(
-                f"{path / MARK} is damaged: {error}", code="damaged-file"
-            ) from None
+            message = f"{path / MARK} is damaged: {damage_of(error).reason}"
+            raise Refused(message, code="damaged-file") from None
         return cls(path, facts)
 
     def add(self, name: str, values: Mapping[str, Any], loaded: Loaded) -> PointFolder:
@@ -275,7 +277,8 @@ def row_of(point: PointFolder) -> dict[str, Any]:
     except FileNotFoundError:
         pass
     except (OSError, ValueError, KeyError) as error:
-        row["reason"] = row["reason"] or f"metrics.jsonl cannot be read: {error}"
+        reason = f"metrics.jsonl is damaged: {damage_of(error).reason}"
+        row["reason"] = row["reason"] or reason
     # Only a finished run has a summary.
     with suppress(OSError, ValueError, KeyError, TypeError):
         summary = json.loads(read_text(run / "summary.json"))

@@ -18,6 +18,7 @@ from dither.registry.files.limits import read_text
 
 from ..config.provenance import recorded
 from ..files.checksums import checksum_differs
+from ..files.damage import damage_of
 from ..files.metrics_file import as_number, better_of, from_json, is_companion_metric
 from ..files.per_sample import PerSample, read_per_sample
 from ..runs.run_directory import flat, read_manifest, resolved_file
@@ -93,7 +94,7 @@ class FinishedRun:
             message = f"{path} is not finished: there is no summary.json"
             raise Refused(message, code="not-comparable") from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            message = f"{path} is damaged: {error}"
+            message = f"{path} is damaged: {damage_of(error).reason}"
             raise Refused(message, code="damaged-file") from None
 
     def sums(self, metric: str) -> npt.NDArray[np.float64] | None:

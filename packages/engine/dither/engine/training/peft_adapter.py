@@ -17,6 +17,7 @@ from dither.registry.files.limits import read_text, unreadable
 
 from ..checkpoints.sharded_checkpoint import read_tensors
 from ..config.options import LoRA
+from ..files.damage import damage_of
 from ..files.resource_errors import disk_errors
 from .lora import LowRank
 
@@ -110,7 +111,7 @@ def _config_problems(folder: Path, options: LoRA) -> Iterator[Problem]:
     except OSError as error:
         raise unreadable(folder / CONFIG, error) from None
     except (ValueError, TypeError) as error:
-        message = f"{folder / CONFIG} is damaged: {error}"
+        message = f"{folder / CONFIG} is damaged: {damage_of(error).reason}"
         raise Refused(message, PLACE, code="damaged-file") from None
     expected = {**PLAIN, "r": options.rank, "lora_alpha": options.alpha}
     for key, value in expected.items():
