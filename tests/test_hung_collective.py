@@ -59,7 +59,8 @@ def ranks():
             processes.append(process)
         for process in processes:
             assert process.stdout.readline() == "ready\n"
-        time.sleep(0.5)
+        # Ranks find each other by their heartbeats, one a second.
+        time.sleep(2.0)
         return processes
 
     yield started
@@ -81,6 +82,8 @@ def test_a_hung_collective_ends_within_five_seconds(ranks, silent, number):
     assert other.wait(20) == 1
     assert time.monotonic() - began < 5
     assert f"rank {silent} does not respond" in other.stderr.read()
+    # Otherwise torchrun would wait 30 seconds for it.
+    assert processes[silent].wait(2) == -signal.SIGKILL
 
 
 def test_ranks_that_respond_stop_together(ranks):

@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import count
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -159,7 +160,9 @@ class _Heartbeats:
         # The host of the store has ended.
         with suppress(RuntimeError):
             for number in count():
-                self._store.set(f"beat/{self._rank}", str(number))
+                # Never the same, and how to find the process.
+                beat = f"{socket.gethostname()} {os.getpid()} {number}"
+                self._store.set(f"beat/{self._rank}", beat)
                 for other, (value, _) in list(self._seen.items()):
                     key = f"beat/{other}"
                     if (
@@ -215,6 +218,12 @@ class _Heartbeats:
         )
         with suppress(OSError):
             os.write(2, text.encode())
+        beat, _ = self._seen[other]
+        # Nothing, if it has never responded.
+        if beat:
+            host, pid, _ = beat.decode().split(" ")
+            if host == socket.gethostname():
+                _kill_if_stopped(int(pid))
         os._exit(ABANDONED)
 
     def stop(self) -> None:
@@ -226,6 +235,19 @@ class _Heartbeats:
             thread.join(1.0 + self._interval)
         self._signals.close()
         self._wakeup.close()
+
+
+def _kill_if_stopped(pid: int) -> None:
+    """Kill a rank that is suspended, for which torchrun would wait 30 seconds; Linux only.
+
+    No other process is killed: one that works may be writing a checkpoint.
+    """
+    with suppress(OSError):
+        # After the name of the program, which may contain anything.
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        # A child of the same torchrun: a process of another container may have this number.
+        if state[:2] == ["T", str(os.getppid())]:
+            os.kill(pid, signal.SIGKILL)
 
 
 @contextmanager
