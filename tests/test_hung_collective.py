@@ -86,6 +86,30 @@ def test_a_hung_collective_ends_within_five_seconds(ranks, silent, number):
     assert processes[silent].wait(2) == -signal.SIGKILL
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_signal_ends_a_rank_that_waits_for_another_to_start(rank):
+    environment = {
+        **os.environ,
+        "RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT.replace("polled = True", "polled = False")],
+        env=environment,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        # Until torch is imported, a signal ends it without this.
+        time.sleep(8.0)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(5) in (1, 75)
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_ranks_that_respond_stop_together(ranks):
     """Also if one of them takes longer than the patience with a silent one."""
     processes = ranks("slow")

@@ -51,6 +51,8 @@ LOST = 3.0
 STOPS = frozenset({"SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP"})
 ABANDONED = 1
 """Exit code of a rank that ends although a collective hangs."""
+STOPPED = 75
+"""Exit code after a signal, before there is anything to lose."""
 
 
 @dataclass(frozen=True)
@@ -114,12 +116,71 @@ SINGLE_RANK = Ranks()
 """A process that was not started by torchrun."""
 
 
+class _Signals:
+    """The signals to stop, as they come in.
+
+    Their handlers in Python run only after the call in which the main thread waits.
+    """
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        # Only the main thread may set it.
+        self._former = -1
+        with suppress(ValueError):
+            self._former = signal.set_wakeup_fd(
+                self._writer.fileno(), warn_on_full_buffer=False
+            )
+
+    def received(self, seconds: float) -> bool:
+        """Wait for a while at most; return whether a signal to stop has come in."""
+        ready, _, _ = select.select([self._reader], [], [], seconds)
+        numbers = self._reader.recv(64) if ready else b""
+        known = signal.Signals.__members__.items()
+        stops = {number.value for name, number in known if name in STOPS}
+        return not stops.isdisjoint(numbers)
+
+    def restore(self) -> None:
+        """Let another object receive them."""
+        with suppress(ValueError):
+            signal.set_wakeup_fd(self._former)
+
+    def close(self) -> None:
+        self._reader.close()
+        self._writer.close()
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """End the process on a signal if its handler does not: torch waits for other ranks without Python."""
+    signals = _Signals()
+    connected = threading.Event()
+
+    def watch() -> None:
+        while not connected.is_set():
+            if signals.received(BEAT / 2) and not connected.wait(2 * BEAT):
+                text = "stopped while the ranks connect; nothing is lost, repeat the command\n"
+                with suppress(OSError):
+                    os.write(2, text.encode())
+                os._exit(STOPPED)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        connected.set()
+        signals.restore()
+        thread.join(BEAT)
+        signals.close()
+
+
 class _Heartbeats:
     """Report ranks that are stopped or gone: rank 0 watches all others, which watch rank 0.
 
     The store, through which a thread exchanges counters, blocks if its host is stopped; so another
-    looks at their age. That one also sees signals at once: their handlers in Python run only after
-    the collective in which the main thread waits.
+    looks at their age, and at signals.
     """
 
     def __init__(
@@ -139,15 +200,7 @@ class _Heartbeats:
             other: (b"", time.monotonic())
             for other in (range(1, size) if rank == 0 else [0])
         }
-        self._signals, self._wakeup = socket.socketpair()
-        self._signals.setblocking(False)
-        self._wakeup.setblocking(False)
-        # Only the main thread may set it.
-        self._former = -1
-        with suppress(ValueError):
-            self._former = signal.set_wakeup_fd(
-                self._wakeup.fileno(), warn_on_full_buffer=False
-            )
+        self._signals = _Signals()
         self._ended = threading.Event()
         self._threads = [
             threading.Thread(target=loop, daemon=True)
@@ -178,7 +231,8 @@ class _Heartbeats:
         now = time.monotonic()
         stopped_at: float | None = None
         while not self._ended.is_set():
-            if self._signalled() and stopped_at is None:
+            # Every half heartbeat.
+            if self._signals.received(self._interval / 2) and stopped_at is None:
                 stopped_at = time.monotonic()
             earlier = now
             now = time.monotonic()
@@ -198,14 +252,6 @@ class _Heartbeats:
             if stopped_at is not None and now - stopped_at > self._interval:
                 for other in self._silent_since(now - LOST * self._interval):
                     self._abandon(other)
-
-    def _signalled(self) -> bool:
-        """Wait for half a heartbeat at most; return whether a stop signal was received."""
-        ready, _, _ = select.select([self._signals], [], [], self._interval / 2)
-        numbers = self._signals.recv(64) if ready else b""
-        known = signal.Signals.__members__.items()
-        stops = {number.value for name, number in known if name in STOPS}
-        return not stops.isdisjoint(numbers)
 
     def _silent_since(self, moment: float) -> set[int]:
         return {other for other, (_, at) in self._seen.items() if at < moment}
@@ -229,12 +275,10 @@ class _Heartbeats:
     def stop(self) -> None:
         """End the threads before the store ends."""
         self._ended.set()
-        with suppress(ValueError):
-            signal.set_wakeup_fd(self._former)
+        self._signals.restore()
         for thread in self._threads:
             thread.join(1.0 + self._interval)
         self._signals.close()
-        self._wakeup.close()
 
 
 def _kill_if_stopped(pid: int) -> None:
@@ -283,23 +327,24 @@ def join_ranks(
 
         timeout = timedelta(seconds=seconds)
         # Not by init_process_group, whose keys are those of a failed start; see `_agree_on_prefix`.
-        store, rank, size = next(rendezvous("env://", timeout=timeout))
-        store.set_timeout(timeout)
-        prefix = _agree_on_prefix(store, rank, size, seconds)
-        store = dist.PrefixStore(f"dither/{prefix}", store)  # type: ignore[attr-defined]
-        dist.init_process_group(
-            "nccl" if on_gpu else "gloo",
-            store=store,
-            rank=rank,
-            world_size=size,
-            timeout=timeout,
-        )
+        with _ended_by_signals():
+            store, rank, size = next(rendezvous("env://", timeout=timeout))
+            store.set_timeout(timeout)
+            prefix = _agree_on_prefix(store, rank, size, seconds)
+            store = dist.PrefixStore(f"dither/{prefix}", store)  # type: ignore[attr-defined]
+            dist.init_process_group(
+                "nccl" if on_gpu else "gloo",
+                store=store,
+                rank=rank,
+                world_size=size,
+                timeout=timeout,
+            )
+            host_group = dist.new_group(backend="gloo", timeout=timeout)
     except (RuntimeError, ValueError) as error:
         raise Refused(
             f"rank {rank} of {size} cannot connect to the other ranks: {error}",
             code="lost-rank",
         ) from None
-    host_group = dist.new_group(backend="gloo", timeout=timeout)
     heartbeats = _Heartbeats(store, rank, size, report)
     # The parent process is torchrun, which stays over its restarts.
     launch = (
