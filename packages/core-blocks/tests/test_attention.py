@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from dither.core_blocks import tiled_attention as tiled
-from dither.core_blocks.attention import Attention, attend
+from dither.core_blocks.attention import Attention, attend, with_keys
 from dither.core_blocks.specs import AdaLNZero
 from dither.core_blocks.tiled_attention import prefers_tiles, tiled_attention
 
@@ -19,11 +19,7 @@ def oracle(q, k, v, mask=None):
             for i in range(length):
                 seen = mask.expand(batch, heads, length, k.shape[2])[b, h, i]
                 weights = (k[b, h, seen] @ q[b, h, i] / width**0.5).exp()
-                rows.append(
-                    weights @ v[b, h, seen] / weights.sum()
-                    if seen.any()
-                    else torch.zeros_like(q[b, h, i])
-                )
+                rows.append(weights @ v[b, h, seen] / weights.sum())
     return torch.stack(rows).view(q.shape)
 
 
@@ -35,10 +31,9 @@ def causal(length, size):
 MASKS = {
     "none": None,
     "padding": torch.tensor([[1, 1, 1, 0, 0], [1, 0, 1, 1, 1]]).bool()[:, None, None],
-    "no keys": torch.tensor([[0, 0, 0, 0, 0], [1, 1, 0, 1, 1]]).bool()[:, None, None],
     "block-causal": causal(5, 2),
     "both": causal(5, 2)
-    & torch.tensor([[0, 0, 1, 1, 0], [1, 1, 1, 1, 1]]).bool()[:, None, None],
+    & torch.tensor([[1, 0, 1, 1, 0], [1, 1, 1, 1, 1]]).bool()[:, None, None],
 }
 
 
@@ -170,11 +165,17 @@ def test_tiles_are_used_in_bfloat16_unless_samples_are_small_or_weights_too_many
         assert prefers_tiles(q, k, 0.0)
 
 
-def test_a_query_without_keys_returns_zeros():
+@pytest.mark.parametrize("kernel", ["sdpa", "math", "tiles"])
+def test_a_query_without_keys_is_finite_and_changes_no_other(kernel: str) -> None:
     q, k, v = parts()
     mask = torch.ones(2, 1, 70, 90, dtype=torch.bool)
     mask[1, :, 5] = False
-    y = attend(q, k, v, mask)
+    y = attend(q, k, v, with_keys(mask), kernel=kernel)
     assert y.isfinite().all()
-    assert (y[1, :, 5] == 0).all()
-    assert (y[1, :, 4] != 0).all()
+    # The only one to be changed: the others attend to all.
+    others = torch.arange(70) != 5
+    expected = attend(q, k, v, torch.ones_like(mask), kernel=kernel)
+    assert torch.equal(y[:, :, others], expected[:, :, others])
+    some = torch.rand(2, 1, 70, 90) < 0.5
+    some[..., 0] = True
+    assert torch.equal(with_keys(some), some)

@@ -116,8 +116,10 @@ def test_positions_recomputed_between_cached_ones(
 
 
 @torch.no_grad()
-def test_padding_is_ignored(model_of, opened):
-    model = opened(model_of(SPACE, block={"rope": True}, block_size=4))
+@pytest.mark.parametrize("kernel", ["auto", "math"])
+def test_padding_is_ignored(model_of, opened, kernel):
+    block = {"rope": True, "attention": kernel}
+    model = opened(model_of(SPACE, block=block, block_size=4))
     valid = everywhere()
     valid[0, 7:] = valid[1, :4] = valid[2, 2:3] = False
     each, level = levels(4)
@@ -127,7 +129,19 @@ def test_padding_is_ignored(model_of, opened):
     assert torch.equal(said[valid], other[valid])
     assert not torch.equal(said, other)
     pieces = sampled(model, ids(0), ids(1), each, 4, valid, {})
+    # Also in a block of padding alone, whose queries have no keys
+    assert said.isfinite().all()
+    assert pieces.isfinite().all()
     torch.testing.assert_close(pieces[valid], said[valid], atol=5e-5, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kernel", ["auto", "math"])
+def test_a_sample_may_be_all_padding(model_of, opened, kernel):
+    model = opened(model_of(SPACE, block={"attention": kernel}))
+    valid = everywhere()
+    valid[1] = False
+    assert model(State.of(ids(0)), 0.5, valid, {}).isfinite().all()
 
 
 @torch.no_grad()

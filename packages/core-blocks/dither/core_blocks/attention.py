@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -19,7 +19,7 @@ from .options import AttentionKernel, TransformerBlock
 from .rope import Rotary
 from .tiled_attention import prefers_tiles, tiled_attention
 
-__all__ = ["Attention", "QVBiasedLinear", "attend", "take_rows"]
+__all__ = ["Attention", "QVBiasedLinear", "attend", "take_rows", "with_keys"]
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
 
@@ -79,7 +79,8 @@ class Attention(nn.Module):
 
         Args:
             x: The sequence; with a cache, the positions after the cached ones.
-            mask: True where a query may attend to a key. A float mask is added to the logits.
+            mask: True where a query may attend to a key, at least one for each. A float mask is
+                added to the logits.
             cache: Keys and values of earlier positions.
             layer: Index of this layer in the cache.
             positions: Coordinates for RoPE; indices by default.
@@ -151,20 +152,21 @@ def attend(
     dropout: float = 0.0,
     kernel: AttentionKernel | Literal["tiles"] = "auto",
 ) -> Float[Tensor, "B H L E"]:
-    """Return softmax(q k' / sqrt(E)) v over the keys where `mask` is True; 0 for a query without keys.
+    """Return softmax(q k' / sqrt(E)) v over the keys where `mask` is True, at least one for each query.
 
     A float mask is added to the logits in its own precision: log n makes a key count as n equal
     ones.
     """
     if kernel == "auto":
         kernel = "tiles" if prefers_tiles(q, k, dropout) else "sdpa"
-    run = KERNELS[kernel]
-    if mask is None or mask.is_floating_point():
-        return run(q, k, v, mask, dropout)
+    return KERNELS[kernel](q, k, v, mask, dropout)
 
-    # Without any key some kernels return NaN, so such a query attends to all keys first.
-    has_keys = mask.any(-1, keepdim=True)
-    return run(q, k, v, mask | ~has_keys, dropout).masked_fill(~has_keys, 0.0)
+
+def with_keys(
+    mask: Bool[Tensor, "#B #H #L K"],
+) -> Bool[Tensor, "#B #H #L K"]:
+    """Let queries without keys, which are padding, attend to all: some kernels return NaN for none."""
+    return mask | ~mask.any(-1, keepdim=True)
 
 
 def _matmul(

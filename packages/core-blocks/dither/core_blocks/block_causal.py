@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from .attention import with_keys
+
 __all__ = ["CleanAndNoised", "number_blocks"]
 
 
@@ -67,8 +69,8 @@ class CleanAndNoised:
         return cls(
             c=c,
             clean_c=clean_c,
-            clean_mask=(earlier | same) & keys,
-            mask=torch.cat([earlier & keys, same & keys], -1),
+            clean_mask=with_keys((earlier | same) & keys),
+            mask=with_keys(torch.cat([earlier & keys, same & keys], -1)),
         )
 
     def layer(

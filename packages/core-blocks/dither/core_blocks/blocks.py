@@ -51,8 +51,8 @@ class AdaLNZeroBlock(nn.Module):
             x: The sequence.
             c: One condition per sample or per position; its SiLU has been applied, once for all
                 layers.
-            mask: True where a query (second to last axis) may attend to a key. A float mask is
-                added to the logits: log n makes a key count as n equal ones.
+            mask: True where a query (second to last axis) may attend to a key, at least one for
+                each. A float mask is added to the logits: log n makes a key count as n equal ones.
             cache: Keys and values of earlier positions.
             layer: Index of this block in the cache.
             keep: Ignored; the model decides which positions stay in the cache.

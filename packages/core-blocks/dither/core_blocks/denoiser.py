@@ -20,6 +20,7 @@ from dither.registry.contracts.protocols import DropsConditions
 from dither.registry.contracts.records import Context, State
 from dither.registry.contracts.times import as_levels
 
+from .attention import with_keys
 from .block_causal import CleanAndNoised, number_blocks
 from .kv_cache import KVCache
 from .merge_identical import MergedPositions
@@ -483,7 +484,7 @@ class Denoiser(nn.Module):
         if tokens.documents is not None:
             mask = _same_document(tokens.documents)[:, None]
         if self.block_size is None:
-            return mask
+            return None if mask is None else with_keys(mask)
 
         extra = tokens.extra
         first = 0
@@ -500,7 +501,7 @@ class Denoiser(nn.Module):
         # The queries are the last tokens: T K
         earlier = block[-tokens.valid.shape[1] :, None] >= block
         # One mask of all samples where none has padding: 1.03x of an autoregressive likelihood
-        return earlier[None, None] if mask is None else mask & earlier
+        return earlier[None, None] if mask is None else with_keys(mask & earlier)
 
 
 def _same_document(documents: Int[Tensor, "B T"]) -> Bool[Tensor, "B T T"]:
