@@ -53,7 +53,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     Nothing remains if the block raises. Missing folders are created. OSError if the path is a
     folder, a FIFO or a device; a link is replaced.
     """
-    if not path.is_symlink():
+    if not os.path.islink(path):
         output_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
@@ -87,7 +87,7 @@ def output_file(path: Path) -> Path:
     if reason is not None:
         message = f"{reason}; give the name of a file"
         raise OSError(errno.EINVAL, message, str(path))
-    return Path(os.path.realpath(path)) if path.is_symlink() else path
+    return Path(os.path.realpath(path)) if os.path.islink(path) else path
 
 
 @contextmanager
