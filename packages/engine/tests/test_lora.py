@@ -1,5 +1,6 @@
 """Runs that start from the weights of others, freeze some, or train low-rank updates."""
 
+import json
 import shutil
 
 import pytest
@@ -432,6 +433,41 @@ def test_an_adapter_comes_back_and_mistakes_are_listed(tmp_path, refusal):
     options = OPTIONS.model_copy(update={"whole": ["head.bias"]})
     add_lora(part, options)
     assert refusal(write_adapter, part, options, tmp_path / "b").codes == ["misfit"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "is_plain"),
+    [
+        ("lora_dropout", 0.1, True),
+        ("init_lora_weights", "gaussian", True),
+        ("alora_invocation_tokens", None, True),
+        ("rank_pattern", None, True),
+        ("an_option_of_tomorrow", False, True),
+        ("init_lora_weights", "pissa_niter_4", False),
+        ("init_lora_weights", "olora", False),
+        ("alora_invocation_tokens", [3], False),
+        ("alpha_pattern", {"table": 2}, False),
+        ("bias", "lora_only", False),
+        ("kasa_config", {"beta": 1.0}, False),
+        ("layer_replication", [[0, 2]], False),
+        ("use_bdlora", {"nblocks": 2}, False),
+        ("use_rslora", True, False),
+        ("an_option_of_tomorrow", 1, False),
+    ],
+)
+def test_options_of_peft_that_change_the_result_are_refused_by_name(
+    tmp_path, refusal, option, value, is_plain
+):
+    model = adapted()
+    write_adapter(model, OPTIONS, tmp_path / "a")
+    config = tmp_path / "a" / "adapter_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), option: value}))
+    if is_plain:
+        read_adapter(tmp_path / "a", model, OPTIONS)
+        return
+    refused = refusal(read_adapter, tmp_path / "a", model, OPTIONS)
+    assert refused.codes == ["misfit"]
+    assert option in str(refused)
 
 
 @pytest.mark.slow

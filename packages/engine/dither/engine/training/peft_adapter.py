@@ -38,10 +38,42 @@ PLAIN: dict[str, Any] = {
     "use_dora": False,
     "use_rslora": False,
 }
-"""Options of peft with the values of plain LoRA. Others would change what the tensors mean, besides
-dropout."""
-MEANINGLESS = frozenset({"lora_dropout"})
-"""Options that change training only."""
+"""Options of peft with the values of plain LoRA."""
+MEANINGLESS = frozenset(
+    {
+        # They change training only.
+        "lora_dropout",
+        "velora_config",
+        # Names, which the tensors have, too.
+        "target_modules",
+        "exclude_modules",
+        "modules_to_save",
+        "layers_to_transform",
+        "layers_pattern",
+        # They are used with other options, which are refused.
+        "corda_config",
+        "eva_config",
+        "loftq_config",
+        "lora_ga_config",
+        "megatron_config",
+        "megatron_core",
+        "qalora_group_size",
+        # Where the adapter comes from, and how peft runs it.
+        "auto_mapping",
+        "base_model_name_or_path",
+        "ensure_weight_tying",
+        "inference_mode",
+        "peft_version",
+        "revision",
+        "runtime_config",
+        "task_type",
+    }
+)
+"""Options that do not change what the tensors mean; any other one that is in use does."""
+INIT = "init_lora_weights"
+SAME_MATRICES = (True, False, None, "gaussian", "eva", "orthogonal")
+"""Ways to initialise that leave the adapted matrices as they are; PiSSA, for one, subtracts its first
+update from them."""
 
 
 class _Slot(NamedTuple):
@@ -114,14 +146,25 @@ def _config_problems(folder: Path, options: LoRA) -> Iterator[Problem]:
         message = f"{folder / CONFIG} is damaged: {damage_of(error).reason}"
         raise Refused(message, PLACE, code="damaged-file") from None
     expected = {**PLAIN, "r": options.rank, "lora_alpha": options.alpha}
-    for key, value in expected.items():
-        # An older file may have null for what it does not use.
-        is_unused = key in MEANINGLESS or (
-            key in PLAIN and not given[key] and not value
-        )
-        if given.get(key) != value and not is_unused:
-            message = f"{folder}: {key} is {given.get(key)!r}, expected {value!r}"
-            yield Problem(message, PLACE, code="misfit")
+    for key, value in {**given, **expected}.items():
+        if key == INIT:
+            yield from _init_problem(folder, given[INIT])
+            continue
+        # An older file may have null for what it does not use, a newer one options of its own.
+        is_unused = not given.get(key) and not expected.get(key)
+        if key in MEANINGLESS or is_unused or given.get(key) == expected.get(key):
+            continue
+        message = f"{folder}: {key} is {given.get(key)!r}, expected {value!r}"
+        if key not in expected:
+            message = f"{folder}: {key} is {value!r}, which plain LoRA does not have"
+        yield Problem(message, PLACE, code="misfit")
+
+
+def _init_problem(folder: Path, value: Any) -> Iterator[Problem]:
+    if value not in SAME_MATRICES:
+        message = f"{folder}: {INIT} is {value!r}, which changes the adapted matrices"
+        hint = "let peft convert it: save_pretrained(path_initial_model_for_weight_conversion=...)"
+        yield Problem(message, PLACE, help=hint, code="misfit")
 
 
 def _adapted(model: nn.Module) -> Iterator[tuple[str, LowRank, bool]]:
