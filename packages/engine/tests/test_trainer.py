@@ -374,6 +374,7 @@ def test_all_finite(bad):
             assert not all_finite([*tensors[:at], changed, *tensors[at:]])
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize(
     ("lr", "message"),
     [
@@ -384,10 +385,12 @@ def test_all_finite(bad):
         ),
     ],
 )
-def test_too_large_a_learning_rate_is_not_blamed_on_samples(start, lr, message):
+def test_too_large_a_learning_rate_is_not_blamed_on_samples(
+    start, lr, message, optimizer
+):
     """After the update the loss of every sample is NaN."""
     code, path, text = start(
-        f"train.optimizer.lr={lr}",
+        f'train.optimizer={{use = "{optimizer}", lr = {lr}}}',
         "train.lr_schedule=constant",
         "train.checkpoint_every=1",
     )

@@ -148,9 +148,10 @@ class Orthogonal(EagerOptimizer):
                 )
                 update = _orthogonal_shard(gradient.lerp(mean, momentum))
                 matrix.mul_(1 - lr * group["weight_decay"] * applied)
-                matrix.add_(
-                    update * applied, alpha=-lr * 0.2 * math.sqrt(max(matrix.shape))
-                )
+                rate = lr * 0.2 * math.sqrt(max(matrix.shape))
+                # torch raises for a factor beyond; with this one weights are inf or NaN, too.
+                rate = min(rate, torch.finfo(matrix.dtype).max)
+                matrix.add_(update * applied, alpha=-rate)
 
 
 def _matrices_of_blocks(module: nn.Module) -> list[nn.Parameter]:
