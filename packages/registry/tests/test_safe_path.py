@@ -1,11 +1,14 @@
 """File names from names in data stay inside their folder and apart from each other."""
 
 import os
+import shlex
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dither.registry.files.lookup import command_line
 from dither.registry.files.safe_path import MAX_BYTES, safe_name
 
 HOSTILE = [
@@ -82,3 +85,12 @@ def test_a_safe_name_is_short_and_injective(first, second):
         assert 0 < len(file.encode()) <= MAX_BYTES
         assert not {"/", "\\", "\0"} & set(file)
     assert (files[0] == files[1]) == (first == second)
+
+
+@given(st.lists(st.text(alphabet="-a b'$\\\"", min_size=1)))
+def test_printed_commands_can_be_pasted(names):
+    words = shlex.split(command_line("runs", "diff", *map(Path, names), "KEY=1 2"))
+    assert words[:3] == ["dither", "runs", "diff"]
+    assert words[-1] == "KEY=1 2"
+    assert [Path(word) for word in words[3:-1]] == list(map(Path, names))
+    assert not any(word.startswith("-") for word in words)

@@ -650,3 +650,29 @@ def test_equal_points_of_a_grid_are_run_once(begin, output, axes, count):
     assert len(sweep.folders()) == count
     assert (sweep.path / "log.txt").read_text().count("begin") == count
     assert f"{count} points, all valid; " in output()
+
+
+COUNTING = """
+from dither.registry import Misfit, hookimpl
+SEEDS = []
+
+@hookimpl
+def check_experiment(experiment):
+    SEEDS.append(experiment.seed)
+    yield Misfit("no seed will do", ("seed",))
+"""
+
+
+def test_every_invalid_point_is_checked_once(begin, experiment_file, refused):
+    experiment_file.with_name("seen_seeds.py").write_text(COUNTING)
+    names = '["toy_plugin.py", "seen_seeds.py"]'
+    text = experiment_file.read_text().replace('["toy_plugin.py"]', names)
+    experiment_file.write_text(text)
+    with refused("misfit", match="2 of 2 points"):
+        begin("seed=[4, 5]")
+    (counting,) = (
+        module
+        for name, module in sys.modules.items()
+        if name.startswith("dither_plugin_seen_seeds_")
+    )
+    assert counting.SEEDS == [4, 5]

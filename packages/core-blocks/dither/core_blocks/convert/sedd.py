@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from dither.registry.config.errors import Problem, Refused
-
 from .name_mapping import Layout
 
-__all__ = ["MDLM", "SEDD", "load_sedd", "options_of_sedd", "weights_of_sedd"]
+__all__ = ["MDLM", "SEDD", "load_sedd", "weights_of_sedd"]
 
 OUTER = {
     "vocab_embed.embedding": "embedding.tables.0.weight",
@@ -89,44 +86,3 @@ conditioning."""
 
 weights_of_sedd = SEDD.weights
 load_sedd = SEDD.load
-
-
-def options_of_sedd(theirs: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the options of the equivalent `denoiser`, as in an experiment file.
-
-    Raises:
-        Refused: The weights are not those of SEDD, or the number of heads is unknown
-            (`missing-array`).
-    """
-    ours = weights_of_sedd(theirs)
-    if INV_FREQ not in theirs:
-        message = (
-            f"{INV_FREQ} is missing, which determines the number of heads; the published models "
-            "have 12 or 16"
-        )
-        raise Refused(Problem(message, code="missing-array"))
-    width = ours["embedding.tables.0.weight"].shape[1]
-    frequencies = ours["condition.enter.weight"].shape[1]
-    return {
-        "use": "denoiser",
-        "width": width,
-        "depth": SEDD.depth(theirs),
-        "cond": len(ours["condition.enter.bias"]),
-        "affine": "scale",
-        "eps": 1e-5,
-        "embedding": {"use": "tokens", "init": "kaiming"},
-        "condition": {"use": "level", "frequencies": frequencies},
-        "head": "tokens",
-        "block": {
-            "use": "adaln-zero",
-            "heads": width // (2 * len(theirs[INV_FREQ])),
-            "affine": "scale",
-            "eps": 1e-5,
-            "mlp": "gelu-tanh",
-            "qkv_bias": False,
-            "out_bias": False,
-            "rope": True,
-            "dropout": 0.1,
-            "attention_dropout": 0.0,
-        },
-    }

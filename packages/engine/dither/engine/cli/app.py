@@ -244,11 +244,6 @@ def refuse_unused(context: typer.Context, reason: str, *names: str) -> None:
 
 def quoted(*words: object) -> str:
     """Return a command of dither for a shell, to be printed."""
-    from shlex import join
+    from dither.registry.files.lookup import command_line
 
-    from dither.registry.files.lookup import as_argument
-
-    command = ["dither"]
-    for word in words:
-        command.append(as_argument(word) if isinstance(word, Path) else str(word))
-    return join(command)
+    return command_line(*words)

@@ -87,7 +87,7 @@ def new_plugin(
 
     Nothing is overwritten.
     """
-    from shlex import quote
+    from shlex import join
 
     from dither.registry.files.lookup import as_argument
     from dither.registry.plugins.manager import load_plugins
@@ -102,14 +102,14 @@ def new_plugin(
     )
     path = write_plugin(names, out, single_file)
     if single_file:
-        option = f"-p {quote(str(path))}"
+        option = join(["-p", str(path)])
         entry = f'plugins = ["./{path.name}"] in an experiment'
         text = f'{path}: {kind} "{name}"; use it with {option}, or {entry}'
         echo_files(as_json, [path], text)
         return
     text = f"""{path}: {kind} "{name}", in {names.module}/__init__.py. Next:
 
-    cd {quote(as_argument(path))}
+    {join(["cd", as_argument(path)])}
     python -m pip install --no-deps -e .
     pytest
     dither run experiment.toml"""

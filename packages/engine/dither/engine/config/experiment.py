@@ -178,7 +178,7 @@ class Experiment(Options):
             hint = 'use process "absorbing"'
             yield Misfit(message, ("process",), ("model",), hint)
         # Under MASK the score is p(x_0 | x_t) times alpha / (1 - alpha), which a count of the masks
-        # only estimates: 0.13 nats per token at best with 36 positions, 1.8 with one.
+        # only estimates, the worse the fewer positions there are.
         if process.predict == "score" and "level-free" in self.model.traits():
             message = "scores depend on the noise level, which the model does not read"
             hint = 'set model.condition = "level", or process.predict = "posterior"'

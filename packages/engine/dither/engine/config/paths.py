@@ -7,13 +7,12 @@ import glob
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 from dither.registry.config.document import Document
 from dither.registry.config.errors import Problem, Refused, nearest
 from dither.registry.config.validation import path_options
-from dither.registry.files.lookup import as_argument, exists, is_file, is_folder
+from dither.registry.files.lookup import command_line, exists, is_file, is_folder
 from dither.registry.plugins.catalog import Catalog
 
 from ..files.installed_models import EXPERIMENT, installed_models
@@ -93,13 +92,14 @@ def not_an_experiment(path: Path) -> Refused | None:
 
 def _suggestion(path: Path, kind: str) -> str | None:
     if is_file(path / "sweep.json"):
-        return f"it is a sweep: dither sweep status {quote(as_argument(path))}; its runs are two folders below"
+        command = command_line("sweep", "status", path)
+        return f"it is a sweep: {command}; its runs are two folders below"
     if is_file(path / "weights.safetensors"):
         return (
             f"it is an export: in Python, dither.load({str(path)!r}) returns its system"
         )
     if is_file(path / "resolved.toml"):
-        return f"it is a run: dither run --resume {quote(as_argument(path))} resumes it"
+        return f"it is a run: {command_line('run', '--resume', path)} resumes it"
     inside = sorted(
         file.parent
         for file in path.glob("*/resolved.toml" if kind == "run" else "*/sweep.json")

@@ -28,6 +28,7 @@ from dither.registry.files.addresses import (
 )
 from dither.registry.files.atomic import move
 from dither.registry.files.cache import cache_folder
+from dither.registry.files.lookup import command_line
 from dither.registry.files.write_errors import is_full, unwritable
 from dither.registry.plugins.install_command import optional_import
 
@@ -153,7 +154,7 @@ class Mirror:
             )
 
     def _rest(self) -> str:
-        return f"the rest is copied by dither run --resume {quote(str(self.folder))}"
+        return f"the rest is copied by {command_line('run', '--resume', self.folder)}"
 
     def _say(self, text: str) -> None:
         # The terminal may be closed.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from shlex import quote
 from typing import Any
+
+from dither.registry.files.lookup import command_line
 
 from .pages import Page, Section, Table, format_metric, write_page
 
@@ -59,9 +60,8 @@ def write_certificate_page(path: Path, record: Mapping[str, Any]) -> Path:
     subtitle = (
         f"step {record['step']}, {options['samples']} samples of {options['split']}"
     )
-    command = (
-        f"dither certify --verify {quote(str(path.with_name('certificate.json')))}"
-    )
+    file = path.with_name("certificate.json")
+    command = command_line("certify", "--verify", file)
     title = f"Certificate of {record['name']}"
     return write_page(path, Page(title, sections, subtitle=subtitle, command=command))
 

@@ -9,7 +9,6 @@ import shutil
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from shlex import quote
 from typing import Any, cast
 
 import torch
@@ -19,7 +18,7 @@ from dither.registry.config.errors import Problem, Refused
 from dither.registry.contracts.records import State
 from dither.registry.files.atomic import atomic_write
 from dither.registry.files.limits import read_text
-from dither.registry.files.lookup import as_argument, is_file
+from dither.registry.files.lookup import command_line, is_file
 from dither.registry.kinds import TaskSpec
 from dither.registry.plugins.manager import default_catalog
 from dither.registry.spec import Spec
@@ -314,7 +313,7 @@ def push(folder: Path, name: str, private: bool = False) -> str:
         for file in (WEIGHTS, EXPERIMENT, "README.md")
         if not is_file(folder / file)
     ]:
-        hint = f"dither export RUN --hub --out {quote(as_argument(folder))}"
+        hint = command_line("export", "RUN", "--hub", "--out", folder)
         raise Refused(
             Problem(
                 f"{folder} lacks {', '.join(missing)}", help=hint, code="file-not-found"

@@ -25,7 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dither.registry.config.errors import printable
-from dither.registry.files.lookup import as_argument, is_folder
+from dither.registry.files.lookup import command_line, is_folder
 
 from ..config.machine_memory import size
 from ..files.metrics_file import (
@@ -140,8 +140,8 @@ def show_result(console: Console, summary: Mapping[str, Any], run: Path) -> None
     if samples is not None:
         lines["samples"] = str(samples)
     # Quoted, so that the command can be pasted even if the folder's name has spaces.
-    lines["all metrics"] = join(["dither", "report", as_argument(run)])
-    lines["more samples"] = join(["dither", "sample", as_argument(run)])
+    lines["all metrics"] = command_line("report", run)
+    lines["more samples"] = command_line("sample", run)
     if is_folder(run / "tensorboard"):
         lines["curves"] = join(["tensorboard", "--logdir", str(run.parent)])
     say(console, "\n" + "\n".join(f"{name:14}{text}" for name, text in lines.items()))

@@ -24,7 +24,7 @@ from rich.console import Console
 from dither.registry.config.errors import Refused
 from dither.registry.config.validation import located
 from dither.registry.contracts.protocols import Tracker
-from dither.registry.files.lookup import as_argument
+from dither.registry.files.lookup import command_words
 from dither.registry.plugins.status import (
     PluginError,
     describe_exception,
@@ -846,7 +846,7 @@ class Run:
         step = self.trainer.step
         say(self.console, f"stopped by {reason} after step {step}; checkpoint saved")
         path = self.directory.path
-        command = ["dither", "run", "--resume", as_argument(path)]
+        command = command_words("run", "--resume", path)
         say(self.console, f"resume with: {join(command)}")
         if self.ranks.is_main:
             self.emit(Interrupted(run=path, step=step, reason=reason, resume=command))

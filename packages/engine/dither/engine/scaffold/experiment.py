@@ -7,7 +7,6 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import tomlkit
@@ -19,7 +18,7 @@ from dither.registry.config.document import (
 )
 from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.config.validation import dump
-from dither.registry.files.lookup import as_argument
+from dither.registry.files.lookup import command_line
 from dither.registry.files.write_errors import unwritable
 from dither.registry.plugins.catalog import Catalog
 from dither.registry.plugins.describe import toml
@@ -84,7 +83,7 @@ def _head(description: Sequence[str], target: Path) -> str:
     lines = [f"# {line}" for line in description]
     if lines:
         lines.append("#")
-    lines.append(f"#     dither run {quote(as_argument(target.name))}")
+    lines.append(f"#     {command_line('run', Path(target.name))}")
     return "\n".join(lines) + "\n"
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from shlex import quote
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +16,7 @@ from rich.console import Console
 from dither.registry.config.document import Document, Layer, find_experiment
 from dither.registry.config.errors import Problem, Refused, dotted
 from dither.registry.contracts.protocols import Split
-from dither.registry.files.lookup import as_argument, is_file
+from dither.registry.files.lookup import command_line, is_file
 from dither.registry.plugins.manager import Plugins
 
 from ..config.compare_options import Currency
@@ -300,7 +299,7 @@ def start_comparison(
     for refused in refusals:
         problem = refused.problems[0]
         if problem.code == "unknown-metric" and code != STOPPED:
-            command = f"dither compare {quote(as_argument(sweep.path))} --metric NAME"
+            command = command_line("compare", sweep.path, "--metric", "NAME")
             lines = [line for line in (problem.help, command) if line]
             raise Refused(replace(problem, help="\n".join(lines)))
         say(screen, problem.message, "yellow")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 from rich.console import Console
@@ -14,7 +13,7 @@ from dither.registry.config.document import Document, Layer
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import problems_of, validate
 from dither.registry.contracts.jobs import Cluster, Command, Executor
-from dither.registry.files.lookup import as_argument
+from dither.registry.files.lookup import command_line
 from dither.registry.kinds import ExecutorSpec
 from dither.registry.plugins.manager import Plugins
 from dither.registry.spec.base import Options, Slot
@@ -214,13 +213,10 @@ def start_sweep(
         say(console, f"{search.trials} points, to {search.direction} {search.metric}")
         facts["search"] = search.model_dump()
     else:
-        try:
-            given = check_points(document, plugins, read_points(document))
-        except Refused as refused:
-            # Those of valid lists besides those of invalid ones
-            raise Refused(
-                _sweep_problems(document, plugins) or refused.problems
-            ) from None
+        if read_groups(document)[1]:
+            # Those of valid lists besides those of invalid ones.
+            raise Refused(_sweep_problems(document, plugins))
+        given = check_points(document, plugins, read_points(document))
         points = _without_repetitions(given)
         repeated = ""
         if len(points) < len(given):
@@ -347,17 +343,15 @@ def _exit_code(
     sweep: SweepDirectory, states: Sequence[str], code: int, console: Console
 ) -> int:
     """Return the exit code of a sweep, given that of its own points, and say how to go on."""
-    command = "dither compare" if "compare" in sweep.facts else "dither sweep"
+    verb = "compare" if "compare" in sweep.facts else "sweep"
     running = states.count("running")
     if running:
         message = f"another process is running {running} points"
-        say(console, f"{message}: dither sweep status {quote(as_argument(sweep.path))}")
+        say(console, f"{message}: {command_line('sweep', 'status', sweep.path)}")
     # Processes that share a search share its trials, too.
     shared = running > 0 and not sweep.facts.get("search")
     if code or shared or set(states) & set(RESUMABLE):
-        say(
-            console, f"resume with: {command} --resume {quote(as_argument(sweep.path))}"
-        )
+        say(console, f"resume with: {command_line(verb, '--resume', sweep.path)}")
 
     if code:
         return code
@@ -387,7 +381,7 @@ def _submit(
         commands.append(command)
     for number in cluster.submit(commands, sweep.path / "jobs"):
         say(console, f"submitted job {number}")
-    say(console, f"dither sweep status {quote(as_argument(sweep.path))}")
+    say(console, command_line("sweep", "status", sweep.path))
 
 
 def _queued_folders(sweep: SweepDirectory) -> list[list[Path]]:

@@ -7,9 +7,17 @@ folder may not be searched.
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
-__all__ = ["as_argument", "exists", "is_file", "is_folder"]
+__all__ = [
+    "as_argument",
+    "command_line",
+    "command_words",
+    "exists",
+    "is_file",
+    "is_folder",
+]
 
 
 def exists(path: Path) -> bool:
@@ -31,3 +39,16 @@ def as_argument(path: Path | str) -> str:
     """Return a path as an argument of a command, which does not take it for an option; not quoted."""
     text = str(path)
     return f"./{text}" if text.startswith("-") else text
+
+
+def command_words(*words: object) -> list[str]:
+    """Return a command of dither as words, in which a `Path` is never taken for an option."""
+    command = ["dither"]
+    for word in words:
+        command.append(as_argument(word) if isinstance(word, Path) else str(word))
+    return command
+
+
+def command_line(*words: object) -> str:
+    """Return a command of dither for a shell, to be printed; words as for `command_words`."""
+    return shlex.join(command_words(*words))

@@ -16,13 +16,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.files.addresses import address_of
 from dither.registry.files.limits import max_expanded, open_file
-from dither.registry.files.lookup import as_argument
+from dither.registry.files.lookup import as_argument, command_line
 
 from ...missing_library import require_extra
 from .corpus import Document
@@ -174,7 +173,7 @@ def find_plain(pattern: str) -> list[Path]:
         # Of a data set, files were chosen by their names.
         if form and (is_named or pattern.startswith(HUB)):
             message = f"{pattern}: {_NAMES.get(form, form)}, not plain text"
-            fix = f"dither prepare text {quote(as_argument(pattern))}"
+            fix = command_line("prepare", "text", as_argument(pattern))
             raise Refused(message, help=fix, code="unknown-format")
     return files
 
@@ -362,12 +361,12 @@ def require_plain(
         # The end of the name may be missing or wrong.
         if number == 0 and _begins_with_record(block, column):
             message = f"{path}: {_NAMES['lines']}, not plain text"
-            fix = f"dither prepare text {quote(as_argument(path))}"
+            fix = command_line("prepare", "text", path)
             if record_format(path) is None:
                 # Its name decides how it is read.
                 ending = path.suffix if path.suffix.lower() in COMPRESSED else ""
-                name = f"{str(path).removesuffix(ending)}.jsonl{ending}"
-                fix = f"rename it, then: dither prepare text {quote(as_argument(name))}"
+                name = Path(f"{str(path).removesuffix(ending)}.jsonl{ending}")
+                fix = f"rename it, then: {command_line('prepare', 'text', name)}"
             raise NotText("records", message, fix)
         yield block
 
