@@ -61,7 +61,10 @@ COMMANDS = {
         ("export", "a", "--push", "b/c", "--license", "MIT"),
     ],
     "--data-license": [("export", "a", "--out", "b", "--data-license", "MIT")],
-    "--checkpoint": [("export", "a", "--push", "b/c", "--checkpoint", "best")],
+    "--checkpoint": [
+        ("export", "a", "--push", "b/c", "--checkpoint", "best"),
+        ("certify", "a.toml", "--checkpoint", "best"),
+    ],
     "--part": [("certify", "a", "--part", "2")],
     "--count": [("certify", "--verify", "a.json", "--count", "2")],
     "--tight": [("certify", "--verify", "a.json", "--tight", "2")],

@@ -114,6 +114,9 @@ def certify(
         of_new = ("split", "samples", "draws", "tight", "seed", "out")
         refuse_unused(context, "as the certificate of --verify has its own", *of_new)
     # Before torch is imported.
+    if source is not None and source.suffix == ".toml":
+        reason = "as the weights are those of train.start_from"
+        refuse_unused(context, reason, "checkpoint")
     require_empty(out)
     if source is not None and source.suffix != ".toml":
         check_options(source, options, EVALUATION)
