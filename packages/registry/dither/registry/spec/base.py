@@ -203,10 +203,10 @@ def checked_method(
     def checked(self: Any, *arguments: Any, **named: Any) -> Any:
         with protected_settings(f'{self.kind} "{self.name}"'):
             result = method(self, *arguments, **named)
+            # The check may call it. Numbers are results of other methods than `build`.
+            if not isinstance(result, float | int):
+                record_origin(result, self)
             check(self, result)
-        # Numbers are results of other methods than `build`.
-        if not isinstance(result, float | int):
-            record_origin(result, self)
         return result
 
     return checked
