@@ -248,6 +248,28 @@ def test_weights_that_do_not_match_are_listed(tmp_path):
     assert torch.equal(model[1].weight, before)
 
 
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda tensor: tensor.to(torch.int8), "shape-mismatch"),
+        (lambda tensor: tensor / 0, "non-finite"),
+    ],
+)
+def test_quantised_and_non_finite_tensors_are_refused(tmp_path, refusal, change, code):
+    model = adapted()
+    write_adapter(model, OPTIONS, tmp_path / "a")
+    file = tmp_path / "a" / "adapter_model.safetensors"
+    tensors = load_file(file)
+    name = sorted(tensors)[0]
+    save_file({**tensors, name: change(tensors[name])}, file)
+    assert refusal(read_adapter, tmp_path / "a", model, OPTIONS).codes == [code]
+
+    other = nn.Linear(2, 3)
+    weights = {"weight": change(torch.ones(3, 2)), "bias": torch.ones(3)}
+    save_file(weights, tmp_path / "x.safetensors")
+    assert refusal(start_from, other, tmp_path / "x.safetensors").codes == [code]
+
+
 @pytest.mark.parametrize("worst", [float("nan"), float("inf"), 1e300])
 def test_non_finite_weights_are_refused(tmp_path, worst, refusal):
     """1e300 is a number in the file, and none in the precision of the model."""

@@ -234,9 +234,7 @@ def start_from(
         )
         raise
 
-    fits = {
-        name for name in own if name in loaded and loaded[name].shape == own[name].shape
-    }
+    fits = {name for name in own if name in loaded and _fits(loaded[name], own[name])}
     notes = [f"{source}: {line}" for line in _misfits(own, loaded, fits)]
     # A file of which nothing fits is the wrong file.
     if notes and not (partial and fits):
@@ -251,6 +249,12 @@ def start_from(
         # state_dict shares memory with the model.
         own[name].copy_(loaded[name])
     return notes
+
+
+def _fits(loaded: Tensor, own: Tensor) -> bool:
+    """Return whether a tensor of a file is one of the model: integers are quantised weights."""
+    is_same_kind = loaded.is_floating_point() == own.is_floating_point()
+    return is_same_kind and loaded.shape == own.shape
 
 
 def _require_finite(
@@ -282,8 +286,12 @@ def _misfits(
     pointers = {own[name].data_ptr() for name in fits}
     missing = []
     other_shape = []
+    other_type = []
     for name, weight in own.items():
-        if name in loaded and name not in fits:
+        if name in loaded and loaded[name].shape == weight.shape:
+            if name not in fits:
+                other_type.append(f"{name} {loaded[name].dtype} for {weight.dtype}")
+        elif name in loaded:
             other_shape.append(f"{name} {_shape(loaded[name])} for {_shape(weight)}")
         elif name not in loaded and weight.data_ptr() not in pointers:
             missing.append(name)
@@ -293,6 +301,7 @@ def _misfits(
         "missing": missing,
         "unknown to the model": unknown,
         "of another shape": other_shape,
+        "of another type": other_type,
     }
     for reason, names in reasons.items():
         if names:

@@ -20,6 +20,7 @@ from ..config.options import LoRA
 from ..files.damage import damage_of
 from ..files.resource_errors import disk_errors
 from .lora import LowRank
+from .nan_guard import all_finite
 
 __all__ = ["read_adapter", "write_adapter"]
 
@@ -127,6 +128,13 @@ def read_adapter(folder: Path, model: nn.Module, options: LoRA) -> None:
         if tuple(saved[key].shape) != expected:
             message = f"{key} has shape {tuple(saved[key].shape)}, expected {expected}"
             problems.append(Problem(message, PLACE, code="shape-mismatch"))
+        # Integers are quantised.
+        if not saved[key].is_floating_point():
+            message = f"{key} has type {saved[key].dtype}, expected {slots[key].parameter.dtype}"
+            problems.append(Problem(message, PLACE, code="shape-mismatch"))
+        elif not all_finite([saved[key].to(slots[key].parameter.dtype)]):
+            message = f"{key} contains NaN or inf"
+            problems.append(Problem(message, PLACE, code="non-finite"))
     if problems:
         raise Refused(problems)
     with torch.no_grad():
