@@ -59,6 +59,19 @@ def test_squared_errors_are_minimal_for_the_truth(predict: str) -> None:
     )
 
 
+def test_noise_levels_of_training_are_not_rounded_to_bfloat16() -> None:
+    """Sampling reads angles in float32, whose sinusoids a model trained on few of them does not know."""
+    torch.manual_seed(0)
+    head = make_head(2, 4, repeats=2).to(torch.bfloat16)
+    angles = []
+    head.angle.register_forward_pre_hook(lambda _, args: angles.append(args[0]))
+    h = torch.randn(8, 512, 4, dtype=torch.bfloat16)
+    x0 = torch.randn(8, 512, 2)
+    head.distribution(h).squared_errors(x0, torch.ones(8, 512, 2, dtype=torch.bool))
+    # In bfloat16 there are about 600 between 0 and MAX_ANGLE.
+    assert len(angles[0].unique()) > 8000
+
+
 @pytest.mark.parametrize("predict", ["velocity", "eps"])
 def test_samples_and_mean_follow_the_distribution(predict: str) -> None:
     torch.manual_seed(0)

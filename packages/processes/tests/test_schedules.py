@@ -45,6 +45,14 @@ def test_closed_forms(t: float) -> None:
         )
 
 
+def test_sigmoid_begins_without_noise() -> None:
+    """A start that underflows in one precision of two must not make sigma negative."""
+    schedule = alpha.SigmoidAlpha(start=-50, end=50, tau=0.06).build()
+    noise = schedule(torch.zeros(3, dtype=torch.float64))
+    assert (noise.sigma == 0).all()
+    assert noise.one_minus_alpha(noise.sigma).sqrt().isfinite().all()
+
+
 def test_sigmoid_is_its_definition() -> None:
     t = torch.linspace(0, 1, 7, dtype=torch.float64)
     curve = torch.sigmoid((-3 + 6 * t) / 0.7)

@@ -190,7 +190,9 @@ class TokenDistribution:
 
         # x = a x_0 + b eps at a noise level for each repeat and position: K N
         shape = clean.shape[:2]
-        angle = MAX_ANGLE * torch.rand(shape, device=x0.device, dtype=self.h.dtype)
+        # As in sampling: in bfloat16 an angle times the time scale would be rounded to a multiple of 8.
+        wide = torch.promote_types(self.h.dtype, torch.float32)
+        angle = MAX_ANGLE * torch.rand(shape, device=x0.device, dtype=wide)
         eps = torch.randn_like(clean)
         a = angle.cos()[..., None]
         b = angle.sin()[..., None]

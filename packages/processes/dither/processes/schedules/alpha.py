@@ -142,7 +142,8 @@ class SigmoidAlpha(AlphaSchedule):
         # sigmoid' = sigmoid (1 - sigmoid)
         slope = value * (1 - value) * (end - start) / tau
         rise = high - low
-        return (value - low) / rise, slope / rise
+        # Rounded below 0 it would make sigma at t = 0 negative, and sqrt(1 - alpha) NaN.
+        return ((value - low) / rise).clamp_min(0.0), slope / rise
 
 
 def _sigmoid(u: float) -> float:
