@@ -16,7 +16,13 @@ from dither.registry.contracts.records import Clean
 from dither.registry.contracts.spaces import NumberRange
 from dither.tasks.dna_sequence import sequences as sequences_module
 from dither.tasks.dna_sequence.facts import SequenceFacts
-from dither.tasks.dna_sequence.metrics import COPIED, Markov, Reference, kmer_codes
+from dither.tasks.dna_sequence.metrics import (
+    COPIED,
+    Group,
+    Markov,
+    Reference,
+    kmer_codes,
+)
 from dither.tasks.dna_sequence.plots import (
     draw_logo,
     draw_logos,
@@ -266,6 +272,23 @@ def test_fasta_and_unlabelled_or_few_samples(task, tmp_path):
             task.sequences.bases["test"][: len(labels)], np.array(labels)
         )
         assert np.isfinite(list(found.values())).all()
+
+
+def test_cell_types_without_a_reference_are_left_out():
+    """One half of two validation sequences has one cell type, the other half another."""
+    data = PlantedMotifs(length=20, cells=4, motifs=1, width=4, train=50, held=2)
+    task = DnaSequence(data=data).build()
+    like = task.like(8, 0)
+    samples = torch.randint(4, (8, 20), generator=torch.Generator().manual_seed(0))
+    metrics = task.sample_metrics(samples, like)
+
+    of_first = (like.cond["cell"] == 0).numpy()
+    rows = samples[of_first].numpy().astype(np.uint8)
+    group = Group.of(0, rows, 6, task._reference.motifs)
+    assert metrics["gc"] == pytest.approx(group.gc.mean())
+    assert "kmer_js_floor" not in metrics
+    assert "accuracy_cell-2" in metrics
+    assert [picture.name for picture in task.plots(samples, like)][0] == "comparison"
 
 
 def test_baselines(task):

@@ -254,6 +254,20 @@ def test_closed_regions_are_dropped_before_windows_are_cut():
     assert (every(task).x0[..., M] > 0).all()
 
 
+@pytest.mark.parametrize("standardise", [False, True])
+@pytest.mark.parametrize("transform", ["none", "sqrt", "log1p", "quantile"])
+def test_bins_are_the_distance_of_the_two_values_of_a_column(
+    monkeypatch, transform, standardise
+):
+    hits = (ARRAYS["features"] > 2).astype(np.float32)
+    monkeypatch.setitem(ARRAYS, "features", hits)
+    task = spec(transform=transform, standardise=standardise).build()
+    clean = every(task)
+    for column, width in enumerate(task.bin_widths.tolist()):
+        low, high = clean.x0[clean.valid][:, column].unique().tolist()
+        assert width == pytest.approx(high - low, rel=1e-5)
+
+
 def test_standardised_columns_are_measured_over_regions_and_cell_types():
     task = spec(standardise=True, expression=True).build()
     train = np.flatnonzero(~np.isin(ARRAYS["chromosome"], ("chr1", "chr2")))

@@ -398,6 +398,15 @@ def test_encoded_text_of_a_chain_is_not_drawn_again(monkeypatch):
     assert torch.equal(spec.build().batch("train", range(300)).x0, first)
 
 
+@pytest.mark.parametrize("ngrams", [None, 3])
+def test_baselines_of_an_empty_split_are_nan(ngrams):
+    baselines = task(ngrams=ngrams).baselines("test")
+    metrics = TextMetrics(Bytes(), SPACE).compute()
+    for name in ("bits_per_char", "nats_per_token"):
+        assert np.isnan(metrics[name])
+        assert np.isnan(baselines[f"{name}/unigram"])
+
+
 @pytest.mark.parametrize("tokenizer", ["bytes", "chars"])
 def test_entropy_baselines(tokenizer):
     spec = LanguageModel(

@@ -202,6 +202,12 @@ class Reference:
             for label in np.unique(labels).tolist()
         }
 
+    def comparable(self, groups: dict[int, Group]) -> dict[int, Group]:
+        """Return the groups of cell types that the reference has: a small validation split may lack some."""
+        return {
+            label: group for label, group in groups.items() if label in self.reference
+        }
+
     def rivals(self, labels: Labels) -> dict[str, dict[int, Group]]:
         """Return noise floor and draws of the Markov chain, as many of each cell type as labels."""
         # Metrics and plots of the same samples need them twice.
@@ -230,7 +236,7 @@ class Reference:
         return self._rivals
 
     def compare(self, groups: dict[int, Group]) -> dict[str, float]:
-        """Return distances to the reference, means over cell types, and accuracies.
+        """Return distances to the reference, means over its cell types, and accuracies.
 
         - kmer_js: Jensen-Shannon distance of k-mer frequencies, in bits^(1/2) (0 to 1).
         - gc, gc_distance: mean GC content, and Wasserstein distance of its distribution over
@@ -244,7 +250,8 @@ class Reference:
           type.
         """
         values: dict[str, list[Any]] = defaultdict(list)
-        for label, group in groups.items():
+        compared = self.comparable(groups)
+        for label, group in compared.items():
             held = self.reference[label]
             values["kmer_js"].append(jensenshannon(group.kmers, held.kmers, 2))
             values["gc"].append(group.gc.mean())
@@ -257,9 +264,9 @@ class Reference:
                 values["copied"].append(self._is_known(codes).mean())
         metrics = {name: np.mean(of_groups) for name, of_groups in values.items()}
 
-        if self.motifs:
-            held_hits = [self.reference[label].hits for label in groups]
-            hits = contrast([group.hits for group in groups.values()])
+        if self.motifs and compared:
+            held_hits = [self.reference[label].hits for label in compared]
+            hits = contrast([group.hits for group in compared.values()])
             metrics["motif_r"] = _correlation(hits, contrast(held_hits))
         metrics |= self.accuracies(groups)
         # Undefined ones, such as of a single cell type, are left out.
@@ -285,19 +292,21 @@ class Reference:
         `NAME_predicted` and `NAME_requested` are means, `NAME_r` is Pearson's r, and `NAME_r_floor`
         that of validation sequences with their own numbers.
         """
-        asked = np.isfinite(requested)
-        if not asked.any():
+        # NaN requests no number.
+        conditional = np.isfinite(requested)
+        if not conditional.any():
             return {}
-        predicted = self._predict(name, bases[asked])
+        requested = requested[conditional]
+        predicted = self._predict(name, bases[conditional])
         metrics = {
-            f"{name}_requested": float(requested[asked].mean()),
+            f"{name}_requested": float(requested.mean()),
             f"{name}_predicted": float(predicted.mean()),
         }
         # There is no correlation with a single requested number.
-        if np.ptp(requested[asked]):
+        if np.ptp(requested):
             real = self._predict(name, self._sequences.bases["valid"])
             numbers = self._sequences.numbers[name]["valid"]
-            metrics[f"{name}_r"] = _correlation(predicted, requested[asked])
+            metrics[f"{name}_r"] = _correlation(predicted, requested)
             metrics[f"{name}_r_floor"] = _correlation(real, numbers)
         return {key: value for key, value in metrics.items() if np.isfinite(value)}
 

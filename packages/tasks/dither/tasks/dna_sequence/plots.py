@@ -41,8 +41,12 @@ def compare_groups(reference: Reference, groups: dict[str, dict[int, Group]]) ->
     figure = new_figure(10, 7.5)
     (kmers, hits), (gc, accuracy) = figure.subplots(2, 2)
     for number, (name, (label, colour)) in enumerate(SERIES.items()):
-        of_cells = list(groups[name].values())
-        held_out = [reference.reference[cell] for cell in groups[name]]
+        compared = reference.comparable(groups[name])
+        # The other half of a small validation split may have none of these cell types.
+        if not compared:
+            continue
+        of_cells = list(compared.values())
+        held_out = [reference.reference[cell] for cell in compared]
         dots: dict[str, Any] = {
             "color": colour,
             "s": 5,

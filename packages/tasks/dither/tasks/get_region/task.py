@@ -82,13 +82,16 @@ class RegionWindows(Task):
 
     @cached_property
     def bin_widths(self) -> Float[Tensor, " M"] | None:
-        """Of columns of 0 and 1 in the training regions, such as accessibility."""
+        """Distance of 0 and 1 in units of the model, of columns that have no others in the training regions."""
         train, _ = self.samples.training(cell=None)
         # Both values occur: the bins of a constant column have no width.
         binary = ((train == 0) | (train == 1)).all(0) & (np.ptp(train, axis=0) == 1)
         if not binary.any():
             return None
-        return torch.from_numpy(np.where(binary, 1 / self.standard.std, 0.0))
+        # A transform of motifs may change the distance: log1p makes it log 2.
+        ends = np.stack([np.zeros_like(train[0]), np.ones_like(train[0])])
+        low, high = self.units.transformed(ends)
+        return torch.from_numpy(np.where(binary, (high - low) / self.standard.std, 0.0))
 
     def size(self, split: Split) -> int:
         return self.samples.size(split)

@@ -17,7 +17,7 @@ import lzma
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import log
+from math import log, nan
 from typing import Protocol
 
 import numpy as np
@@ -252,10 +252,11 @@ def _metrics(
 
 
 def _per_unit(nats: dict[str, float], characters: int, tokens: int) -> dict[str, float]:
+    """Return bits per character and nats per token; NaN of an empty split, as metrics of a model."""
     metrics = {}
     for name, value in nats.items():
-        metrics[f"bits_per_char/{name}"] = value / log(2) / characters
-        metrics[f"nats_per_token/{name}"] = value / tokens
+        metrics[f"bits_per_char/{name}"] = value / log(2) / (characters or nan)
+        metrics[f"nats_per_token/{name}"] = value / (tokens or nan)
     return metrics
 
 
