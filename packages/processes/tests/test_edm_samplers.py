@@ -147,6 +147,31 @@ def time_of_noise(process, noise):
     return low
 
 
+def normal_session(process):
+    """The exact model of values of mean 2 and deviation 0.5."""
+
+    def session(state: State, t):
+        noise = process.schedule(t)
+        a, b = process.scales(noise, state.x)
+        gain = a * 0.25 / (a**2 * 0.25 + b**2)
+        return process.read(2 + gain * (state.x - 2 * a), state, noise)
+
+    return session
+
+
+@pytest.mark.parametrize("order", [2, 3])
+@pytest.mark.parametrize("use", ["gaussian", "flow-matching"])
+def test_unipc_passes_times_of_equal_noise(use, order):
+    """Even log-SNR has several times next to 1 that are one number in float32."""
+    process = build("process", use, SPACE, schedule="polynomial", predict="x0")
+    sampler = build("sampler", "unipc", order=order, steps=40, spacing="log-snr")
+    torch.manual_seed(0)
+    like = Clean.of(torch.zeros(4000, 5, 3))
+    *_, x = sampler(process, normal_session(process), like)
+    assert x.mean().item() == pytest.approx(2, abs=0.02)
+    assert x.std().item() == pytest.approx(0.5, abs=0.02)
+
+
 @pytest.mark.parametrize("name", ["heun", "dpm-solver-sde", "unipc"])
 @pytest.mark.parametrize("use", ["gaussian", "flow-matching"])
 def test_exact_model_of_a_normal_distribution(name, use):
@@ -156,13 +181,7 @@ def test_exact_model_of_a_normal_distribution(name, use):
         options["schedule"] = "cosine"
     process = build("process", use, SPACE, **options)
     like = Clean.of(torch.zeros(4000, 5, 3))
-
-    def session(state: State, t):
-        noise = process.schedule(t)
-        a, b = process.scales(noise, state.x)
-        gain = a * 0.25 / (a**2 * 0.25 + b**2)
-        return process.read(2 + gain * (state.x - 2 * a), state, noise)
-
+    session = normal_session(process)
     torch.manual_seed(0)
     sampler = build("sampler", name, steps=40)
     *_, x = sampler(process, session, like)

@@ -119,6 +119,18 @@ def test_impossible_samples_are_not_drawn(process_of, oracle) -> None:
     assert (share - law / law.sum()).abs().sum() / 2 < 0.12
 
 
+def test_without_a_scale_samples_are_those_of_the_model(
+    process_of, oracle, likely
+) -> None:
+    """Also where the reward is -inf, of which a negative scale would make an infinite weight."""
+    reward = Worth(impossible=True)
+    sampler = RewardSMC(reward=reward, particles=3, steps=4, scale=0.0)
+    assert likely(drawn(process_of, oracle, "absorbing", sampler, 5000), P) > 1e-4
+    sampler = RewardSMC(reward=reward, particles=3, steps=4, scale=-1.0)
+    with pytest.raises(ValueError, match="reward"):
+        drawn(process_of, oracle, "absorbing", sampler, 100)
+
+
 @pytest.mark.parametrize("sampler", [BestOfN, RewardSMC])
 def test_a_reward_of_nan_is_an_error(process_of, oracle, monkeypatch, sampler) -> None:
     monkeypatch.setattr(Worth, "build", lambda *_: lambda x, like: x.sum(1) * torch.nan)

@@ -170,9 +170,8 @@ class RewardSMC(TokenSteps):
                 for state, pred in zip(states, preds, strict=True)
             ]
             before = value
-            value = self.scale * wide(
-                torch.stack([_measure(reward, x, like) for x in clean])
-            )
+            rewards = wide(torch.stack([_measure(reward, x, like) for x in clean]))
+            value = _log_weights(rewards, self.scale)
             if number == len(times) - 1:
                 break
 
@@ -201,6 +200,19 @@ def _measure(
     value = reward(x, like)
     if bool(value.isnan().any()):
         raise ValueError("the reward of a sample is NaN")
+    return value
+
+
+def _log_weights(rewards: Float[Tensor, "K B"], scale: float) -> Float[Tensor, "K B"]:
+    """Return scale times the rewards; ValueError if one is inf, an infinite weight."""
+    import torch
+
+    # 0 times a reward of -inf would be NaN.
+    if scale == 0:
+        return torch.zeros_like(rewards)
+    value = scale * rewards
+    if bool((value == torch.inf).any()):
+        raise ValueError("the reward of a sample times scale is inf")
     return value
 
 

@@ -41,7 +41,7 @@ class UniPC(GaussianSampler):
         from ..features.signal import diffusion_norm
 
         state = process.prior(like)
-        times = self.times(process, like)
+        times = self._distinct_times(process, like)
         # Noise and predicted x_0 at the latest times
         points: list[tuple[Noise, Tensor]] = []
         start = state.x
@@ -64,6 +64,21 @@ class UniPC(GaussianSampler):
             state = process.replace(state, x, like)
             yield state.x
         yield process.finish(state, model(state, times[-1]), like)
+
+    def _distinct_times(
+        self, process: GaussianProcess, like: Clean
+    ) -> Float[Tensor, "K B"]:
+        """Return the times of the calls, each with less noise than the one before it.
+
+        Even log-SNR has times next to 1 that float32 does not distinguish, and a step without a
+        change of noise has no difference quotient.
+        """
+        import torch
+
+        times = self.times(process, like)
+        sigma = process.schedule(times[:, 0]).sigma
+        is_first = torch.ones_like(sigma[:1], dtype=torch.bool)
+        return times[torch.cat([is_first, sigma.diff() < 0])]
 
 
 def _step(
