@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dither.processes.schedules import alpha, sigma
-from dither.processes.tokens.specs import prior_kl
+from dither.processes.tokens.specs import uniform_prior_kl
 
 
 @pytest.mark.parametrize("t", [1e-6, 1e-3, 0.3])
@@ -71,6 +71,8 @@ def kl(ids, sigma):
 
 
 @given(st.integers(2, 12), st.floats(1e-3, 15))
-def test_prior_kl_is_a_divergence(ids, sigma):
-    assert prior_kl(ids, sigma) == pytest.approx(kl(ids, sigma), rel=1e-6, abs=1e-12)
-    assert prior_kl(ids, sigma) >= prior_kl(ids, sigma + 0.1) >= 0
+def test_uniform_prior_kl_is_a_divergence(ids, sigma):
+    assert uniform_prior_kl(ids, sigma) == pytest.approx(
+        kl(ids, sigma), rel=1e-6, abs=1e-12
+    )
+    assert uniform_prior_kl(ids, sigma) >= uniform_prior_kl(ids, sigma + 0.1) >= 0

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from dither.registry.contracts.spaces import Group, TokenSpace
 
-__all__ = ["SoftplusHead", "TokenHead", "make_linear"]
+__all__ = ["SigmoidHead", "SoftplusHead", "TokenHead", "make_linear"]
 
 
 def make_linear(

@@ -17,7 +17,14 @@ from dither.registry.contracts.records import FeaturePrediction, Measured, Noise
 if TYPE_CHECKING:
     from .options import Link, Reduction
 
-__all__ = ["binary_cross_entropy", "huber", "poisson_nll", "squared_error"]
+__all__ = [
+    "binary_cross_entropy",
+    "feature_error",
+    "huber",
+    "poisson_nll",
+    "reduce_features",
+    "squared_error",
+]
 
 TINY_PROBABILITY = 1e-7
 """Least distance of a probability from 0 and 1 in its logarithm, about the precision of float32."""

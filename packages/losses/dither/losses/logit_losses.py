@@ -17,7 +17,13 @@ from dither.registry.contracts.records import Noised, over
 
 from .tokens import FAR, reveal_rate
 
-__all__ = ["logit_cross_entropy", "logit_score_entropy", "set_entries", "simple_prior"]
+__all__ = [
+    "Support",
+    "logit_cross_entropy",
+    "logit_score_entropy",
+    "set_entries",
+    "simple_prior",
+]
 
 MIN_LOG_RATIO = -60.0
 """Lower bound of log r; the error is exp(-60) of a token."""
@@ -30,13 +36,13 @@ Support = Callable[[Any], Bool[Tensor, "rows V"]]
 def logit_cross_entropy(
     logits: Float[Tensor, "n V"], noised: Noised, *, support: Support, weighted: bool
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, "n V"]]:
-    """-log p(x_0 | x_t), `weighted` with sigma' / (exp(sigma) - 1) as the bound is.
+    """Return -log p(x_0 | x_t) of each row in nats, and its gradient in the logits.
 
     Args:
-        logits: Logits of the clean id.
+        logits: Logits of the clean id; overwritten.
         noised: The rows.
-        support: Clean ids.
-        weighted: Whether to multiply by the weight.
+        support: Clean ids, whose logits alone are normalised; the others have gradient 0.
+        weighted: Whether to multiply both by sigma' / (exp(sigma) - 1), as the bound is.
     """
     # -log softmax(logits)(x_0): n V -> n
     logits.masked_fill_(~support(logits.device)[0], -torch.inf)
@@ -57,13 +63,13 @@ def logit_cross_entropy(
 def logit_score_entropy(
     logits: Float[Tensor, "n V"], noised: Noised, *, support: Support, absorbing: bool
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, "n V"]]:
-    """Score entropy (SEDD, Lou et al. 2023, eq. 5) of log scores, for a `simple_prior`.
+    """Return the score entropy of each row in nats (SEDD, Lou et al. 2023, eq. 5), and its gradient in the log scores.
 
-    Each term is r (exp(d) - 1 - d) with d = log s - log r. The ratio r is the same for all y but
+    For a `simple_prior`. Each term is r (exp(d) - 1 - d) with d = log s - log r. The ratio r is the same for all y but
     x_0 and x_t, so that it comes out of the sum; x_0 has its own term, and x_t none.
 
     Args:
-        logits: Log scores.
+        logits: Log scores; overwritten.
         noised: The rows.
         support: Ids whose score may differ from 0.
         absorbing: Whether the prior is all on one id, so that r is 0 for all y but x_0.

@@ -15,7 +15,14 @@ from torch.autograd.function import once_differentiable
 
 from dither.registry.contracts.records import Measured, Noised, TokenPrediction, over
 
-__all__ = ["cross_entropy", "flow_kl", "masked_ce", "score_entropy"]
+__all__ = [
+    "FAR",
+    "cross_entropy",
+    "flow_kl",
+    "masked_ce",
+    "reveal_rate",
+    "score_entropy",
+]
 
 FAR = 40.0
 """log s - log r beyond which a term is s alone; the relative error is 41 exp(-40)."""

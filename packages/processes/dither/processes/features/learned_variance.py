@@ -45,10 +45,11 @@ class LearnedVarianceProcess(GaussianProcess):
     Args:
         *args: Those of `GaussianProcess`.
         steps: T; training times are multiples of 1 / T, as alpha of T betas.
+        **options: Options of `GaussianProcess`.
     """
 
-    def __init__(self, *args: Any, steps: int) -> None:
-        super().__init__(*args)
+    def __init__(self, *args: Any, steps: int, **options: Any) -> None:
+        super().__init__(*args, **options)
         self.steps = steps
 
     def times(self, n: int, device: Any = None) -> Float[Tensor, " n"]:

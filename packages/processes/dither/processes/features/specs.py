@@ -74,9 +74,9 @@ class _MaskedProcess(ScheduledProcess):
         given = isinstance(space, FeatureSpace) and space.given
         return self.mask in WHOLE and self.group is None and not given
 
-    def mask_options(self) -> tuple[Any, ...]:
+    def mask_options(self) -> dict[str, Any]:
         """Return the arguments of a process for its mask."""
-        return self.mask, self.group, self.ratio, self.exact, self.block
+        return self.model_dump(include={"mask", "group", "ratio", "exact", "block"})
 
     def _check_space(self, space: FeatureSpace) -> Iterable[Misfit]:
         yield from self._check_group(space)
@@ -233,7 +233,7 @@ class Gaussian(_MaskedProcess):
         from .gaussian import GaussianProcess
 
         return GaussianProcess(
-            self.features(space), self.timesteps(), self.predict, *self.mask_options()
+            self.features(space), self.timesteps(), self.predict, **self.mask_options()
         )
 
 
@@ -278,5 +278,5 @@ class MaskedRegion(_MaskedProcess):
         max_signal = None if self.ratio is None else 1.0
         timesteps = self.timesteps(max_signal)
         return MaskedRegionProcess(
-            self.features(space), timesteps, *self.mask_options()
+            self.features(space), timesteps, **self.mask_options()
         )

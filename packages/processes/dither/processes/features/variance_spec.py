@@ -55,6 +55,6 @@ class LearnedVariance(Gaussian):
             self.features(space),
             self.timesteps(),
             self.predict,
-            *self.mask_options(),
+            **self.mask_options(),
             steps=self.steps,
         )

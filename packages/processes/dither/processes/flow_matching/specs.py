@@ -48,7 +48,7 @@ class FlowMatching(Gaussian):
         from .process import FlowMatchingProcess
 
         return FlowMatchingProcess(
-            self.features(space), self.timesteps(), self.predict, *self.mask_options()
+            self.features(space), self.timesteps(), self.predict, **self.mask_options()
         )
 
 

@@ -19,7 +19,7 @@ Letters: B batch, L length, Q quadrature nodes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -29,14 +29,13 @@ from dither.registry.contracts.protocols import TokenProcess
 from dither.registry.contracts.records import Clean, Measured, Noise, State
 from dither.registry.contracts.spaces import TokenSpace
 
-from ..options import MAX_POSITIONS
+from ..options import MAX_POSITIONS, Estimator
 from ..precision import one_minus_exp, wide, wide_dtype
 from ..timestep_sampling import TimestepSampling, time_of
 from .posterior import at_ids, lookup
 
 __all__ = [
     "Denoise",
-    "Estimator",
     "cross_entropy",
     "draw_masked_bound",
     "exact_nelbo",
@@ -197,11 +196,8 @@ def _masks(free: Bool[Tensor, "B L"]) -> Iterator[Bool[Tensor, "B L"]]:
             yield masked & inside
 
 
-Estimator = Literal["time", "importance", "mask-count", "exact"]
-
-
 def place_times(
-    timesteps: TimestepSampling, estimator: Estimator | str, t: Float[Tensor, " B"]
+    timesteps: TimestepSampling, estimator: Estimator, t: Float[Tensor, " B"]
 ) -> tuple[Float[Tensor, " B"], Noise]:
     """Map times that are uniform in [t_min, 1] to those of the estimator.
 

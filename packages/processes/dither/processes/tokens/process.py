@@ -37,7 +37,6 @@ from .categorical import draw_along, draw_log
 from .changed_tokens import draw_diffusion, draw_ends
 from .nelbo import (
     Denoise,
-    Estimator,
     draw_masked_bound,
     exact_nelbo,
     mask_at_least_one,
@@ -50,7 +49,7 @@ from .tight_bound import draw_log_weight
 from .unmasking import fill, uncertain
 
 if TYPE_CHECKING:
-    from ..options import PredictionType
+    from ..options import Estimator, PredictionType
 
 __all__ = ["TokenProcess"]
 

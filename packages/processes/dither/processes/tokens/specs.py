@@ -14,7 +14,7 @@ from dither.registry import Misfit, Slot, Space, TokenSpace, named
 from dither.registry.config.errors import did_you_mean
 from dither.registry.kinds import TOKENS, ProcessFacts, ScheduleSpec
 
-from ..options import MAX_POSITIONS, PredictionType
+from ..options import MAX_POSITIONS, Estimator, PredictionType
 from ..timestep_specs import ScheduledProcess
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dither.registry.contracts.protocols import Process, Schedule
     from dither.registry.contracts.spaces import Field as TokenField
 
-__all__ = ["GIDD", "Absorbing", "Hybrid", "Marginal", "Uniform", "prior_kl"]
+__all__ = ["GIDD", "Absorbing", "Hybrid", "Marginal", "Uniform", "uniform_prior_kl"]
 
 Share = Annotated[float, Field(ge=0)]
 
@@ -74,12 +74,12 @@ class _Tokens(ScheduledProcess):
         tokens = self.tokens(space)
         timesteps = self.timesteps(MAX_SIGNAL if self.prior == "uniform" else None)
         return TokenProcess(
-            tokens,
-            self.table(tokens),
-            timesteps,
-            self.predict,
-            getattr(self, "estimator", "time"),
+            tokens, self.table(tokens), timesteps, self.predict, self.bound_estimator()
         )
+
+    def bound_estimator(self) -> Estimator:
+        """Return the estimator of the bound; only that of an absorbing process can be chosen."""
+        return "time"
 
 
 class Absorbing(_Tokens):
@@ -92,7 +92,7 @@ class Absorbing(_Tokens):
     name = "absorbing"
     prior = "mask"
     left_at_end = "of the tokens would stay unmasked"
-    estimator: Literal["time", "importance", "mask-count", "exact"] = "mask-count"
+    estimator: Estimator = "mask-count"
     """Estimator of the bound; all have the same mean. mask-count: at least one token is masked, so
     that the number k of N masked tokens is uniform in 1..N with weight N / k, the least variance.
     time: uniform times, whose weights make training slow. importance: uniform log(1 - alpha), so
@@ -113,6 +113,9 @@ class Absorbing(_Tokens):
             yield Misfit(
                 message, ("estimator",), ("task",), 'use estimator "mask-count"'
             )
+
+    def bound_estimator(self) -> Estimator:
+        return self.estimator
 
     def table(self, space: TokenSpace) -> Float[Tensor, "rows V"]:
         from .priors import mask_prior
@@ -136,7 +139,9 @@ class Uniform(_Tokens):
         for misfit in self.check_signal_at_end("of the tokens would still be clean"):
             fields = self.tokens(space).fields
             sigma = self.schedule.sigma_end() or 0.0
-            costs = [f.length * prior_kl(_count_clean(f), sigma) for f in fields]
+            costs = [
+                f.length * uniform_prior_kl(_count_clean(f), sigma) for f in fields
+            ]
             nats = sum(costs) / space.length
             message = (
                 f"{misfit.message}: {nats:.3g} nats per token, "
@@ -150,7 +155,7 @@ class Uniform(_Tokens):
         return even_prior(space)
 
 
-def prior_kl(ids: int, sigma: float) -> float:
+def uniform_prior_kl(ids: int, sigma: float) -> float:
     """Return KL(q(x_1 | x_0) || uniform) in nats, for a token replaced by one of `ids` ids with 1 - exp(-sigma).
 
     A token stays with s = exp(-sigma) + (1 - exp(-sigma)) / ids, and each other id has 1 -
