@@ -24,6 +24,7 @@ from dither.engine.runs.exports import (
     space_as_json,
     space_from_json,
 )
+from dither.engine.runs.signals import Stopped
 from dither.registry.config.errors import Refused
 from dither.registry.contracts.commands import RunOptions
 from dither.registry.contracts.records import Clean
@@ -323,6 +324,21 @@ def test_text_files_are_evaluated_as_the_split_that_holds_them(
         assert printed == stored[0] | stored[1]
     said = cli("perplexity", str(run), "--data", f"file://{tmp_path}/same", code=2).err
     assert f"{tmp_path}/same" in said
+
+
+def test_a_program_that_cannot_be_made_leaves_no_export(
+    run, tmp_path, monkeypatch, cli
+) -> None:
+    """The command may be repeated."""
+
+    def stop(*arguments, **options):
+        raise Stopped("SIGINT")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.export, "export", stop)
+        words = ["export", str(run), "--out", str(tmp_path / "out"), "--program"]
+        cli(*words, code=75)
+    assert not (tmp_path / "out").exists()
 
 
 def test_baselines_predict_the_windows_of_the_model(run) -> None:

@@ -44,6 +44,7 @@ def mirrored(
     "words",
     [
         "export RUN --out OUT",
+        "export RUN --out OUT --program",
         "report RUN --out OUT",
         "certify RUN --count 2",
         "sample RUN --count 1 --out OUT",

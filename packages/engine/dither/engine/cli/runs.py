@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -431,6 +432,11 @@ def export(
     files = []
     left_out: list[tuple[str, str]] = []
     if out is not None:
+        content = None
+        if program:
+            # Before there is a folder: it takes long, and may be refused. On the CPU, so that it
+            # runs on any machine.
+            content = export_program(load(source, which, "cpu", plugins=plugins))
         # A model repository needs a card and a configuration, any other export does not.
         if hub or push is not None:
             files = export_to_hub_folder(
@@ -444,10 +450,7 @@ def export(
             )
         else:
             files = export_run(source, out, which, plugins, changes)
-        # The program is written on the CPU, so that it runs on any machine.
-        if program:
-            system = load(source, which, "cpu", plugins=plugins)
-            files.append(export_program(system, out / PROGRAM))
+        files += _write_program(content, out / PROGRAM)
         left_out = read_export_manifest(out)[0]
         _echo_export(files, left_out, as_json)
     address = None
@@ -456,6 +459,17 @@ def export(
         echo(address, err=wants_json(as_json))
     names = [str(path) for path in files]
     echo_json(as_json, {"files": names, "data": left_out, "pushed": address})
+
+
+def _write_program(content: BytesIO | None, file: Path) -> list[Path]:
+    """Write a program of `export_program`, if there is one; return the files."""
+    from dither.registry.files.atomic import atomic_write
+
+    if content is None:
+        return []
+    with atomic_write(file) as temporary:
+        temporary.write_bytes(content.getbuffer())
+    return [file]
 
 
 def _echo_export(

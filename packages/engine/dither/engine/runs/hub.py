@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.contracts.records import State
-from dither.registry.files.atomic import atomic_write
 from dither.registry.files.limits import read_text
 from dither.registry.files.lookup import command_line, is_file
 from dither.registry.kinds import TaskSpec
@@ -243,8 +242,8 @@ class _Tensors(nn.Module):
 
 
 @torch.no_grad()
-def export_program(system: Diffusion, file: Path, size: int = 4) -> Path:
-    """Write the denoiser as a program of torch.export, which runs without dither; return the file.
+def export_program(system: Diffusion, size: int = 4) -> io.BytesIO:
+    """Return the denoiser as a file of torch.export, which runs without dither.
 
     Its arguments are those of `State` (x, masked), the noise level, `valid` and a dict of
     conditions. Refused if it differs from the model on other samples and noise levels than those it
@@ -279,12 +278,10 @@ def export_program(system: Diffusion, file: Path, size: int = 4) -> Path:
                 "the exported program differs from the model by more than 0.001",
                 code="non-finite",
             )
-    # In memory first: torch reports a full disk as an internal error, or aborts.
+    # In memory: torch reports a full disk as an internal error, or aborts.
     content = io.BytesIO()
     torch.export.save(program, content)
-    with atomic_write(file) as temporary:
-        temporary.write_bytes(content.getbuffer())
-    return file
+    return content
 
 
 def _inputs(
