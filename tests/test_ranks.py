@@ -124,8 +124,10 @@ def train(tmp_path):
         return SimpleNamespace(stdout=output, stderr=f"exit codes {codes}\n{output}")
 
     def run(*arguments, ranks, resume=None, torchrun=False):
-        source = ["--resume", str(resume)] if resume else [str(tmp_path / "exp.toml")]
-        words = [*source, "--runs", str(tmp_path / "runs"), *arguments]
+        words = [str(tmp_path / "exp.toml"), "--runs", str(tmp_path / "runs")]
+        if resume:
+            words = ["--resume", str(resume)]
+        words += arguments
         before = set((tmp_path / "runs").glob("*-*"))
         if ranks == 1:
             assert main(["run", *words]) == 0

@@ -508,9 +508,10 @@ def test_killed_runs_on_remote_shards_are_resumed_exactly(
     from dither.engine.checkpoints.sharded_checkpoint import part_of, read_tensors
 
     def program(name: str, *words: str) -> subprocess.Popen:
-        runs = str(tmp_path / name)
-        words = ("run", *words, "--runs", runs)
-        return subprocess.Popen([sys.executable, "-c", PROGRAM, str(shards), *words])
+        command = [sys.executable, "-c", PROGRAM, str(shards), "run", *words]
+        if "--resume" not in words:
+            command += ["--runs", str(tmp_path / name)]
+        return subprocess.Popen(command)
 
     def steps(name: str) -> list[Path]:
         return sorted((tmp_path / name).glob("*/checkpoints/step-*"))
