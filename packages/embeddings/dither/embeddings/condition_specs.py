@@ -70,7 +70,24 @@ class Level(ConditionSpec):
         return TimestepEmbedding(width, **options)
 
 
-class Label(ConditionSpec):
+class _OfSample(ConditionSpec):
+    """A condition of the sample, which training may drop."""
+
+    of: str
+    dropout: float
+
+    def traits(self) -> frozenset[str]:
+        """The noise level is ignored."""
+        return frozenset({"level-free", "position-free"})
+
+    def dropped(self) -> tuple[str, ...]:
+        return (self.of,) if self.dropout else ()
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.of,)
+
+
+class Label(_OfSample):
     """A label of the sample, such as a cell type: a learned vector per label, and one for no label.
 
     Use it in a `sum` with the noise level.
@@ -87,16 +104,6 @@ class Label(ConditionSpec):
     """Initial standard deviation of the vectors. DiT uses 0.02 and trains for 400,000 steps: blocks
     whose modulation starts at zero hardly distinguish such small vectors and learn nothing about
     labels in a few hundred steps."""
-
-    def traits(self) -> frozenset[str]:
-        """The noise level is ignored."""
-        return frozenset({"level-free", "position-free"})
-
-    def dropped(self) -> tuple[str, ...]:
-        return (self.of,) if self.dropout else ()
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.of,)
 
     def check(self, width: int) -> Iterator[Misfit]:
         """Require labels of the task, for all samples unless dropout trains the vector for no label."""
@@ -121,7 +128,7 @@ class Label(ConditionSpec):
         return LabelEmbedding(self.of, size, width, dropout=self.dropout, std=self.std)
 
 
-class Number(ConditionSpec):
+class Number(_OfSample):
     """A real number of the sample, such as an activity: two linear layers with a SiLU between them.
 
     Use it in a `sum` with the noise level. The number is standardised with the statistics of the
@@ -134,16 +141,6 @@ class Number(ConditionSpec):
     dropout: float = Field(0.0, ge=0, lt=1)
     """Probability with which training drops the number, for classifier-free guidance
     (`sample.guidance`); 0.1 is usual. A missing number is treated as dropped."""
-
-    def traits(self) -> frozenset[str]:
-        """The noise level is ignored."""
-        return frozenset({"level-free", "position-free"})
-
-    def dropped(self) -> tuple[str, ...]:
-        return (self.of,) if self.dropout else ()
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.of,)
 
     def check(self, width: int) -> Iterator[Misfit]:
         """Require a number of the task."""
@@ -162,7 +159,7 @@ class Number(ConditionSpec):
         )
 
 
-class Outline(ConditionSpec):
+class Outline(_OfSample):
     """Outline and front door of a floor plan: a vector per wall and one for the door, added up.
 
     Use it in a `sum` with the noise level. Translations of an outline do not matter.
@@ -175,16 +172,6 @@ class Outline(ConditionSpec):
     dropout: float = Field(0.0, ge=0, lt=1)
     """Probability with which training drops the outline, for classifier-free guidance
     (`sample.guidance`)."""
-
-    def traits(self) -> frozenset[str]:
-        """The noise level is ignored."""
-        return frozenset({"level-free", "position-free"})
-
-    def dropped(self) -> tuple[str, ...]:
-        return (self.of,) if self.dropout else ()
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.of,)
 
     def check(self, width: int) -> Iterator[Misfit]:
         """Require this condition of the task."""

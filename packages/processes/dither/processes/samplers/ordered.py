@@ -130,8 +130,11 @@ class Ordered(TokenSampler):
 
             # If masks mark the noise they alone are predicted, else all positions of a sample with noise.
             among = uncertain(process, x, like) & noisy.any(1, keepdim=True)
+            # Decided positions stay under masks, which leaves the increment; else they are in `among`
+            # and decided again.
             scheduled = scheduled + increment
-            due = scheduled - (count - among.sum(1))
+            decided = count - among.sum(1)
+            due = scheduled - decided
             if self.by == "random":
                 # No score depends on the model, so that it predicts the chosen positions only.
                 chosen = top_positions(torch.rand(x.shape, device=x.device), among, due)

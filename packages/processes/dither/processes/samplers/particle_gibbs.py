@@ -15,7 +15,7 @@ batch, P particles, L length, N known tokens, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
@@ -78,6 +78,27 @@ class ParticleGibbs(TokenSteps):
         self, process: TokenProcess, model: Session, like: Clean
     ) -> Iterator[Int[Tensor, "B L"]]:
         """Yield the state of one particle after every step, with the known tokens in place; the clean sample last."""
+        if not bool(like.known.any()):
+            yield from sample_tokens(process, model, like, self)
+            return
+
+        retained = yield from self.sweep(process, model, like, retained=None)
+        for _ in range(self.sweeps):
+            retained = yield from self.sweep(process, model, like, retained)
+        yield retained
+
+    def sweep(
+        self,
+        process: TokenProcess,
+        model: Session,
+        like: Clean,
+        retained: Int[Tensor, "B L"] | None,
+    ) -> Generator[Int[Tensor, "B L"], None, Int[Tensor, "B L"]]:
+        """Yield the state of one particle after every step; return a clean sample.
+
+        The noised path of `retained`, the sample of the sweep before, is particle 0 (conditional
+        SMC). In the first sweep there is none, and only the known tokens have a path.
+        """
         import torch
 
         from dither.registry.contracts.records import State
@@ -86,72 +107,56 @@ class ParticleGibbs(TokenSteps):
         from ..tokens.unmasking import fill, log_prob, uncertain
 
         known = like.known
-        if not bool(known.any()):
-            yield from sample_tokens(process, model, like, self)
-            return
-
         times = time_rows(self.steps, self.t_min, like)
         # Known tokens are noised like all others.
         free = replace(like, known=torch.zeros_like(known))
-        # The sample of the last sweep; its noised path is particle 0 of the next one.
-        retained: Tensor | None = None
-        for _ in range(1 + self.sweeps):
-            clean = retained
-            if clean is None:
-                clean = like.x0
-            path = _forward_path(process, clean, times, free)
+        conditional = retained is not None
+        clean = like.x0 if retained is None else retained
+        path = _forward_path(process, clean, times, free)
 
-            # All particles have the known tokens of the path: P B L
-            x = torch.stack([process.prior(free).x for _ in range(self.particles)])
-            x = torch.where(known, path[0], x)
-            if retained is not None:
-                x[0] = path[0]
-            log_w = torch.zeros(x.shape[:2], dtype=torch.float64, device=x.device)
+        # All particles have the known tokens of the path: P B L
+        x = torch.stack([process.prior(free).x for _ in range(self.particles)])
+        x = torch.where(known, path[0], x)
+        if conditional:
+            x[0] = path[0]
+        log_w = torch.zeros(x.shape[:2], dtype=torch.float64, device=x.device)
 
-            for i, (t, s) in enumerate(pairwise(times)):
-                noise_t = process.schedule(t)
-                noise_s = process.schedule(s)
-                for p, state in enumerate(map(State.of, x)):
-                    # One call serves the step of the unknown tokens and the weight of the known.
-                    step = process.begin_step(state, noise_t, noise_s, free)
-                    at = step.at | known
-                    rows = model(state, t, at=at)
-                    rows_known = rows.at(known[at][None])
-                    rows_step = rows.at(step.at[at][None])
-
-                    # weight *= p(known tokens of x_s | x_t)
-                    log_w[p] += log_step_prob(
-                        process,
-                        state,
-                        rows_known,
-                        noise_t,
-                        noise_s,
-                        path[i + 1],
-                        like,
-                    )
-                    x[p] = torch.where(known, path[i + 1], step.complete(rows_step).x)
-                if retained is not None:
-                    x[0] = path[i + 1]
-                x, log_w = _resampled(x, log_w, keep_first=retained is not None)
-                yield torch.where(known, like.x0, x[-1])
-
-            # The last step goes from t_min to clean tokens.
+        for (t, s), path_s in zip(pairwise(times), path[1:], strict=True):
+            noise_t = process.schedule(t)
+            noise_s = process.schedule(s)
             for p, state in enumerate(map(State.of, x)):
-                where = uncertain(process, state.x, free)
-                at = where | known
-                rows = model(state, times[-1], at=at)
-                log_known = log_prob(rows.at(known[at][None]), like.x0[known]).double()
-                log_w[p] += _sum_of_rows(log_known, known)
-                filled = fill(state.x, where, rows.at(where[at][None]))
-                x[p] = torch.where(known, like.x0, filled)
-            if retained is not None:
-                x[0] = retained
+                # One call serves the step of the unknown tokens and the weight of the known.
+                step = process.begin_step(state, noise_t, noise_s, free)
+                at = step.at | known
+                rows = model(state, t, at=at)
+                rows_known = rows.at(known[at][None])
+                rows_step = rows.at(step.at[at][None])
 
-            # One particle by weight is the sample of the sweep: B L
-            chosen = particle_weights(log_w).T.multinomial(1)[:, 0]
-            retained = x[chosen, torch.arange(x.shape[1], device=x.device)]
-        assert retained is not None
-        yield retained
+                # weight *= p(known tokens of x_s | x_t)
+                log_w[p] += log_step_prob(
+                    process, state, rows_known, noise_t, noise_s, path_s, like
+                )
+                x[p] = torch.where(known, path_s, step.complete(rows_step).x)
+            if conditional:
+                x[0] = path_s
+            x, log_w = _resampled(x, log_w, keep_first=conditional)
+            yield torch.where(known, like.x0, x[-1])
+
+        # The last step goes from t_min to clean tokens.
+        for p, state in enumerate(map(State.of, x)):
+            where = uncertain(process, state.x, free)
+            at = where | known
+            rows = model(state, times[-1], at=at)
+            log_known = log_prob(rows.at(known[at][None]), like.x0[known]).double()
+            log_w[p] += _sum_of_rows(log_known, known)
+            filled = fill(state.x, where, rows.at(where[at][None]))
+            x[p] = torch.where(known, like.x0, filled)
+        if retained is not None:
+            x[0] = retained
+
+        # One particle by weight is the sample of the sweep: B L
+        chosen = particle_weights(log_w).T.multinomial(1)[:, 0]
+        return x[chosen, torch.arange(x.shape[1], device=x.device)]
 
 
 def _forward_path(
