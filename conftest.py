@@ -63,10 +63,17 @@ def install(
     site.mkdir()
     monkeypatch.syspath_prepend(site)
 
+    modules = set()
+
     def install(
-        dist: str, source: str, entry: str | None = None, version: str = "1.0"
+        dist: str,
+        source: str,
+        entry: str | None = None,
+        version: str = "1.0",
+        module: str | None = None,
     ) -> Path:
-        module = "test_plugin_" + dist.replace("-", "_")
+        module = module or "test_plugin_" + dist.replace("-", "_")
+        modules.add(module)
         (site / f"{module}.py").write_text(textwrap.dedent(source))
         info = site / f"{module}-{version}.dist-info"
         info.mkdir(exist_ok=True)
@@ -80,7 +87,7 @@ def install(
         return site / f"{module}.py"
 
     yield install
-    for name in [name for name in sys.modules if name.startswith("test_plugin_")]:
+    for name in modules & sys.modules.keys():
         del sys.modules[name]
 
 

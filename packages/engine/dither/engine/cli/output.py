@@ -174,11 +174,11 @@ def _as_json(value: object, indent: int | None = None) -> str:
 def print_problems(refused: Refused, exit_code: int | None = None) -> None:
     """Print every problem in the selected format; JSON is one line, as an event of a run."""
     if output_options.traceback:
+        from dither.registry.plugins.status import causes_of
+
         # `from None` hides the causes, which the author of a plugin wants to see.
-        cause: BaseException | None = refused
-        while cause is not None:
+        for cause in causes_of(refused, implicit=True):
             cause.__suppress_context__ = False
-            cause = cause.__cause__ or cause.__context__
         print("".join(traceback.format_exception(refused)), file=sys.stderr)  # noqa: T201
     if output_options.format is Format.JSON:
         echo(_as_json(error_record(refused, exit_code or refused.exit_code)))

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dither.registry.files.write_errors import FULL
-from dither.registry.plugins.status import describe_exception
+from dither.registry.plugins.status import causes_of, describe_exception
 
 __all__ = ["disk_errors", "shortage", "shortage_code"]
 
@@ -22,6 +22,7 @@ NO_MEMORY = (
     "could not create a primitive",
 )
 """Messages of exceptions that libraries raise without memory; the last is oneDNN's."""
+LOWER = "lower train.batch_size or raise train.accumulate; for samples, lower sample.batch_size"
 
 
 @contextmanager
@@ -42,25 +43,28 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 def shortage(error: BaseException | None) -> str | None:
     """Return which resource an error, or one of its causes, reports as exhausted; None for any other error."""
+    for cause in causes_of(error):
+        if isinstance(cause, OSError) and cause.errno in FULL:
+            return str(cause)
+        if _is_memory(cause):
+            reason = "out of memory"
+            if str(cause):
+                reason += f": {cause}"
+            return f"{reason}\n  help: {LOWER}"
+    return None
 
-    def is_shortage(error: BaseException) -> bool:
-        known = isinstance(error, OSError) and error.errno in (*FULL, errno.ENOMEM)
-        # The last is torch's, which is not imported here.
-        known |= (
-            isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-        )
-        return known or any(words in describe_exception(error) for words in NO_MEMORY)
 
-    while error is not None and not is_shortage(error):
-        error = error.__cause__
-    if error is None:
-        return None
-    if isinstance(error, OSError) and error.errno in FULL:
-        return str(error)
-    reason = "out of memory"
-    if str(error):
-        reason += f": {error}"
-    return f"{reason}\n  help: lower train.batch_size or raise train.accumulate; for samples, lower sample.batch_size"
+def _is_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError):
+        return True
+    # It is torch's, which is not imported here.
+    if type(error).__name__ == "OutOfMemoryError":
+        return True
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return True
+    # `__str__` of a third party may fail.
+    text = describe_exception(error)
+    return any(words in text for words in NO_MEMORY)
 
 
 def shortage_code(reason: str) -> str:

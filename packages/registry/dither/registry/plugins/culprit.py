@@ -10,6 +10,7 @@ from types import FrameType
 
 from ..spec.base import Spec, origin_of
 from .discovery import BUILT_IN, FILE_MODULE, installed_plugins
+from .status import causes_of
 
 __all__ = ["Culprit", "culprit_of"]
 
@@ -48,24 +49,23 @@ def culprit_of(error: BaseException) -> Culprit | None:
     None if no plugin of a third party took part.
     """
     installed = _installed_packages()
-    cause: BaseException | None = error
-    while cause is not None:
+    for cause in causes_of(error):
         frames = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)]
         # The last one is the place of the error, or called the library that raised it.
         frames.reverse()
         for place, frame in enumerate(frames):
             package = _package(frame)
-            if package.startswith(FILE_MODULE):
+            if package in installed:
+                plugin, origin = installed[package]
+            # After those that are installed, whose packages may be called so.
+            elif package.startswith(FILE_MODULE):
                 file = Path(frame.f_globals["__file__"])
                 plugin = file.stem.replace("_", "-")
                 origin = file.name
-            elif package in installed:
-                plugin, origin = installed[package]
             else:
                 continue
             others = [other for other in frames[place:] if _package(other) == package]
             return Culprit(plugin, origin, _component(others), cause)
-        cause = cause.__cause__
     return None
 
 
@@ -93,10 +93,10 @@ def _component(frames: Sequence[FrameType]) -> Spec | type[Spec] | None:
     """Return the component whose code is the innermost of these frames, or the only one of their module."""
     for frame in frames:
         owner = frame.f_locals.get("self")
-        if isinstance(owner, Spec):
-            return owner
-        spec = origin_of(frame.f_code) or origin_of(owner)
-        if spec is not None:
+        spec = owner if isinstance(owner, Spec) else None
+        spec = spec or origin_of(frame.f_code) or origin_of(owner)
+        # A component of another plugin may use or return what this one has built.
+        if spec is not None and _top(type(spec).__module__) == _package(frame):
             return spec
     module = frames[0].f_globals
     specs = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import signal
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,6 +16,7 @@ __all__ = [
     "PluginError",
     "PluginStatus",
     "State",
+    "causes_of",
     "describe_exception",
     "details",
     "is_interruption",
@@ -70,6 +72,21 @@ class PluginError(Exception):
         self.hook = hook
         where = f'plugin "{status.name}" ({status.origin}) failed in {hook}'
         super().__init__(f"{where}: {describe_exception(error)}")
+
+
+def causes_of(
+    error: BaseException | None, *, implicit: bool = False
+) -> Iterator[BaseException]:
+    """Yield an exception and its causes, each once: `raise error from error` makes a circle.
+
+    `implicit`: without a cause, also the exception that was being handled.
+    """
+    seen = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        context = error.__context__ if implicit else None
+        error = error.__cause__ or context
 
 
 def details(error: BaseException | None) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path as FilePath
-from types import CodeType, FunctionType
+from types import FunctionType, MethodType
 from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args
 
 from pydantic import (
@@ -212,35 +212,51 @@ def checked_method(
     return checked
 
 
-_objects: dict[int, tuple[weakref.ref[Any], Spec]] = {}
-_codes: dict[type | CodeType, Spec] = {}
+_origins: dict[int, tuple[weakref.ref[Any], Spec]] = {}
+"""Components by the id of the object that they built, of its class, or of the code of a function."""
 
 
 def record_origin(built: Any, spec: Spec | None) -> None:
     """Record the component of an object or function, by whose name its exceptions are reported."""
     if spec is None:
         return
-    while isinstance(built, functools.partial):
-        built = built.func
+    built = _undecorated(built)
     if isinstance(built, FunctionType):
-        _codes[built.__code__] = spec
+        _record(built.__code__, spec)
         return
     # A copy, as of the average of the weights, is recognized by its class.
-    _codes[type(built)] = spec
-    key = id(built)
+    _record(type(built), spec)
     # Objects with slots allow no reference.
     with suppress(TypeError):
-        reference = weakref.ref(built, lambda _: _objects.pop(key, None))
-        _objects[key] = (reference, spec)
+        _record(built, spec)
+
+
+def _undecorated(built: Any) -> Any:
+    """Return the function inside partial arguments, a bound method and decorators such as torch.no_grad."""
+    while True:
+        if isinstance(built, functools.partial):
+            built = built.func
+        elif isinstance(built, MethodType):
+            built = built.__func__
+        elif isinstance(built, FunctionType) and "__wrapped__" in vars(built):
+            built = vars(built)["__wrapped__"]
+        else:
+            return built
+
+
+def _record(key: Any, spec: Spec) -> None:
+    # By identity: equal code of two plugins is that of two components.
+    number = id(key)
+    reference = weakref.ref(key, lambda _: _origins.pop(number, None))
+    _origins[number] = (reference, spec)
 
 
 def origin_of(built: Any) -> Spec | None:
     """Return the component of an object or of the code of a function, if it is recorded."""
-    if isinstance(built, CodeType):
-        return _codes.get(built)
-    if id(built) in _objects:
-        return _objects[id(built)][1]
-    return _codes.get(type(built))
+    for key in (built, type(built)):
+        if id(key) in _origins:
+            return _origins[id(key)][1]
+    return None
 
 
 _default_catalog: list[Callable[[], Any]] = []
