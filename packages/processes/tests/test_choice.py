@@ -21,9 +21,13 @@ def sharpened(**options: Any) -> Tensor:
 
 def test_closed_forms() -> None:
     torch.testing.assert_close(sharpened(temperature=0.5), LAW**2 / (LAW**2).sum())
-    torch.testing.assert_close(
-        sharpened(temperature=0.0), torch.tensor([0.0, 1, 0, 0, 0]).double()
-    )
+    for temperature in (0.0, 1e-300, 1e-39, 1e-12):
+        torch.testing.assert_close(
+            sharpened(temperature=temperature), torch.tensor([0.0, 1, 0, 0, 0]).double()
+        )
+        warped = warp_log_probs(LAW.log().float(), temperature)
+        assert warped.argmax() == 1
+        assert warped.exp().sum() == 1
     torch.testing.assert_close(
         sharpened(top_k=2), torch.tensor([0, 4, 0, 3, 0]).double() / 7
     )

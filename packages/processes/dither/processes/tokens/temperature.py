@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["FEW", "warp_log_probs", "warp_options", "warp_prediction"]
 
+COLDEST = 1e-12
+"""Temperatures below count as 0, for log p / temperature would be infinite for all ids."""
 FEW = 1024
 """Vocabularies up to this size are sorted; of larger ones, at least this many likeliest ids are
 selected."""
@@ -61,7 +63,7 @@ def warp_log_probs(
         top_p: Keep the smallest set of likeliest ids with at least this probability.
     """
     count = top_k
-    if temperature == 0:
+    if temperature < COLDEST:
         count = 1
     else:
         log_p = (log_p / temperature).log_softmax(-1)
