@@ -4,11 +4,13 @@ import traceback
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dither.engine.config.load_experiment import load_experiment
 from dither.engine.runs.request_checks import check_forms
 from dither.engine.sampling import session
 from dither.engine.sampling.samples import (
@@ -23,6 +25,7 @@ from dither.engine.sampling.samples import (
 from dither.engine.sampling.session import ModelCalls, Session, draw, walk
 from dither.engine.training.diffusion import Diffusion
 from dither.registry import Misfit
+from dither.registry.config.errors import NonFiniteOutput
 from dither.registry.contracts.protocols import Picture
 from dither.registry.contracts.records import State
 
@@ -121,6 +124,17 @@ def test_samples_are_a_function_of_the_seed(load, block, monkeypatch):
         "the first batch is that of a shorter drawing"
     )
     assert not torch.equal(first[:2], first[2:4]), "batches differ"
+
+
+@pytest.mark.parametrize("file", ["bubble_diagram/quick", "images/digits"])
+def test_a_model_that_predicts_nan_is_refused(file):
+    """Tokens, whose distribution is NaN, and features, which are NaN themselves."""
+    path = Path(__file__).parents[3] / f"experiments/{file}.toml"
+    system = Diffusion.build(load_experiment(path, ["model.depth=1"]).experiment)
+    for parameter in system.model.head.parameters():
+        torch.nn.init.constant_(parameter, torch.nan)
+    with pytest.raises(NonFiniteOutput, match="NaN or inf"):
+        draw(system, system.task.like(2, 0), seed=0)
 
 
 def test_default_batch_bounds_the_probabilities(load, monkeypatch):

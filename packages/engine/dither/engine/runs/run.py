@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from rich.console import Console
 
-from dither.registry.config.errors import Refused
+from dither.registry.config.errors import NonFiniteOutput, Refused
 from dither.registry.config.validation import located
 from dither.registry.contracts.protocols import Tracker
 from dither.registry.files.lookup import command_words
@@ -173,7 +173,9 @@ def _failure(error: BaseException, timeout: float) -> Failed:
     elif isinstance(error, Damaged):
         code = "damaged-checkpoint"
         failed = Failed(exit_code=DAMAGED, code=code, message=str(error))
-    elif isinstance(error, Vanished | NonFiniteData | NonFiniteMetric):
+    elif isinstance(
+        error, Vanished | NonFiniteData | NonFiniteMetric | NonFiniteOutput
+    ):
         problem = error.problems[0]
         failed = stopped(error.exit_code, problem.code, problem.message)
     elif isinstance(error, NonFinite):

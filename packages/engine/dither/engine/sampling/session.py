@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dither.registry.config.errors import Problem, Refused
+from dither.registry.config.errors import NonFiniteOutput, Problem, Refused
 from dither.registry.contracts.protocols import (
     Denoiser,
     FinishesPositions,
@@ -368,6 +368,9 @@ def draw(
         stopped: Checked before every step.
         watch: Called with every state of the first batch.
         calls: Counts model calls.
+
+    Raises:
+        NonFiniteOutput: The model predicts NaN or inf.
     """
     device = system.device
     size = batch_size or _default_batch(system.process.space, like, device)
@@ -386,7 +389,10 @@ def draw(
                     watch(state)
 
             _check_shape(system, x, batch)
-            batches.append(cast(Tensor, x).cpu())
+            drawn = cast(Tensor, x).cpu()
+            if not drawn.isfinite().all():
+                raise NonFiniteOutput("a sample contains NaN or inf")
+            batches.append(drawn)
     return torch.cat(batches) if batches else like.x0
 
 

@@ -14,6 +14,8 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dither.registry.config.errors import NonFiniteOutput
+
 from ..precision import piece_size, wide, wide_dtype
 
 __all__ = ["block_sums", "draw", "draw_along", "draw_log", "search_along"]
@@ -28,7 +30,7 @@ BLOCK = 256
 def draw(weights: Float[Tensor, "*N V"]) -> Int[Tensor, "*N"]:
     """Draw one id per row with odds `weights` (at least 0, of any sum); an id of weight 0 is never drawn.
 
-    ValueError if a row has no positive weight, or a non-finite one.
+    NonFiniteOutput if a row has no positive weight, or a non-finite one.
     """
     return _draw_rows(weights, logarithms=False)
 
@@ -36,7 +38,7 @@ def draw(weights: Float[Tensor, "*N V"]) -> Int[Tensor, "*N"]:
 def draw_log(log_weights: Float[Tensor, "*N V"]) -> Int[Tensor, "*N"]:
     """Draw one id per row with odds exp(`log_weights`), which may be off by a constant per row.
 
-    ValueError if a row is -inf throughout, or has another non-finite number.
+    NonFiniteOutput if a row is -inf throughout, or has another non-finite number.
     """
     return _draw_rows(log_weights, logarithms=True)
 
@@ -90,14 +92,14 @@ def _draw_rows(values: Float[Tensor, "*N V"], *, logarithms: bool) -> Int[Tensor
 def _pick(
     cumulative: Float[Tensor, "N V"], u: Float[Tensor, "N K"]
 ) -> Int[Tensor, "N K"]:
-    """Return the first id whose cumulative weight exceeds u times the sum; ValueError if there is none."""
+    """Return the first id whose cumulative weight exceeds u times the sum; NonFiniteOutput if there is none."""
     weight_sum = cumulative[:, -1:]
     # Of a denormal number u times the sum may round up to the sum itself.
     drawable = (
         weight_sum >= torch.finfo(weight_sum.dtype).tiny
     ) & weight_sum.isfinite()
     if not bool(drawable.all()):
-        raise ValueError("cannot draw: a row of weights is all 0 or non-finite")
+        raise NonFiniteOutput("a row of weights is all 0, NaN or inf")
     return _search(cumulative, u)
 
 

@@ -18,6 +18,7 @@ from .nearest_name import did_you_mean, nearest
 __all__ = [
     "CODES",
     "MAX_PROBLEMS",
+    "NonFiniteOutput",
     "Origin",
     "Problem",
     "Refused",
@@ -263,6 +264,24 @@ class Refused(Exception):  # noqa: N818 - a user error, not a program error
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.problems))
+
+
+class NonFiniteOutput(Refused, ValueError):  # noqa: N818 - like Refused
+    """Nothing can be drawn from what a model predicts. The command line exits with 4.
+
+    Args:
+        reason: What was found.
+    """
+
+    exit_code = 4
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"cannot draw: {reason}; the model may have diverged",
+            ("model",),
+            help="sample an earlier checkpoint, or train with a lower train.optimizer.lr",
+            code="non-finite",
+        )
 
 
 @lru_cache(4)
