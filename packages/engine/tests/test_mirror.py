@@ -197,6 +197,28 @@ def test_a_newer_checkpoint_of_another_copy_of_the_run_stays(tmp_path, memory):
     assert len(warnings) == 1
 
 
+def test_a_checkpoint_stays_until_the_next_is_copied(tmp_path, memory, monkeypatch):
+    """Also where the best one is copied already, which is older."""
+    write_checkpoint(tmp_path / "run")
+    best = tmp_path / "run" / CHECKPOINT
+    second = shutil.copytree(best, best.with_name("step-00000002"))
+    mirror = Mirror(tmp_path / "run", "memory://box", pytest.fail)
+    put = type(memory).put_file
+
+    def replaced(self, source, target, **options):
+        put(self, source, target, **options)
+        if source == str(second / "MANIFEST.json"):
+            second.rename(best.with_name("step-00000003"))
+
+    monkeypatch.setattr(type(memory), "put_file", replaced)
+    mirror._update()
+    assert memory.exists("/box/run/checkpoints/step-00000002/MANIFEST.json")
+    mirror._update()
+    assert content(fetch_run("memory://box/run", tmp_path / "copy")) == content(
+        tmp_path / "run"
+    )
+
+
 def test_the_mirror_of_a_run_that_is_deleted_stays(tmp_path, memory):
     write_checkpoint(tmp_path / "run")
     mirror = Mirror(tmp_path / "run", "memory://box", pytest.fail)

@@ -202,10 +202,14 @@ class Mirror:
     def _remove_old(self, file_system: Any, root: str) -> None:
         """Remove checkpoints from the mirror that the run has removed."""
         folders = checkpoint_folders(self.folder / "checkpoints")
-        kept = {path.name for _, path in folders}
-        # Otherwise the folder is gone, or the newest is not copied yet: the rest is all there is.
-        if not any(f"checkpoints/{name}/{MANIFEST}" in self._copied for name in kept):
+        # The folder is gone.
+        if not folders:
             return
+        newest, path = folders[0]
+        # Not copied yet: until then, older ones are all there is.
+        if f"checkpoints/{path.name}/{MANIFEST}" not in self._copied:
+            return
+        kept = {path.name for _, path in folders}
         places = f"{root}/checkpoints"
         for place in file_system.ls(places, detail=False):
             name = PurePosixPath(place.rstrip("/")).name
@@ -213,7 +217,7 @@ class Mirror:
             if match is None or name in kept:
                 continue
             # Of another copy of this run, which was further.
-            if int(match[1]) > folders[0][0]:
+            if int(match[1]) > newest:
                 self._warn_newer(name)
             else:
                 file_system.rm(f"{places}/{name}", recursive=True)
