@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
 def _run(arguments: Sequence[str], verb: str | None, stop: Stop) -> int:
     # pydantic searches all entry points for its own plugins, and fails at a broken one
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    from .commands import COMPLETION, app_for, expand_overrides
+    from .commands import app_for, expand_overrides
     from .output import global_options, hoist_global_options
 
     # Reset options of an earlier call.
@@ -81,12 +81,7 @@ def _run(arguments: Sequence[str], verb: str | None, stop: Stop) -> int:
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):
             return _discard_output()
-        if COMPLETION in os.environ:
-            raise
-        # A component that exits with 0 must not look like a command that succeeded.
-        failed = RuntimeError(f"SystemExit: {ended.code}")
-        failed.__cause__ = ended
-        return _report(failed)
+        return _report_exit(ended)
     except BaseException as error:
         from dither.registry.plugins.status import is_interruption
 
@@ -95,6 +90,17 @@ def _run(arguments: Sequence[str], verb: str | None, stop: Stop) -> int:
         stop.raise_again(error)
         return _report(error)
     return result if isinstance(result, int) else 0
+
+
+def _report_exit(ended: SystemExit) -> int:
+    from .commands import COMPLETION
+
+    if COMPLETION in os.environ:
+        raise ended
+    # A component that exits with 0 must not look like a command that succeeded.
+    failed = RuntimeError(f"SystemExit: {ended.code}")
+    failed.__cause__ = ended
+    return _report(failed)
 
 
 def _is_command(word: str) -> bool:

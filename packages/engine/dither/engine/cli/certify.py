@@ -108,15 +108,8 @@ def certify(
     source = local_run(Path(run)) if run else None
     if source is None and verify is None:
         raise typer.BadParameter("give a run, or --verify FILE")
-    if verify is None:
-        refuse_unused(context, "without --verify", "part")
-    else:
-        of_new = ("split", "samples", "draws", "tight", "seed", "out")
-        refuse_unused(context, "as the certificate of --verify has its own", *of_new)
     # Before torch is imported.
-    if source is not None and source.suffix == ".toml":
-        reason = "as the weights are those of train.start_from"
-        refuse_unused(context, reason, "checkpoint")
+    _check_options(context, source, verify)
     require_empty(out)
     if source is not None and source.suffix != ".toml":
         check_options(source, options, EVALUATION)
@@ -145,6 +138,19 @@ def certify(
     _echo_rows(result_rows(record))
     echo(f"\n{folder / CERTIFICATE}\n{page}")
     return 0
+
+
+def _check_options(
+    context: typer.Context, source: Path | None, verify: Path | None
+) -> None:
+    if verify is None:
+        refuse_unused(context, "without --verify", "part")
+    else:
+        of_new = ("split", "samples", "draws", "tight", "seed", "out")
+        refuse_unused(context, "as the certificate of --verify has its own", *of_new)
+    if source is not None and source.suffix == ".toml":
+        reason = "as the weights are those of train.start_from"
+        refuse_unused(context, reason, "checkpoint")
 
 
 def _echo_rows(rows: list[tuple[str, str, str, str]]) -> None:

@@ -405,17 +405,7 @@ def export(
     from ..files.mirror import local_run
 
     _check_targets(out, push, adapter, hub or program)
-    if push is None:
-        refuse_unused(context, "without --push", "private")
-    of_card = ("licence", "data_licence")
-    of_weights = ("words", "overrides", "checkpoint", "plugins")
-    if out is None:
-        reason = "as --push uploads the folder of an earlier export"
-        refuse_unused(context, reason, *of_card, *of_weights)
-    elif push is None and not hub:
-        refuse_unused(context, "without --hub or --push", *of_card)
-    if adapter:
-        refuse_unused(context, "with --adapter", "words", "overrides")
+    _check_export_options(context)
     source = local_run(source)
     changes = joined(overrides, words)
     which = _check_export(source, out, checkpoint, changes, plugins)
@@ -459,6 +449,22 @@ def export(
         echo(address, err=wants_json(as_json))
     names = [str(path) for path in files]
     echo_json(as_json, {"files": names, "data": left_out, "pushed": address})
+
+
+def _check_export_options(context: typer.Context) -> None:
+    """Refuse options that have no effect on what is written."""
+    given = context.params
+    of_card = ("licence", "data_licence")
+    of_weights = ("words", "overrides", "checkpoint", "plugins")
+    if given["push"] is None:
+        refuse_unused(context, "without --push", "private")
+    if given["out"] is None:
+        reason = "as --push uploads the folder of an earlier export"
+        refuse_unused(context, reason, *of_card, *of_weights)
+    elif given["push"] is None and not given["hub"]:
+        refuse_unused(context, "without --hub or --push", *of_card)
+    if given["adapter"]:
+        refuse_unused(context, "with --adapter", "words", "overrides")
 
 
 def _write_program(content: BytesIO | None, file: Path) -> list[Path]:

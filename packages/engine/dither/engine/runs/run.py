@@ -149,11 +149,7 @@ def run(
         if is_interruption(error):
             raise
         failed = _failure(error, train.timeout)
-        # A run may have taken long, so that nobody should repeat it to see where a plugin failed.
-        if failed.code == "plugin-failed":
-            cause = error.__cause__ if isinstance(error, PluginError) else error
-            say(errors, details(cause))
-        say(errors, failed.message, "red")
+        _print_failure(errors, failed, error)
         emit(failed)
         return failed.exit_code
 
@@ -191,6 +187,14 @@ def _failure(error: BaseException, timeout: float) -> Failed:
     else:
         _raise_unexpected(error, notes)
     return failed
+
+
+def _print_failure(console: Console, failed: Failed, error: BaseException) -> None:
+    # A run may have taken long, so that nobody should repeat it to see where a plugin failed.
+    if failed.code == "plugin-failed":
+        cause = error.__cause__ if isinstance(error, PluginError) else error
+        say(console, details(cause))
+    say(console, failed.message, "red")
 
 
 def _raise_unexpected(error: BaseException, notes: Sequence[str]) -> NoReturn:
