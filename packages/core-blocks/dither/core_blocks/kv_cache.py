@@ -29,6 +29,7 @@ class KVCache:
         self.length = 0
         self.dropped = 0
         self.extra = 0
+        # Tokens that were finished before `rewind`: those behind the new ones stay as context.
         self._kept = 0
         self.valid: Bool[Tensor, "B held"] | None = None
         self.written: tuple[Bool[Tensor, "B L"], int] | None = None
@@ -88,12 +89,14 @@ class KVCache:
         """Forget the first `count` positions in memory; extra tokens stay. Not after `rewind`."""
         assert self.valid is not None
         stop = self.held - count
-        kept = slice(self.extra, stop)
-        moved = slice(self.extra + count, self.held)
+        # Positions after the dropped ones, and where they move to
+        remaining = slice(self.extra + count, self.held)
+        front = slice(self.extra, stop)
         # In place, so that a window that slides needs no more memory.
         for buffer in self._buffers.values():
-            buffer[:, :, :, kept] = buffer[:, :, :, moved].clone()
-        self.valid = torch.cat([self.valid[:, : self.extra], self.valid[:, moved]], 1)
+            buffer[:, :, :, front] = buffer[:, :, :, remaining].clone()
+        extra_valid = self.valid[:, : self.extra]
+        self.valid = torch.cat([extra_valid, self.valid[:, remaining]], 1)
         self.dropped += count
         self.written = None
 

@@ -36,16 +36,16 @@ NAMES = {"images": ("images", "x"), "labels": ("labels", "y")}
 def class_folders(folder: Path) -> list[Path]:
     """Return the folders of the classes in the order of their names; Refused without any."""
     try:
-        found = [
+        classes = [
             path
             for path in folder.iterdir()
             if path.is_dir() and not path.name.startswith(".")
         ]
     except OSError as error:
         raise unreadable(folder, error) from None
-    if not found:
+    if not classes:
         raise Refused(f"{folder} has no folders of classes", code="no-samples")
-    return sorted(found)
+    return sorted(classes)
 
 
 def image_files(folder: Path) -> list[Path]:

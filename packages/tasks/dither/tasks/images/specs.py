@@ -195,16 +195,16 @@ class ImageArrays(_Held):
         from dither.registry.config.errors import Refused
 
         try:
-            found = self._read_facts()
+            facts = self._read_facts()
         except Refused as refused:
             for problem in refused.problems:
                 yield problem.as_misfit(("path",))
             return
-        if self.shape is not None and list(found[:3]) != self.shape:
-            message = f"images of {self.path} have the shape {found[:3]}"
+        if self.shape is not None and list(facts[:3]) != self.shape:
+            message = f"images of {self.path} have the shape {facts[:3]}"
             yield Misfit(message, ("shape",), code="wrong-shape")
-        if self.classes is not None and len(found.classes) > self.classes:
-            message = f"labels of {self.path} are of {len(found.classes)} classes"
+        if self.classes is not None and len(facts.classes) > self.classes:
+            message = f"labels of {self.path} are of {len(facts.classes)} classes"
             yield Misfit(message, ("classes",), code="out-of-range")
 
     def facts(self) -> ImageFacts:
@@ -213,10 +213,10 @@ class ImageArrays(_Held):
             rows, columns, channels = self.shape
             names = tuple(map(str, range(self.classes)))
             return ImageFacts(rows, columns, channels, names)
-        found = self._read_facts()
+        facts = self._read_facts()
         if self.classes is not None:
-            return found._replace(classes=tuple(map(str, range(self.classes))))
-        return found
+            return facts._replace(classes=tuple(map(str, range(self.classes))))
+        return facts
 
     def _read_facts(self) -> ImageFacts:
         from .files import array_facts

@@ -292,7 +292,6 @@ def _scaling(
     train: Any, scale: Literal["standardise", "range"]
 ) -> tuple[Float[ndarray, " C"], Float[ndarray, " C"]]:
     """Return shift and factor of each channel: data = sample factor + shift."""
-    # In chunks of rows numpy would save nothing: the images are in memory once more as floats.
     values = train.astype(np.float32).reshape(-1, train.shape[-1])
     if scale == "range":
         low = values.min()
