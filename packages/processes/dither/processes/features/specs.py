@@ -13,7 +13,7 @@ from dither.registry import FeatureSpace, Misfit, Slot, Space, named
 from dither.registry.config.errors import did_you_mean
 from dither.registry.kinds import FEATURES, ProcessFacts, ScheduleSpec
 
-from ..options import FeaturePredictionType, Mask
+from ..options import FeaturePredictionType, Mask, no_effect
 from ..schedules.betas import MAX_SIGMA
 from ..timestep_specs import ScheduledProcess
 
@@ -52,14 +52,9 @@ class _MaskedProcess(ScheduledProcess):
             yield Misfit(
                 message, ("group",), help='set mask = "group"', code="no-effect"
             )
-        if (
-            self.mask != "block"
-            and self.block != type(self).model_fields["block"].default
-        ):
-            message = f"block = {self.block} has no effect"
-            yield Misfit(
-                message, ("block",), help='set mask = "block"', code="no-effect"
-            )
+        if self.mask != "block":
+            where = f'with mask = "{self.mask}"' if self.mask else "without a mask"
+            yield from no_effect(self, ("block",), where, 'set mask = "block"')
         if isinstance(space, FeatureSpace) and self.mask not in (None, "region"):
             yield from self._check_space(space)
 
@@ -180,7 +175,8 @@ class Gaussian(_MaskedProcess):
         """Require features, mask options that have an effect, and a schedule that ends in noise."""
         yield from super().check(space)
         if self.mask is None:
-            yield from self._check_without_mask()
+            fix = 'set mask = "region"'
+            yield from no_effect(self, ("ratio", "exact"), "without a mask", fix)
         yield from self.check_signal_at_end("of the variance would still be signal")
         end = self.sigma_end()
         if self.predict == "eps" and end is not None and end > MAX_SIGMA_FOR_EPS:
@@ -191,14 +187,6 @@ class Gaussian(_MaskedProcess):
             fix = f'end at sigma = {MAX_SIGMA_FOR_EPS}, or set predict = "velocity"'
             key = "zero_snr" if self.zero_snr else "schedule"
             yield Misfit(message, (key,), help=fix)
-
-    def _check_without_mask(self) -> Iterable[Misfit]:
-        for option in ("ratio", "exact"):
-            if getattr(self, option) != type(self).model_fields[option].default:
-                message = f"{option} has no effect without a mask"
-                yield Misfit(
-                    message, (option,), help='set mask = "region"', code="no-effect"
-                )
 
     def facts(self, space: Space) -> ProcessFacts:
         return ProcessFacts(

@@ -22,7 +22,8 @@ from dither.registry import Misfit
 from dither.registry.kinds import ModelFacts, ProcessFacts
 from dither.registry.plugins.install_command import install_command, optional_import
 
-from .options import GaussianSampler, no_effect
+from ..options import no_effect
+from .options import GaussianSampler
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Float64

@@ -15,7 +15,8 @@ from dither.registry import Misfit
 from dither.registry.kinds import ModelFacts, ProcessFacts
 from dither.registry.plugins.install_command import install_command
 
-from .options import ProcessSampler, no_effect
+from ..options import no_effect
+from .options import ProcessSampler
 
 if TYPE_CHECKING:
     from jaxtyping import Float

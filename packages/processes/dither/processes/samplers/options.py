@@ -15,6 +15,8 @@ from dither.registry.kinds import (
     SamplerSpec,
 )
 
+from ..options import changed_options, no_effect
+
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
     from torch import Tensor
@@ -32,7 +34,6 @@ __all__ = [
     "ProcessSampler",
     "TokenSampler",
     "TokenSteps",
-    "no_effect",
     "no_reward_of_parts",
 ]
 
@@ -116,13 +117,11 @@ class TokenSampler(ProcessSampler):
         yield from super().check(process, model)
         if process.space.data == "tokens":
             return
-        for option in ("temperature", "top_k", "top_p"):
-            if getattr(self, option) != type(self).model_fields[option].default:
-                message = (
-                    f'{option} applies to ids, but process "{process.name}" '
-                    "has no tokens"
-                )
-                yield Misfit(message, (option,), ("process",), code="no-effect")
+        for option in changed_options(self, ("temperature", "top_k", "top_p")):
+            message = (
+                f'{option} applies to ids, but process "{process.name}" has no tokens'
+            )
+            yield Misfit(message, (option,), ("process",), code="no-effect")
 
     def warps(self) -> bool:
         """Whether ids are drawn with other probabilities than those of the model."""
@@ -142,16 +141,15 @@ class TokenSteps(TokenSampler):
         yield from super().warn(process, model)
         if not process.timeless:
             return
-        for option in ("steps", "t_min"):
-            if getattr(self, option) != type(self).model_fields[option].default:
-                message = (
-                    f"{option} has no effect: "
-                    f'under a fixed process.ratio "{self.name}" takes one step'
-                )
-                fix = f"remove {option}, or remove process.ratio"
-                yield Misfit(
-                    message, (option,), ("process", "ratio"), fix, code="no-effect"
-                )
+        for option in changed_options(self, ("steps", "t_min")):
+            message = (
+                f"{option} has no effect: "
+                f'under a fixed process.ratio "{self.name}" takes one step'
+            )
+            fix = f"remove {option}, or remove process.ratio"
+            yield Misfit(
+                message, (option,), ("process", "ratio"), fix, code="no-effect"
+            )
 
 
 class GaussianSampler(ProcessSampler):
@@ -188,20 +186,6 @@ class GaussianSampler(ProcessSampler):
             process.schedule, self.steps, self.spacing, self.t_min, like.valid.device
         )
         return times.to(like.x0.dtype)[:, None].expand(-1, len(like.valid))
-
-
-def no_effect(
-    spec: SamplerSpec,
-    options: Iterable[str],
-    where: str,
-    fix: str | None = None,
-) -> Iterable[Misfit]:
-    """Reject options that are set although they have no effect."""
-    for option in options:
-        if getattr(spec, option) != type(spec).model_fields[option].default:
-            yield Misfit(
-                f"{option} has no effect {where}", (option,), help=fix, code="no-effect"
-            )
 
 
 def no_reward_of_parts(inner: SamplerSpec) -> Iterator[Misfit]:

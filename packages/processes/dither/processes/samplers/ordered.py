@@ -22,7 +22,8 @@ from pydantic import Field
 from dither.registry import Misfit
 from dither.registry.kinds import ModelFacts, ProcessFacts
 
-from .options import TokenSampler, no_effect
+from ..options import no_effect
+from .options import TokenSampler
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

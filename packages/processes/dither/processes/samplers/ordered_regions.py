@@ -17,7 +17,8 @@ from pydantic import Field
 from dither.registry import Misfit
 from dither.registry.kinds import ModelFacts, ProcessFacts
 
-from .options import ProcessSampler, no_effect
+from ..options import no_effect
+from .options import ProcessSampler
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float

@@ -26,9 +26,10 @@ from dither.registry import Misfit
 from dither.registry.contracts.spaces import TokenSpace
 from dither.registry.kinds import ModelFacts, ProcessFacts
 
+from ..options import no_effect
 from .ancestral import sample_tokens
 from .constraint_smc import particle_weights
-from .options import TokenSteps, no_effect
+from .options import TokenSteps
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

@@ -17,7 +17,8 @@ from pydantic import Field, model_validator
 from dither.registry import Misfit
 from dither.registry.kinds import ModelFacts, ProcessFacts
 
-from .options import TokenSteps, no_effect
+from ..options import no_effect
+from .options import TokenSteps
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
