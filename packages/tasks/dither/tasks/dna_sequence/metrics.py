@@ -292,7 +292,7 @@ class Reference:
         `NAME_predicted` and `NAME_requested` are means, `NAME_r` is Pearson's r, and `NAME_r_floor`
         that of validation sequences with their own numbers.
         """
-        # NaN requests no number.
+        # An unconditional sample has NaN.
         conditional = np.isfinite(requested)
         if not conditional.any():
             return {}
@@ -302,7 +302,7 @@ class Reference:
             f"{name}_requested": float(requested.mean()),
             f"{name}_predicted": float(predicted.mean()),
         }
-        # There is no correlation with a single requested number.
+        # Correlation requires several requested numbers.
         if np.ptp(requested):
             real = self._predict(name, self._sequences.bases["valid"])
             numbers = self._sequences.numbers[name]["valid"]

@@ -105,7 +105,7 @@ class _Record(NamedTuple):
     label: str
     split: str = ""
     numbers: tuple[float | str, ...] = ()
-    """Values; text that is no finite number remains text."""
+    """Finite values as numbers, others as text."""
 
 
 @lru_cache(maxsize=2)

@@ -73,7 +73,7 @@ class Manifest(BaseModel):
 
     `made` are options, and a digest of the source under "source", compared before the data are used
     or replaced; `info` is other data of the task, `rejected` the number of rejected rows by reason
-    (the rows are in rejected.jsonl), and `files` has the sha256 of every file that is no array.
+    (the rows are in rejected.jsonl), and `files` has the sha256 of every file that is not an array.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)

@@ -53,7 +53,7 @@ IDENTITY = {"Accept-Encoding": "identity"}
 NO_FILES = (".", "?", "javascript:", "mailto:")
 """Beginnings of hidden names, and of links that are no files."""
 CHANGED = 412
-"""Status of HTTP for a file that has another tag than was asked for."""
+"""HTTP status of a file whose tag is not the requested one."""
 FORBIDDEN = (400, 401, 402, 403)
 """Status of HTTP for what another attempt does not change."""
 

@@ -66,7 +66,7 @@ PIECE = 1 << 16
 LONGEST = 1 << 24
 """Characters after which it ends at any blank, even if this changes the encoding."""
 _NAMES = {"lines": "JSON lines (.jsonl)", "json": "JSON"}
-"""Formats whose name is no word of messages."""
+"""Formats that messages call by another name."""
 
 
 class NotText(ValueError):  # noqa: N818 - the state of a file, not an error of the program
