@@ -1,5 +1,6 @@
 """Settings of the process that code of third parties changes are named, and change no numbers of a run."""
 
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,11 @@ import dither
 from dither.engine.cli.doctor import check_plugins
 from dither.engine.files.metrics_file import read_metrics
 from dither.engine.runs.run import run
-from dither.registry.spec.process_settings import GENERATOR, read_settings
+from dither.registry.spec.process_settings import (
+    GENERATOR,
+    read_settings,
+    restored_settings,
+)
 
 CHANGES = {
     "default dtype": "torch.set_default_dtype(torch.float64)",
@@ -222,6 +227,25 @@ def test_output_is_restored(stream):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = [f"True {name}\n" for name, _ in STREAMS]
     assert vars(done)[stream] == "".join(lines), done
+
+
+class Tee:
+    """Output that is no stream of io, as loggers have it."""
+
+    def __init__(self, file):
+        self.fileno = file.fileno
+        self.write = file.write
+        self.close = file.close
+
+
+@pytest.mark.parametrize("make", [lambda file: file, Tee, lambda file: io.StringIO()])
+def test_any_output_may_be_closed(monkeypatch, tmp_path, make):
+    with open(tmp_path / "log", "w") as file:
+        monkeypatch.setattr(sys, "stdout", make(file))
+        with restored_settings() as changes:
+            sys.stdout.close()
+        assert changes == ["sys.stdout"]
+        assert not sys.stdout.closed
 
 
 @pytest.mark.slow

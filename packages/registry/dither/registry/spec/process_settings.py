@@ -195,21 +195,19 @@ def _write(name: str, value: Any) -> None:
 
 
 def _usable(output: Output, descriptor: int) -> Any:
-    """Return the stream of an output, or a new one on its descriptor if it was closed."""
+    """Return the stream of an output, or a new one on a descriptor of `OUTPUTS` if it was closed."""
     stream = output.stream
     now = Output.of(stream)
     if now.closed == output.closed and now.descriptor == output.descriptor:
         return stream
-    if output.descriptor is not None:
+    # That of another file was closed with it.
+    if output.descriptor in OUTPUTS.values():
         descriptor = output.descriptor
-    return open(
-        descriptor,
-        "w",
-        buffering=1,
-        encoding=stream.encoding,
-        errors=stream.errors,
-        closefd=False,
-    )
+    options: dict[str, Any] = {}
+    # Others, as of a notebook or a logger, may have no encoding.
+    if isinstance(stream, io.TextIOBase):
+        options = {"encoding": stream.encoding, "errors": stream.errors}
+    return open(descriptor, "w", buffering=1, closefd=False, **options)
 
 
 def _write_torch(name: str, value: Any) -> None:
