@@ -409,7 +409,6 @@ class Trials(PointList):
             require_metric(self.search.metric, [metrics], f"{file}, after {point.name}")
             say(self.console, f"{point.name}: the run has no {self.search.metric}")
             state = "failed"
-        # Optuna would take -inf for the least loss.
         if values and not math.isfinite(values[-1][1]):
             say(self.console, f"{point.name}: {self.search.metric} is NaN or inf")
             values = []

@@ -201,7 +201,7 @@ def _usable(output: Output, descriptor: int) -> Any:
     if now.closed == output.closed and now.descriptor == output.descriptor:
         return stream
     # That of another file was closed with it.
-    if output.descriptor in OUTPUTS.values():
+    if output.descriptor in {*OUTPUTS.values()}:
         descriptor = output.descriptor
     options: dict[str, Any] = {}
     # Others, as of a notebook or a logger, may have no encoding.
