@@ -142,9 +142,12 @@ class _Signals:
         return not stops.isdisjoint(numbers)
 
     def restore(self) -> None:
-        """Let another object receive them."""
+        """Let another object receive them, and end a wait in `received`."""
         with suppress(ValueError):
             signal.set_wakeup_fd(self._former)
+        # No signal has the number 0.
+        with suppress(BlockingIOError):
+            self._writer.send(b"\0")
 
     def close(self) -> None:
         self._reader.close()

@@ -1,8 +1,8 @@
 """A run: start, begin at step 0 or resume from a checkpoint, fit, finish.
 
 Exit codes: 0 done, 1 a plugin or another rank failed, 2 refused (raised as `Refused`), 3 no
-intact checkpoint, 4 loss or gradient NaN or inf, 5 disk or memory exhausted or the run
-directory gone, 75 stopped by a signal with a checkpoint saved.
+intact checkpoint, 4 loss, gradient, weights, samples or the metric of evaluate.best NaN or inf, 5 disk
+or memory exhausted or the run directory gone, 75 stopped by a signal with a checkpoint saved.
 """
 
 from __future__ import annotations
