@@ -186,7 +186,10 @@ def test_shards_that_cannot_be_merged(tmp_path, refused):
     assert not out.exists()
 
 
-@pytest.mark.parametrize("content_of_file", [None, b"", b"\xff{"])
+@pytest.mark.parametrize(
+    "content_of_file",
+    [None, *(pytest.param(c, marks=pytest.mark.slow) for c in (b"", b"\xff{"))],
+)
 @pytest.mark.parametrize("source", [text, plans])
 def test_damage_of_any_file_of_a_shard_is_found(
     tmp_path, request, refused, source, content_of_file

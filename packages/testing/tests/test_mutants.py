@@ -1613,6 +1613,7 @@ def test_an_unchanged_twin_passes(mutant):
     replace(case_of(mutant, mutant.sound or unchanged, "sound"), max_examples=2).run()
 
 
+@pytest.mark.slow
 def test_a_job_that_cannot_be_stopped_fails(monkeypatch):
     monkeypatch.setattr(run_components, "WAIT_SECONDS", 3.0)
     spec = default_catalog().find("executor", "processes").spec()

@@ -212,7 +212,9 @@ WRONG_CODES = {
 }
 
 
-@pytest.mark.parametrize("seeds", [[0, 1], list(range(1000))])
+@pytest.mark.parametrize(
+    "seeds", [[0, 1], pytest.param(list(range(1000)), marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("verb", ["validate", "sweep"])
 def test_all_wrong_values_of_a_sweep_are_reported_in_one_pass(
     experiment_file, verb, seeds
