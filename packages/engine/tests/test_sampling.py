@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dither.engine.config.load_experiment import load_experiment
 from dither.engine.runs.request_checks import check_forms
+from dither.engine.runs.run import run
 from dither.engine.sampling import session
 from dither.engine.sampling.samples import (
     PATHS,
@@ -135,6 +136,23 @@ def test_a_model_that_predicts_nan_is_refused(file):
         torch.nn.init.constant_(parameter, torch.nan)
     with pytest.raises(NonFiniteOutput, match="NaN or inf"):
         draw(system, system.task.like(2, 0), seed=0)
+
+
+@pytest.mark.slow
+def test_a_run_whose_model_predicts_nan_is_stopped(tmp_path, console):
+    """After an update that leaves finite weights, so large that predictions are not."""
+    path = Path(__file__).parents[3] / "experiments/bubble_diagram/quick.toml"
+    changes = [
+        "train.optimizer.weight_decay=1e25",
+        "train.lr_schedule=constant",
+        "train.steps=1",
+        "train.non_finite=skip",
+        "evaluate.samples=8",
+        "sample.count=2",
+    ]
+    loaded = load_experiment(path, changes)
+    assert run(loaded, tmp_path, console=console) == 4
+    assert "stopped: cannot draw: " in console.export_text()
 
 
 def test_default_batch_bounds_the_probabilities(load, monkeypatch):

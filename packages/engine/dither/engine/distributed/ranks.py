@@ -28,6 +28,8 @@ from torch import Tensor
 
 from dither.registry.config.errors import Refused
 
+from ..runs.signals import SIGNALS, STOPPED
+
 __all__ = [
     "JOB",
     "SINGLE_RANK",
@@ -48,11 +50,8 @@ BEAT = 1.0
 LOST = 3.0
 """Heartbeats after which a signal no longer waits for a silent rank: a collective with it hangs until
 `train.timeout`, and torchrun kills its ranks 30 seconds after a signal."""
-STOPS = frozenset({"SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP"})
 ABANDONED = 1
 """Exit code of a rank that ends although a collective hangs."""
-STOPPED = 75
-"""Exit code after a signal, before there is anything to lose."""
 
 
 @dataclass(frozen=True)
@@ -137,9 +136,7 @@ class _Signals:
         """Wait for a while at most; return whether a signal to stop has come in."""
         ready, _, _ = select.select([self._reader], [], [], seconds)
         numbers = self._reader.recv(64) if ready else b""
-        known = signal.Signals.__members__.items()
-        stops = {number.value for name, number in known if name in STOPS}
-        return not stops.isdisjoint(numbers)
+        return not {number.value for number in SIGNALS}.isdisjoint(numbers)
 
     def restore(self) -> None:
         """Let another object receive them, and end a wait in `received`."""

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 __all__ = [
+    "SIGNALS",
     "STOPPED",
     "Stop",
     "Stopped",

@@ -207,7 +207,7 @@ class Session:
     def _append_to(self, cache: Any, x: Shaped[Tensor, "B L *M"], clean: Clean) -> None:
         system = self.system
         model = system.model
-        # Half of the calls of an autoregressive model
+        # Without it, an autoregressive model is called twice for each position.
         if isinstance(model, FinishesPositions) and model.finish(x, clean.valid, cache):
             return
         t = torch.zeros(len(x), device=x.device)

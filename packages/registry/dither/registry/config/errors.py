@@ -277,9 +277,9 @@ class NonFiniteOutput(Refused, ValueError):  # noqa: N818 - like Refused
 
     def __init__(self, reason: str) -> None:
         super().__init__(
-            f"cannot draw: {reason}; the model may have diverged",
+            f"cannot draw: {reason}; the model may have diverged: "
+            "sample an earlier checkpoint, or lower train.optimizer.lr",
             ("model",),
-            help="sample an earlier checkpoint, or train with a lower train.optimizer.lr",
             code="non-finite",
         )
 
