@@ -369,7 +369,8 @@ class Trials(PointList):
     def _tell_known(self, trial: Any, folder: PointFolder) -> None:
         """Report the known result of a point that was suggested again, and suggest a new one."""
         values = self._values(folder) if folder.status()["state"] == "done" else []
-        if values and math.isfinite(values[-1][1]):
+        # Optuna counts NaN as a failure.
+        if values:
             self.study.tell(trial, values[-1][1])
         else:
             self.study.tell(trial, state=_optuna().trial.TrialState.FAIL)
