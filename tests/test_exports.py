@@ -24,7 +24,7 @@ from dither.engine.runs.exports import (
     space_as_json,
     space_from_json,
 )
-from dither.engine.runs.signals import Stopped
+from dither.engine.signals import Stopped
 from dither.registry.config.errors import Refused
 from dither.registry.contracts.commands import RunOptions
 from dither.registry.contracts.records import Clean

@@ -69,7 +69,7 @@ def test_a_closed_output_pipe_does_not_stop_a_run(trained, tmp_path):
     assert (run / "checkpoints" / "step-00000003").is_dir()
 
 
-SIGNALS = "import os, time\nfrom dither.engine.runs.signals import *\n"
+SIGNALS = "import os, time\nfrom dither.engine.signals import *\n"
 KILLED = "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGTERM)\nexcept BaseException:\n    print('on')\n"
 WITHIN = "compile('os.kill(os.getpid(), 15)\\nfor _ in range(9): pass', '<frozen importlib._bootstrap>', 'exec')"
 

@@ -16,7 +16,7 @@ from fault_trial import free_port
 SCRIPT = """
 import sys, time
 from dither.engine.distributed.ranks import join_ranks
-from dither.engine.runs.signals import stop_on_signals
+from dither.engine.signals import stop_on_signals
 with stop_on_signals() as stop:
     stop.polled = True
     with join_ranks("cpu", 600) as ranks:

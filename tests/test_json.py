@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from dither.engine.cli import commands, main
 from dither.engine.cli.app import VERBS
 from dither.engine.cli.output_schema import OUTPUTS, Failure
-from dither.engine.runs.signals import Stopped
+from dither.engine.signals import Stopped
 from dither.registry.config.errors import CODES
 
 NO_RESULT = {"mcp"}

@@ -11,7 +11,7 @@ from dither.engine.files.metrics_file import without_times
 from dither.engine.runs import run as module
 from dither.engine.runs.list_runs import verify_run
 from dither.engine.runs.run import Run
-from dither.engine.runs.signals import Stop
+from dither.engine.signals import Stop
 
 COMPARED = (
     "model.safetensors",

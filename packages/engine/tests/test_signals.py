@@ -13,10 +13,10 @@ from contextlib import suppress
 import pytest
 from rich.console import Console
 
+from dither.engine import signals
 from dither.engine.cli import main
-from dither.engine.runs import signals
 from dither.engine.runs.progress import ProgressDisplay, Screen
-from dither.engine.runs.signals import (
+from dither.engine.signals import (
     SIGNALS,
     Stopped,
     stop_on_signals,

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from dither.engine import signals
 from dither.engine.cli import main
 from dither.engine.config.load_experiment import load_experiment, open_experiment
-from dither.engine.runs import signals
 from dither.engine.runs.run import run
-from dither.engine.runs.signals import SIGNALS
+from dither.engine.signals import SIGNALS
 from dither.engine.sweeps import launch, point_process, scheduler
 from dither.engine.sweeps.directory import PointFolder, SweepDirectory, rows_of
 from dither.engine.sweeps.launch import (

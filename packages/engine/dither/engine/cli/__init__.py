@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..runs.signals import Stop
+    from ..signals import Stop
 
 __all__ = ["main"]
 
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
             process to one command.
         verb: The command, if the first argument is none.
     """
-    from ..runs.signals import STOPPED, Stopped, interruption_message, stop_on_signals
+    from ..signals import STOPPED, Stopped, interruption_message, stop_on_signals
 
     is_process = arguments is None
     if is_process:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from ..runs.signals import STOPPED
+from ..signals import STOPPED
 from . import main
 
 __all__ = ["run_rank"]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ..runs.signals import STOPPED, Stopped
+from ..signals import STOPPED, Stopped
 from .app import app
 from .output import error_record
 

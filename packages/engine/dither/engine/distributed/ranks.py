@@ -28,7 +28,7 @@ from torch import Tensor
 
 from dither.registry.config.errors import Refused
 
-from ..runs.signals import SIGNALS, STOPPED
+from ..signals import SIGNALS, STOPPED
 
 __all__ = [
     "JOB",

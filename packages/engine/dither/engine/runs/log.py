@@ -15,10 +15,10 @@ from dither.registry.plugins.status import describe_exception
 from dither.registry.spec.process_settings import protected_settings
 
 from ..files.metrics_file import MetricsFile, Position, rounded
+from ..signals import Stopped
 from ..training.device import peak_device_memory, peak_memory
 from .events import Measured
 from .progress import ProgressDisplay
-from .signals import Stopped
 
 __all__ = ["Log"]
 

@@ -57,6 +57,7 @@ from ..files.per_sample import write_per_sample
 from ..files.resource_errors import shortage, shortage_code
 from ..files.run_folders import Vanished
 from ..sampling.samples import make_samples, write_samples
+from ..signals import STOPPED, Stop, Stopped, stop_on_signals
 from ..training.device import differences, environment, git_state
 from ..training.diffusion import Diffusion
 from ..training.evaluation import SampleSums, evaluate
@@ -82,7 +83,6 @@ from .loading import build, load_start
 from .log import Log
 from .progress import Screen, say, show_result
 from .run_directory import RunDirectory, now, read_manifest, resolved
-from .signals import STOPPED, Stop, Stopped, stop_on_signals
 from .summary import data_warnings, introduce, summarise
 
 __all__ = ["DAMAGED", "DONE", "EXHAUSTED", "FAILED", "NON_FINITE", "Run", "run"]

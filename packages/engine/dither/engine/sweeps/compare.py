@@ -34,7 +34,7 @@ from ..runs.exports import anchor, trained_folder
 from ..runs.progress import Screen, say
 from ..runs.request_checks import experiment_file, is_export
 from ..runs.run_directory import flat, resolved_file
-from ..runs.signals import STOPPED
+from ..signals import STOPPED
 from .arms import Arm, check_comparison, compare_of, require_arm, training_key
 from .comparison import ArmRuns, Comparison, compare_arms
 from .directory import MARK, WEIGHTS_OF, PointFolder, SweepDirectory, write_json

@@ -23,7 +23,7 @@ from dither.registry.kinds import ExecutorSpec
 from dither.registry.plugins.install_command import install_command
 from dither.registry.spec.misfit import Misfit
 
-from ..runs.signals import STOPPED, received
+from ..signals import STOPPED, received
 
 __all__ = ["Local", "Processes", "Slurm", "cpu_cores"]
 

@@ -24,7 +24,7 @@ from ..files.resource_errors import shortage
 from ..files.run_folders import require_folder
 from ..runs.progress import Screen, say
 from ..runs.run_directory import experiment_key
-from ..runs.signals import STOPPED
+from ..signals import STOPPED
 from .arms import check_comparison
 from .directory import (
     MARK,

@@ -24,7 +24,7 @@ from dither.registry.files.lookup import is_file
 from ..files.checksums import checkpoint_folders
 from ..files.resource_errors import shortage
 from ..runs.run_directory import now
-from ..runs.signals import (
+from ..signals import (
     STOPPED,
     Stopped,
     handle_signals,

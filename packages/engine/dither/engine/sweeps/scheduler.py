@@ -18,7 +18,7 @@ from dither.registry.contracts.jobs import Command, Executor, Job
 
 from ..runs.progress import say
 from ..runs.run_directory import now
-from ..runs.signals import STOPPED, handle_signals, received
+from ..signals import STOPPED, handle_signals, received
 from .directory import RESUMABLE, PointFolder
 from .point_process import BUSY, ENDS, EXHAUSTED, POINT_MODULE
 
