@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dither.embeddings.conditions import ConditionSum
-from dither.embeddings.specs import Label, Level, Number, Sum
+from dither.embeddings.specs import Label, Level, Number, Outline, Sum
 from dither.registry import Condition, FeatureSpace, NumberRange
 
 LEVEL = torch.tensor([0.0, 0.3, 0.5, 0.9])
@@ -158,6 +158,25 @@ def test_a_missing_number_is_a_vector_of_its_own():
     share = dropped.double().mean().item()
     assert share == pytest.approx(0.5, abs=5 * 0.5 / 20_000**0.5)
     assert numbers_of().drop_conditions(many) is many
+
+
+def test_bfloat16_does_not_round_statistics():
+    number = numbers_of(scale=0.1, shift=100.0)
+    values = {"activity": torch.tensor([99.9, 100.3, 100.5, 100.9])}
+    c = number(LEVEL, values)
+    cast = number.bfloat16()(LEVEL, values)
+    # A few roundings to 8 bits
+    torch.testing.assert_close(cast.double(), c, atol=0.02, rtol=0)
+
+
+def test_bfloat16_keeps_translations_of_an_outline():
+    space = FeatureSpace(5, 2, conditions=(Condition("boundary", length=10),))
+    torch.manual_seed(0)
+    outline = Outline().with_space(space).build(4).bfloat16()
+    points = torch.tensor([[10, 0, 16, 0, 0, 0, 91, 0, 45, 72]])
+    moved = points + 160
+    vectors = [outline(LEVEL[:1], {"boundary": given}) for given in (points, moved)]
+    assert torch.equal(*vectors)
 
 
 def test_a_number_requires_a_number_of_the_task(cells):

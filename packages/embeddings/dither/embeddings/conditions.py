@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Self
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -119,12 +120,23 @@ class NumberEmbedding(nn.Module):
         super().__init__()
         self.condition = condition
         self.dropout = dropout
-        self.register_buffer("mean", torch.tensor(mean))
-        self.register_buffer("std", torch.tensor(std))
+        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32))
+        self.register_buffer("std", torch.tensor(std, dtype=torch.float32))
         self.mlp = nn.Sequential(
             nn.Linear(1, width), nn.SiLU(), nn.Linear(width, width)
         )
         self.missing = nn.Parameter(torch.zeros(width))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        mean = self.mean
+        std = self.std
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        # A model cast to bfloat16 would have a mean of 100.5 in place of 100.3; the statistics only
+        # change device. Those of the meta device have no values to keep.
+        if not mean.is_meta:
+            self.mean = mean.to(self.mean.device)
+            self.std = std.to(self.std.device)
+        return self
 
     def drop_conditions(self, cond: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return _drop(cond, self.condition, self.dropout, fill=math.nan)
@@ -138,9 +150,15 @@ class NumberEmbedding(nn.Module):
             return _per_position(self.missing.expand(len(level), -1), level)
         known = ~value.isnan()
         # NaN in either branch would make gradients NaN.
-        number = torch.where(known, value.to(self.mean.dtype), self.mean)
-        c = self.mlp(((number - self.mean) / self.std)[:, None])
+        number = torch.where(known, _at_least_float32(value), self.mean)
+        standardised = ((number - self.mean) / self.std).to(self.missing.dtype)
+        c = self.mlp(standardised[:, None])
         return _per_position(torch.where(known[:, None], c, self.missing), level)
+
+
+def _at_least_float32(values: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
+    """Return values in float32, or float64; only differences from a centre may be in bfloat16."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 class OutlineEmbedding(nn.Module):
@@ -174,7 +192,7 @@ class OutlineEmbedding(nn.Module):
             return _per_position(self.missing.expand(len(level), -1), level)
 
         # B 2P -> B P 2: the two ends of the door, then the corners
-        points = outline.view(len(outline), -1, 2).to(self.missing.dtype)
+        points = _at_least_float32(outline).view(len(outline), -1, 2)
         known = (points >= 0).all(-1)
         door_known = known[:, :2].all(1, keepdim=True)
         corner_known = known[:, 2:]
@@ -185,7 +203,7 @@ class OutlineEmbedding(nn.Module):
         corners = points[:, 2:]
         ends = _next_corner(corners, corner_known)
         walls = _segment(corners, ends, is_door=False)
-        segments = torch.cat([door, walls], 1)
+        segments = torch.cat([door, walls], 1).to(self.missing.dtype)
         used = torch.cat([door_known, corner_known], 1)
 
         # Sum over segments, whose order does not matter: B P C -> B C

@@ -52,7 +52,8 @@ CONDITIONS = (
     Condition("cell", 3),
     Condition("centre"),
     Condition("boundary", length=12),
-    Condition("activity", number=NumberRange(2.0, 3.0, -4.0, 8.0)),
+    # bfloat16 would round the mean to 100.5, a standard deviation too many.
+    Condition("activity", number=NumberRange(100.3, 0.2, 99.9, 100.9)),
 )
 """Conditions of every space: a label per sample, a coordinate per position, integers and a number."""
 
@@ -216,7 +217,8 @@ def _draw_condition(
         shape = (rows, condition.length)
         return torch.randint(-1, 256, shape, generator=generator)
     if condition.number is not None:
-        numbers = torch.randn(rows, generator=generator)
+        standardised = torch.randn(rows, generator=generator)
+        numbers = condition.number.mean + condition.number.std * standardised
         missing = torch.rand(rows, generator=generator) < 0.2
         return numbers.masked_fill(missing, float("nan"))
     steps = torch.randint(1, 100_000, valid.shape, generator=generator)
