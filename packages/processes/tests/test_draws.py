@@ -6,7 +6,7 @@ from torch import Tensor
 
 from dither.processes.schedules.alpha import LogLinear
 from dither.processes.schedules.sigma import Geometric
-from dither.processes.timestep_sampling import TimestepSampling
+from dither.processes.timestep_sampling import TimestepSampling, even_times
 from dither.processes.tokens.categorical import draw, draw_along, draw_log
 from dither.registry.contracts.records import Clean
 from dither.registry.contracts.spaces import Field, TokenSpace
@@ -134,6 +134,16 @@ def test_levels() -> None:
         level("log-sigma", Geometric().build()), Geometric().build()(t).sigma.log()
     )
     assert TimestepSampling(LogLinear().build()).level(t.expand(2, -1)).shape == (2, 5)
+
+
+def test_every_time_of_a_grid_has_its_own_index() -> None:
+    timesteps = TimestepSampling(LogLinear().build(), "index")
+    grids = [even_times(steps, 0.0, torch.device("cpu")) for steps in (1000, 500)]
+    grids.append(torch.arange(1000, -1, -1) / 1000)
+    for times in grids:
+        steps = len(times) - 1
+        expected = torch.arange(steps, -1, -1) * 1000 // steps
+        assert torch.equal(timesteps.level(times).long(), expected.clamp(max=999))
 
 
 SPACE = TokenSpace((Field("text", 4, 5),))

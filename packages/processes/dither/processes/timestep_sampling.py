@@ -67,7 +67,8 @@ class TimestepSampling:
         if self.kind == "t":
             return t
         if self.kind == "index":
-            return (1000 * t).floor().clamp(max=999)
+            # Of a grid of thousandths in float32 a tenth is rounded down, below its index.
+            return (1000 * t + 1e-3).floor().clamp(max=999)
         sigma = self.schedule(t).sigma
         return sigma if self.kind == "sigma" else sigma.clamp_min(TINY_SIGMA).log()
 
