@@ -16,7 +16,7 @@ import zarr
 from rich.console import Console
 from safetensors.torch import load_file
 
-from dither.core_blocks.convert.get import weights_of_get
+from dither.core_blocks.convert.get import GET
 from dither.engine.cli import main
 from dither.engine.cli.commands import app_for
 from dither.engine.config.load_experiment import load_experiment
@@ -312,14 +312,14 @@ def test_the_first_experiment_is_get_region_pretrain(folder):
         model = loaded.experiment.model.build(space)
     assert sum(weight.numel() for weight in model.parameters()) == 85_484_059
     weights = made(768, 12)
-    wanted = {name: weight.shape for name, weight in weights_of_get(weights).items()}
+    wanted = {name: weight.shape for name, weight in GET.weights(weights).items()}
     assert {name: weight.shape for name, weight in model.state_dict().items()} == wanted
 
 
 @pytest.mark.slow
 def test_a_run_begins_with_the_weights_of_the_file(folder):
     found, _ = begun(folder, "get.toml", "train.steps=0")
-    for name, weight in weights_of_get(made(24, 2)).items():
+    for name, weight in GET.weights(made(24, 2)).items():
         assert torch.equal(found[name], weight), name
 
 

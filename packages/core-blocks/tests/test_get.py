@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dither.core_blocks.convert.get import GET, GET_DIT, load_get, weights_of_get
+from dither.core_blocks.convert.get import GET, GET_DIT
 from dither.registry import FeatureSpace, Group, default_catalog
 from dither.registry.config.errors import Refused
 from dither.registry.contracts.records import State
@@ -218,7 +218,7 @@ def file(tmp_path):
 def test_equals_the_public_model(file):
     weights, (x, masked) = made(), windows()
     model = ours(options())
-    load_get(file(weights), model)
+    GET.load(file(weights), model)
     expected = upstream(weights, x, masked)
     assert expected.std() > 0.3, "the output is not constant"
     torch.testing.assert_close(run(model, x, masked), expected, rtol=1e-5, atol=1e-5)
@@ -252,11 +252,11 @@ def test_names_of_the_first_release(file):
             else weight
         )
     assert earlier.keys() != made().keys()
-    expected, converted = weights_of_get(made()), weights_of_get(earlier)
+    expected, converted = GET.weights(made()), GET.weights(earlier)
     assert converted.keys() == expected.keys()
     assert all(torch.equal(converted[name], expected[name]) for name in expected)
     model = ours(options())
-    load_get(file(earlier), model)
+    GET.load(file(earlier), model)
 
 
 def test_a_finetuned_model_has_a_head_for_expression(file):
@@ -275,7 +275,7 @@ def test_a_finetuned_model_has_a_head_for_expression(file):
         embedding=embedding, head={"use": "softplus", "group": "expression"}
     )
     model = ours(choice, FeatureSpace(LENGTH, FEATURES + 2, groups))
-    load_get(file(weights), model)
+    GET.load(file(weights), model)
     x, _ = windows()
     columns = torch.cat([x, torch.full((3, LENGTH, 2), torch.nan)], -1)
     hidden = torch.arange(FEATURES + 2) >= FEATURES
@@ -286,9 +286,9 @@ def test_a_finetuned_model_has_a_head_for_expression(file):
     expected = functional.softplus(upstream(weights, x, nothing, head="head_exp.head"))
     torch.testing.assert_close(out[..., FEATURES:], expected, rtol=1e-5, atol=1e-5)
     assert not out[..., :FEATURES].any()
-    assert "embedding.mask_token" in weights_of_get(weights)
+    assert "embedding.mask_token" in GET.weights(weights)
     del weights["mask_token"]
-    assert "embedding.mask_token" not in weights_of_get(weights)
+    assert "embedding.mask_token" not in GET.weights(weights)
 
 
 def test_missing_and_unknown_names_are_reported_together(refused):
@@ -303,7 +303,7 @@ def test_missing_and_unknown_names_are_reported_together(refused):
         "head_atac.weight": torch.zeros(1),
     }
     with refused("misfit") as info:
-        weights_of_get(weights)
+        GET.weights(weights)
     for name in (
         "cls_token",
         "blocks.1.attn.q_bias",
@@ -316,13 +316,13 @@ def test_missing_and_unknown_names_are_reported_together(refused):
         {n: w for n, w in made().items() if not n.startswith("encoder.blocks.0.")},
     ):
         with pytest.raises(Refused, match="missing"):
-            weights_of_get(incomplete)
+            GET.weights(incomplete)
 
 
 def test_unmerged_lora_is_rejected():
     weights, name = made(), "encoder.blocks.0.attn.qkv"
     lora = {f"{name}.parametrizations.weight.original": weights.pop(f"{name}.weight")}
-    for convert in (weights_of_get, GET.rename):
+    for convert in (GET.weights, GET.rename):
         with pytest.raises(Refused, match="LoRA"):
             convert(weights | lora)
 
@@ -339,7 +339,7 @@ def test_a_model_of_another_shape_stays_unchanged(file, changes, name, refused):
     model = ours(options(**changes))
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     with refused("shape-mismatch", match=name):
-        load_get(file(made()), model)
+        GET.load(file(made()), model)
     assert all(
         torch.equal(before[name], weight) for name, weight in model.state_dict().items()
     )

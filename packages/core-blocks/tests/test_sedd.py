@@ -11,12 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dither.core_blocks.convert.sedd import (
-    MDLM,
-    SEDD,
-    load_sedd,
-    weights_of_sedd,
-)
+from dither.core_blocks.convert.sedd import MDLM, SEDD
 from dither.engine.cli import main
 from dither.engine.config.load_experiment import load_experiment
 from dither.registry import Field, TokenSpace, default_catalog
@@ -27,7 +22,7 @@ IDS, WIDTH, HEADS, COND, DEPTH, LENGTH = 11, 24, 3, 10, 2, 6
 
 def options_of_sedd(theirs):
     """The options of the denoiser with these weights, as in an experiment file."""
-    ours = weights_of_sedd(theirs)
+    ours = SEDD.weights(theirs)
     width = ours["embedding.tables.0.weight"].shape[1]
     return {
         "use": "denoiser",
@@ -206,7 +201,7 @@ def states(ids: int):
 def test_equals_the_public_model(file, sizes):
     weights = made(**sizes)
     model = ours(weights)
-    load_sedd(file(weights), model)
+    SEDD.load(file(weights), model)
     x, sigma = states(IDS)
     raw = model(State.of(x), sigma, torch.ones(x.shape, dtype=torch.bool), {}).scatter(
         -1, x[..., None], 0.0
@@ -226,7 +221,7 @@ def test_every_weight_and_convention_matters(file):
             changed = weights | {name: weights[name].flip(0)}
             assert (sedd(changed, x, sigma) - plain).abs().max() > 1e-3, name
     model = ours(weights, mlp="gelu")
-    load_sedd(file(weights), model)
+    SEDD.load(file(weights), model)
     raw = model(State.of(x), sigma, torch.ones(x.shape, dtype=torch.bool), {}).scatter(
         -1, x[..., None], 0.0
     )
@@ -274,7 +269,7 @@ def test_parameter_count_of_sedd_small(tmp_path):
                 .build(TokenSpace((Field("text", 1024, rows),)))
             )
         assert sum(p.numel() for p in model.parameters()) == total
-        expected = weights_of_sedd(shapes)
+        expected = SEDD.weights(shapes)
         assert {key: value.shape for key, value in model.state_dict().items()} == {
             key: value.shape for key, value in expected.items()
         }
@@ -317,17 +312,17 @@ def without(weights, prefix):
 @pytest.mark.parametrize(
     ("changed", "convert", "code"),
     [
-        (lambda w: without(w, "blocks.0.norm2"), weights_of_sedd, "misfit"),
+        (lambda w: without(w, "blocks.0.norm2"), SEDD.weights, "misfit"),
         (
             lambda w: w | {"blocks.1.attn_qvk.weight": torch.zeros(1)},
-            weights_of_sedd,
+            SEDD.weights,
             "misfit",
         ),
-        (lambda w: {}, weights_of_sedd, "misfit"),
-        (lambda w: without(w, "blocks.0."), weights_of_sedd, "misfit"),
+        (lambda w: {}, SEDD.weights, "misfit"),
+        (lambda w: without(w, "blocks.0."), SEDD.weights, "misfit"),
         (
             lambda w: w | {"rotary_emb.inv_freq": torch.ones(4)},
-            weights_of_sedd,
+            SEDD.weights,
             "misfit",
         ),
     ],
@@ -340,8 +335,8 @@ def test_other_weights_are_rejected(changed, convert, code, refused):
 def test_bfloat16_weights_are_converted_to_float32(file):
     weights = {name: weight.to(torch.bfloat16) for name, weight in made().items()}
     model = ours(made())
-    load_sedd(file(weights), model)
-    for name, weight in weights_of_sedd(weights).items():
+    SEDD.load(file(weights), model)
+    for name, weight in SEDD.weights(weights).items():
         own = model.get_parameter(name)
         assert own.dtype == torch.float32
         assert torch.equal(own, weight.float())

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .name_mapping import Layout
 
-__all__ = ["GET", "GET_DIT", "load_get", "weights_of_get"]
+__all__ = ["GET", "GET_DIT"]
 
 OUTER = {
     "region_embed.embed.weight": "embedding.linear.weight",
@@ -128,6 +128,3 @@ GET_DIT = Layout(
     normalize=_current_names,
 )
 """GETRegionDiffusion, with or without a bias for keys."""
-
-weights_of_get = GET.weights
-load_get = GET.load

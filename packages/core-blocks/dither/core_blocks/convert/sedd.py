@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .name_mapping import Layout
 
-__all__ = ["MDLM", "SEDD", "load_sedd", "weights_of_sedd"]
+__all__ = ["MDLM", "SEDD"]
 
 OUTER = {
     "vocab_embed.embedding": "embedding.tables.0.weight",
@@ -83,6 +83,3 @@ def _without_time(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
 MDLM = replace(SEDD, model_name="an MDLM", normalize=_without_time)
 """MDLM (Sahoo et al., 2024) and, with `block_size`, BD3-LM (Arriola et al., 2025), without time
 conditioning."""
-
-weights_of_sedd = SEDD.weights
-load_sedd = SEDD.load
