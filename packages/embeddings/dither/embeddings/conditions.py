@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Self
 
 import torch
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
 from dither.registry.contracts.protocols import DropsConditions
 from dither.registry.contracts.records import over
+from dither.registry.contracts.tensors import at_least_float32
 
 __all__ = [
     "ConditionSum",
@@ -150,15 +151,10 @@ class NumberEmbedding(nn.Module):
             return _per_position(self.missing.expand(len(level), -1), level)
         known = ~value.isnan()
         # NaN in either branch would make gradients NaN.
-        number = torch.where(known, _at_least_float32(value), self.mean)
+        number = torch.where(known, at_least_float32(value), self.mean)
         standardised = ((number - self.mean) / self.std).to(self.missing.dtype)
         c = self.mlp(standardised[:, None])
         return _per_position(torch.where(known[:, None], c, self.missing), level)
-
-
-def _at_least_float32(values: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
-    """Return values in float32, or float64; only differences from a centre may be in bfloat16."""
-    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 class OutlineEmbedding(nn.Module):
@@ -192,7 +188,7 @@ class OutlineEmbedding(nn.Module):
             return _per_position(self.missing.expand(len(level), -1), level)
 
         # B 2P -> B P 2: the two ends of the door, then the corners
-        points = _at_least_float32(outline).view(len(outline), -1, 2)
+        points = at_least_float32(outline).view(len(outline), -1, 2)
         known = (points >= 0).all(-1)
         door_known = known[:, :2].all(1, keepdim=True)
         corner_known = known[:, 2:]

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dither.registry.contracts.spaces import Group, TokenSpace
+from dither.registry.contracts.tensors import at_least_float32
 
 __all__ = ["SigmoidHead", "SoftplusHead", "TokenHead", "make_linear"]
 
@@ -113,5 +114,4 @@ class SigmoidHead(SoftplusHead):
 
     def activate(self, values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         # In half precision probabilities near 1 would be 1.
-        dtype = torch.promote_types(values.dtype, torch.float32)
-        return values.to(dtype).sigmoid()
+        return at_least_float32(values).sigmoid()

@@ -11,6 +11,8 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dither.registry.contracts.tensors import at_least_float32
+
 from .options import Layout
 
 __all__ = ["TimestepEmbedding", "sinusoids"]
@@ -37,7 +39,7 @@ def sinusoids(
             cos, ...
         freq_shift: 1 makes the lowest frequency exactly 1 / max_period.
     """
-    values = values.to(torch.promote_types(values.dtype, torch.float32))
+    values = at_least_float32(values)
     half = size // 2
     # max_period^(-i / (n - freq_shift)), i = 0 .. n - 1
     step = math.log(max_period) / max(half - freq_shift, 1)

@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from dither.registry.contracts.records import Measured, Noised, TokenPrediction, over
+from dither.registry.contracts.tensors import at_ids, lookup
 
 __all__ = [
     "FAR",
@@ -110,7 +111,7 @@ def score_entropy(pred: TokenPrediction, noised: Noised) -> Measured:
     x = noised.state.x
     x0 = noised.x0
     prior = noised.prior
-    prior_prob = _lookup(prior, x)
+    prior_prob = lookup(prior, x)
     active = ~noised.fixed & (prior_prob > 0)
 
     # log s(y) of the model: B L V. Inactive positions get finite numbers, as 0 times NaN would be
@@ -133,20 +134,6 @@ def score_entropy(pred: TokenPrediction, noised: Noised) -> Measured:
     return Measured(values, free.to(values.dtype))
 
 
-def at_ids(
-    values: Shaped[Tensor, "B L V"], ids: Int[Tensor, "B L"]
-) -> Shaped[Tensor, "B L"]:
-    """Return the value of each position at its id."""
-    return values.gather(-1, ids[..., None])[..., 0]
-
-
-def _lookup(
-    table: Shaped[Tensor, "*B rows V"], x: Int[Tensor, "B L"]
-) -> Shaped[Tensor, "B L"]:
-    """Return the entry of each position's row at its id."""
-    return at_ids(table.expand(*x.shape, -1), x)
-
-
 def _log_ratios(
     noised: Noised, log_prior: Float[Tensor, "*B rows V"], active: Bool[Tensor, "B L"]
 ) -> tuple[Float[Tensor, "B L"], Float[Tensor, "B L"]]:
@@ -167,15 +154,15 @@ def _log_ratios(
     log_alpha = -sigma.to(noised.prior.dtype)
     log_one_minus_alpha = (-log_alpha.expm1()).log()
     # log((1 - alpha) prior(y)) at y = x_t and y = x_0
-    log_drawn = log_one_minus_alpha + _lookup(noised.prior, x).log()
-    log_drawn_x0 = log_one_minus_alpha + _lookup(noised.prior, x0).log()
+    log_drawn = log_one_minus_alpha + lookup(noised.prior, x).log()
+    log_drawn_x0 = log_one_minus_alpha + lookup(noised.prior, x0).log()
 
     # q(x_t | x_0) over (1 - alpha) prior(x_t): an unmoved token stayed or was drawn again.
     stayed = torch.logaddexp(log_alpha - log_drawn, torch.zeros_like(log_drawn))
     unmoved = torch.where(x == x0, stayed, 0.0)
 
     # r(y) = (1 - alpha) prior(y) / q(x_t | x_0), and at y = x_0 with alpha added above
-    log_ratio = -unmoved - _lookup(log_prior, x)
+    log_ratio = -unmoved - lookup(log_prior, x)
     log_ratio_x0 = torch.logaddexp(log_alpha, log_drawn_x0) - log_drawn - unmoved
     return torch.where(active, log_ratio, 0.0), torch.where(active, log_ratio_x0, 0.0)
 

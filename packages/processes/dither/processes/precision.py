@@ -17,7 +17,6 @@ from dither.registry.contracts.records import Noise
 
 __all__ = [
     "Constant",
-    "at_least_float32",
     "one_minus_exp",
     "piece_size",
     "wide",
@@ -35,14 +34,6 @@ GPU_PIECE = 1 << 27
 def piece_size(device: torch.device) -> int:
     """Return how many numbers of a large tensor to work on at a time."""
     return GPU_PIECE if device.type == "cuda" else CPU_PIECE
-
-
-def at_least_float32(raw: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
-    """Return the output of a model in float32, or in float64 if it is that.
-
-    Losses and samplers compute so, also after a model in half precision.
-    """
-    return raw.to(torch.promote_types(raw.dtype, torch.float32))
 
 
 def wide_dtype(device: torch.device) -> torch.dtype:

@@ -247,9 +247,9 @@ def _kind_of(name: str, plugins: Plugins) -> str:
     """Return the kind of the components of a name; Refused unless there is exactly one."""
     from dither.registry.config.errors import Problem, Refused, did_you_mean
     from dither.registry.kinds import KINDS
+    from dither.registry.plugins.catalog import bare_name
 
-    # The name may have a provider and a revision, as in tasks/get@1.
-    short = name.rpartition("/")[2].partition("@")[0]
+    short = bare_name(name)
     components = plugins.catalog.parts()
     kinds = [kind for kind in KINDS if short in plugins.catalog.names(kind)]
     if len(kinds) == 1:

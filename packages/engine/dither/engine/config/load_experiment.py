@@ -15,7 +15,7 @@ from dither.registry.config.errors import Origin, Problem, Refused, dotted, near
 from dither.registry.config.validation import problems_of, validate
 from dither.registry.files.lookup import exists, is_file
 from dither.registry.kinds import LossSpec, ModelSpec, ProcessSpec, SamplerSpec
-from dither.registry.plugins.catalog import Catalog
+from dither.registry.plugins.catalog import Catalog, bare_name
 from dither.registry.plugins.manager import Plugins, load_plugins
 from dither.registry.plugins.status import PluginError
 from dither.registry.spec.base import Options, Slot, Spec, components_in
@@ -305,7 +305,9 @@ def _replace_constraints(document: Document, layer: Layer) -> None:
     # As in the experiment file from which constraints are copied.
     named = layer.tree.get("task")
     reference = named.get("use") if isinstance(named, dict) else None
-    if reference and _short(str(reference)) == _short(document.at(("task", "use"))):
+    if reference and bare_name(str(reference)) == bare_name(
+        document.at(("task", "use"))
+    ):
         del layer.tree["task"]["use"]
     if problems := _invalid_constraints(layer):
         raise Refused(problems)
@@ -314,10 +316,6 @@ def _replace_constraints(document: Document, layer: Layer) -> None:
         document.merge(Layer("", {"task": {"constraints": {}}}))
         del task["constraints"]
     document.merge(layer)
-
-
-def _short(reference: str) -> str:
-    return reference.rpartition("/")[2].partition("@")[0]
 
 
 def _invalid_constraints(layer: Layer) -> list[Problem]:

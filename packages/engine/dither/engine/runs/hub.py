@@ -19,6 +19,7 @@ from dither.registry.contracts.records import State
 from dither.registry.files.limits import read_text
 from dither.registry.files.lookup import command_line, is_file
 from dither.registry.kinds import TaskSpec
+from dither.registry.plugins.catalog import bare_name
 from dither.registry.plugins.manager import default_catalog
 from dither.registry.spec import Spec
 
@@ -123,7 +124,7 @@ def _name_of(component: str | Mapping[str, Any] | None) -> str:
     name = component or "of the task"
     if isinstance(component, Mapping):
         name = component.get("use", "")
-    return str(name).rpartition("/")[2].partition("@")[0]
+    return bare_name(str(name))
 
 
 def _data_of(tree: Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ from dither.registry.contracts.protocols import (
 )
 from dither.registry.contracts.records import Clean, Noise, State, over
 from dither.registry.contracts.spaces import Space, TokenSpace
+from dither.registry.contracts.tensors import at_least_float32
 from dither.registry.spec.base import shown
 
 from ..training.device import to_device
@@ -278,7 +279,7 @@ class _RowHead:
 
     def __call__(self, h: Float[Tensor, "N D"]) -> Float[Tensor, "N V"]:
         raw = functional.linear(h.to(self.weight.dtype), self.weight, self.bias)
-        return raw.to(torch.promote_types(raw.dtype, torch.float32))
+        return at_least_float32(raw)
 
 
 def _row_head(system: Diffusion) -> _RowHead | None:

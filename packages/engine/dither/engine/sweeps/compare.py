@@ -17,6 +17,7 @@ from dither.registry.config.document import Document, Layer, find_experiment
 from dither.registry.config.errors import Problem, Refused, dotted
 from dither.registry.contracts.protocols import Split
 from dither.registry.files.lookup import command_line, is_file
+from dither.registry.plugins.catalog import bare_name
 from dither.registry.plugins.manager import Plugins
 
 from ..config.compare_options import Currency
@@ -514,9 +515,7 @@ def _arm_names(groups: Sequence[Mapping[str, Any]], paths: Sequence[Path]) -> li
         words = []
         for parts, short in zip(keys, short_keys(keys), strict=True):
             value = format_value(group.get(".".join(parts), "none"))
-            # Without provider and revision.
-            plain = value.rpartition("/")[2].partition("@")[0]
-            words.append(plain if parts[-1] == "use" else f"{short}={value}")
+            words.append(bare_name(value) if parts[-1] == "use" else f"{short}={value}")
         names.append(", ".join(words))
     if len(set(names)) == len(names) and all(names):
         return names

@@ -14,10 +14,11 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from dither.registry.contracts.records import Clean, Noise, NoisedStep, State, over
+from dither.registry.contracts.tensors import at_least_float32
 from dither.registry.contracts.times import as_times
 
 from ..options import FeaturePredictionType
-from ..precision import at_least_float32, one_minus_exp, wide
+from ..precision import one_minus_exp, wide
 from .gaussian import GaussianPrediction, GaussianProcess
 from .likelihood import Bins, Denoise
 

@@ -25,9 +25,10 @@ from dither.registry.contracts.records import (
     over,
 )
 from dither.registry.contracts.spaces import FeatureSpace, Space
+from dither.registry.contracts.tensors import at_least_float32
 from dither.registry.contracts.times import as_times
 
-from ..precision import at_least_float32, one_minus_exp, wide
+from ..precision import one_minus_exp, wide
 from ..timestep_sampling import TimestepSampling, time_of
 from .masks import Masks
 

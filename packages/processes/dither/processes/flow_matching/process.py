@@ -21,10 +21,11 @@ from dither.registry.contracts.records import (
     State,
     over,
 )
+from dither.registry.contracts.tensors import at_least_float32
 
 from ..features.gaussian import GaussianProcess
 from ..features.signal import path_norm
-from ..precision import at_least_float32, one_minus_exp, wide
+from ..precision import one_minus_exp, wide
 
 __all__ = ["FlowMatchingProcess", "FlowPrediction"]
 

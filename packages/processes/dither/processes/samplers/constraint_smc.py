@@ -116,9 +116,10 @@ def _step(
     """
     import torch
 
+    from dither.registry.contracts.tensors import at_ids
+
     from ..precision import wide
     from ..tokens.categorical import draw
-    from ..tokens.posterior import at_ids
     from ..tokens.temperature import warp_options
 
     # log p(v) and log psi(x with v at l) of every id v at the chosen position: K B V

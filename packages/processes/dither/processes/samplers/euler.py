@@ -45,11 +45,11 @@ class Euler(TokenSteps):
         import torch
 
         from dither.registry.contracts.records import State
+        from dither.registry.contracts.tensors import lookup
 
         from ..precision import one_minus_exp, wide
         from ..timestep_sampling import time_rows
         from ..tokens.categorical import draw_log
-        from ..tokens.posterior import lookup
         from ..tokens.prediction import log_leaving
         from ..tokens.temperature import warp_prediction
         from ..tokens.unmasking import fill, uncertain

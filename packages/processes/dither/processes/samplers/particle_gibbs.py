@@ -192,9 +192,10 @@ def log_step_prob(
     import torch
 
     from dither.registry.contracts.records import over
+    from dither.registry.contracts.tensors import at_ids, lookup
 
     from ..precision import wide
-    from ..tokens.posterior import Posterior, at_ids, lookup
+    from ..tokens.posterior import Posterior
     from ..tokens.prediction import log_context
 
     assert isinstance(process.space, TokenSpace)

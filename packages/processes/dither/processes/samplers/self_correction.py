@@ -88,9 +88,9 @@ class SelfCorrect(TokenSampler):
         import torch
 
         from dither.registry.contracts.records import State
+        from dither.registry.contracts.tensors import at_ids
 
         from ..tokens.categorical import draw_log
-        from ..tokens.posterior import at_ids
         from ..tokens.temperature import warp_options
         from ..tokens.unmasking import top_positions
 

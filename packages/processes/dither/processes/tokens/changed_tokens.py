@@ -25,12 +25,12 @@ from torch import Tensor
 
 from dither.registry.contracts.protocols import TokenProcess
 from dither.registry.contracts.records import Clean, Measured, Noise, Noised, over
+from dither.registry.contracts.tensors import lookup
 
 from ..precision import one_minus_exp, wide
 from ..timestep_sampling import TimestepSampling
 from .categorical import search_along
 from .nelbo import Denoise, cross_entropy, place_times, prior_kl
-from .posterior import lookup
 
 __all__ = ["draw_diffusion", "draw_ends"]
 

@@ -20,9 +20,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dither.registry.contracts.records import Clean, Noise, Noised, over
+from dither.registry.contracts.tensors import lookup
 
 from ..precision import Constant, wide, wide_schedule
-from .posterior import lookup
 from .process import TokenProcess
 
 if TYPE_CHECKING:

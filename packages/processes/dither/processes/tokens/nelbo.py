@@ -28,11 +28,11 @@ from torch import Tensor
 from dither.registry.contracts.protocols import TokenProcess
 from dither.registry.contracts.records import Clean, Measured, Noise, State
 from dither.registry.contracts.spaces import TokenSpace
+from dither.registry.contracts.tensors import at_ids, lookup
 
 from ..options import MAX_POSITIONS, Estimator
 from ..precision import one_minus_exp, wide, wide_dtype
 from ..timestep_sampling import TimestepSampling, time_of
-from .posterior import at_ids, lookup
 
 __all__ = [
     "Denoise",

@@ -22,11 +22,12 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from dither.registry.contracts.records import Noise, over
+from dither.registry.contracts.tensors import lookup
 
 from ..precision import piece_size, wide
 from .categorical import block_sums
 
-__all__ = ["Posterior", "at_ids", "lookup", "noise_at", "rows_at"]
+__all__ = ["Posterior", "noise_at", "rows_at"]
 
 LARGE_VOCAB = 4096
 """Number of ids above which `context_of_score` computes in the precision of the score."""
@@ -37,22 +38,6 @@ def noise_at(noise: Noise, where: Bool[Tensor, "B L"]) -> Noise:
     sigma = over(noise.sigma, where).expand(where.shape)
     rate = over(noise.rate, where).expand(where.shape)
     return Noise(sigma[where][None], rate[where][None])
-
-
-def lookup(
-    table: Shaped[Tensor, "*B rows V"], x: Int[Tensor, "B L"]
-) -> Shaped[Tensor, "B L"]:
-    """Return the entry of each position's row at its id."""
-    if table.ndim == 2 and len(table) == 1:
-        return table.take(x)
-    return at_ids(table.expand(*x.shape, -1), x)
-
-
-def at_ids(
-    values: Shaped[Tensor, "*N V"], ids: Int[Tensor, " *N"]
-) -> Shaped[Tensor, " *N"]:
-    """Return the value of each position at its id."""
-    return values.gather(-1, ids[..., None])[..., 0]
 
 
 def rows_at(

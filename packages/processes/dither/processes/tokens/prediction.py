@@ -13,9 +13,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dither.registry.contracts.records import TokenPrediction
+from dither.registry.contracts.tensors import at_ids, lookup
 
 from ..precision import wide
-from .posterior import Posterior, at_ids, lookup
+from .posterior import Posterior
 
 if TYPE_CHECKING:
     from ..options import PredictionType

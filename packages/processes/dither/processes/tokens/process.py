@@ -29,9 +29,10 @@ from dither.registry.contracts.records import (
     over,
 )
 from dither.registry.contracts.spaces import Space, TokenSpace
+from dither.registry.contracts.tensors import at_ids, at_least_float32, lookup
 from dither.registry.contracts.times import as_times
 
-from ..precision import Constant, at_least_float32, one_minus_exp, wide, wide_dtype
+from ..precision import Constant, one_minus_exp, wide, wide_dtype
 from ..timestep_sampling import TimestepSampling
 from .categorical import draw_along, draw_log
 from .changed_tokens import draw_diffusion, draw_ends
@@ -43,7 +44,7 @@ from .nelbo import (
     nelbo,
     place_times,
 )
-from .posterior import Posterior, at_ids, lookup
+from .posterior import Posterior
 from .prediction import CategoricalPrediction, log_context
 from .tight_bound import draw_log_weight
 from .unmasking import fill, uncertain

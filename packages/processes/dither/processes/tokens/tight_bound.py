@@ -23,11 +23,12 @@ from torch import Tensor
 from dither.registry.contracts.protocols import TokenProcess
 from dither.registry.contracts.records import Clean, Noise, State, over
 from dither.registry.contracts.spaces import TokenSpace
+from dither.registry.contracts.tensors import at_ids, lookup
 
 from ..precision import one_minus_exp, wide
 from ..timestep_sampling import TimestepSampling, time_of
 from .nelbo import Denoise
-from .posterior import Posterior, at_ids, lookup
+from .posterior import Posterior
 from .prediction import log_context
 
 __all__ = ["draw_log_weight"]

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from dither.registry.contracts.protocols import TokenProcess
 from dither.registry.contracts.records import Clean, TokenPrediction
+from dither.registry.contracts.tensors import at_ids, lookup
 
 from ..precision import wide, wide_dtype
 from .categorical import draw_along, draw_log
-from .posterior import at_ids, lookup
 
 __all__ = [
     "draw_prior",

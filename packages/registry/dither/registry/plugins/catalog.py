@@ -18,7 +18,7 @@ from ..kinds import KINDS
 from ..spec.base import Spec, summary_of, with_article
 from .status import describe_exception
 
-__all__ = ["Catalog", "Component"]
+__all__ = ["Catalog", "Component", "bare_name"]
 
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 REFERENCE = re.compile(
@@ -172,7 +172,7 @@ class Catalog:
     def _unknown(self, kind: str, reference: str) -> Refused:
         # The message lists the names of all plugins.
         self.load(None)
-        name = _name_in(reference)
+        name = bare_name(reference)
         if provider := self.provider(kind, name):
             text = f'{kind} "{name}" is provided by {provider}'
             return Refused(text, code="unknown-component")
@@ -239,7 +239,8 @@ class Catalog:
         return spec.name if part is None else part.pinned
 
 
-def _name_in(reference: str) -> str:
+def bare_name(reference: str) -> str:
+    """Return NAME of "PLUGIN/NAME@REVISION"."""
     return reference.rpartition("/")[2].partition("@")[0]
 
 
