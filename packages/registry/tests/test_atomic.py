@@ -1,6 +1,8 @@
 """Files and folders appear whole or not at all."""
 
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -101,8 +103,58 @@ def test_folders_are_moved_and_removed(tmp_path):
     write_folder(tmp_path / "a", "one")
     move(tmp_path / "a", tmp_path / "b")
     assert os.listdir(tmp_path) == ["b"]
+    # A link leads to a folder on another disk, which stays.
+    (tmp_path / "link").symlink_to(tmp_path / "b")
+    remove_folder(tmp_path / "link")
+    assert os.listdir(tmp_path) == ["b"]
     remove_folder(tmp_path / "b")
     assert os.listdir(tmp_path) == []
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from dither.registry.files.atomic import atomic_folder
+with atomic_folder(Path(sys.argv[1])) as temporary:
+    (temporary / "half").touch()
+    print(flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_only_folders_of_killed_processes_are_abandoned(tmp_path):
+    folder = tmp_path / "1-of-2.v1"
+    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    command = [sys.executable, "-c", WRITER, str(folder)]
+    with (
+        subprocess.Popen(command, **options) as killed,
+        subprocess.Popen(command, **options) as alive,
+    ):
+        for process in (killed, alive):
+            process.stdout.readline()
+        killed.kill()
+        killed.wait()
+        assert len(os.listdir(tmp_path)) == 2
+        write_folder(folder, "one")
+        (temporary,) = tmp_path.glob(".tmp-*")
+        assert (temporary / "half").exists()
+        alive.communicate()
+    assert os.listdir(tmp_path) == [folder.name]
+    assert os.listdir(folder) == ["half"]
+
+
+def test_the_former_content_stays_if_it_is_all_there_is(tmp_path):
+    """A process killed between its two renames leaves the old folder and the new one."""
+    folder = tmp_path / "store"
+    write_folder(folder, "one")
+    former = tmp_path / ".tmp-former-store-0123abcd"
+    folder.replace(former)
+    with pytest.raises(RuntimeError, match="stop"):
+        fail_in_folder(folder)
+    assert os.listdir(tmp_path) == [former.name]
+    write_folder(folder, "two")
+    write_folder(folder, "three")
+    assert os.listdir(tmp_path) == ["store"]
 
 
 def test_leftovers_of_killed_processes_are_removed(tmp_path):

@@ -2,8 +2,8 @@
 
 The only renames of the project. A reader sees the old content or the new one, never half of it,
 also after a crash: everything is flushed to disk before the rename, and the rename after it.
-Temporary files and folders are called `.tmp-...` and are next to their target; those that a killed
-process left are for `remove_leftovers`.
+Temporary files and folders are called `.tmp-...` and are next to their target. Of a killed process,
+`atomic_folder` deletes the folders of the same target, and `remove_leftovers` everything.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from glob import escape
 from pathlib import Path
 
 from .lookup import exists, is_folder
@@ -109,9 +110,14 @@ def atomic_folder(folder: Path, *, overwrite: bool = True) -> Iterator[Path]:
     if folder.is_symlink():
         folder = Path(os.path.realpath(folder))
     folder.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(folder)
     temporary = _temporary(folder)
-    temporary.mkdir()
+    # Locked before it has the name that `_remove_abandoned` looks for.
+    unlocked = _temporary(folder.with_name("unlocked"))
+    unlocked.mkdir()
+    lock = _lock(unlocked)
     try:
+        unlocked.replace(temporary)
         yield temporary
 
         for parent, _, files in os.walk(temporary):
@@ -125,6 +131,8 @@ def atomic_folder(folder: Path, *, overwrite: bool = True) -> Iterator[Path]:
             move(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
 
 
 def move(source: Path, target: Path) -> None:
@@ -137,20 +145,62 @@ def move(source: Path, target: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder so that it is never half there: it is renamed first."""
+    """Delete a folder, or a link to one, so that it is never half there: it is renamed first."""
     doomed = _temporary(folder)
     folder.replace(doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
+    _delete(doomed)
 
 
 def remove_leftovers(folder: Path) -> None:
     """Delete temporary files and folders of killed processes; the caller holds a lock."""
     for path in folder.glob(f"{PREFIX}*"):
-        # rmtree refuses a link, and must not delete its target.
-        if is_folder(path) and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        _delete(path)
+
+
+def _delete(path: Path) -> None:
+    # rmtree refuses a link, and must not delete its target.
+    if is_folder(path) and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Delete the temporary folders of killed processes that were writing `folder`."""
+    targets = [folder]
+    # Without the folder, its former content may be the only one.
+    if exists(folder):
+        targets.append(_former(folder))
+    for target in targets:
+        pattern = (
+            f"{PREFIX}{escape(target.stem)}-{8 * '[0-9a-f]'}{escape(target.suffix)}"
+        )
+        for path in folder.parent.glob(pattern):
+            # The folder of a process that is alive cannot be locked.
+            lock = _lock(path)
+            if lock is not None:
+                shutil.rmtree(path, ignore_errors=True)
+                os.close(lock)
+
+
+def _lock(folder: Path) -> int | None:
+    """Lock a folder until the descriptor is closed, or the process killed; None if that is impossible."""
+    # Windows has no such locks, and a network disk may have none.
+    with suppress(ImportError, OSError):
+        import fcntl
+
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return descriptor
+    return None
+
+
+def _former(folder: Path) -> Path:
+    return folder.with_name(f"former-{folder.name}")
 
 
 def _temporary(path: Path) -> Path:
@@ -158,7 +208,7 @@ def _temporary(path: Path) -> Path:
 
 
 def _replace_folder(temporary: Path, folder: Path) -> None:
-    former = _temporary(folder)
+    former = _temporary(_former(folder))
     while True:
         # A folder cannot be renamed onto one that is not empty, so the former one moves away first.
         with suppress(FileNotFoundError):
