@@ -252,6 +252,19 @@ def test_a_point_that_ends_with_nan_has_no_value(begin, child, console, output):
     assert output().count("valid/loss is NaN or inf") == 3
 
 
+def test_nan_does_not_prune_a_point(begin, console):
+    _, sweep = begin(text=SMALL.replace("trials = 3", "trials = 3\nwarmup = 1"))
+    more_trials(sweep, 4)
+    trials = Trials(sweep, console)
+    point = next(trials.points())
+    with (point.path / "metrics.jsonl").open("w") as file:
+        for step, loss in enumerate(["null", "1.0"], 1):
+            line = f'{{"kind": "valid", "step": {step}, "loss": {loss}}}'
+            print(line, file=file, flush=True)
+            assert not trials.should_prune(point)
+    assert trials.study.trials[-1].intermediate_values == {2: 1.0}
+
+
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"values": 3}'])
 def test_a_damaged_point_has_no_values(tmp_path, text):
     (tmp_path / "001").mkdir()

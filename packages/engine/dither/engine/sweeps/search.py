@@ -388,10 +388,9 @@ class Trials(PointList):
         reported = self.study.get_trials(deepcopy=False)[
             trial.number
         ].intermediate_values
+        # Of NaN alone the pruner warns; a run that must end with it does so itself.
         new = [
-            (step, value)
-            for step, value in self._values(point)
-            if step not in reported and math.isfinite(value)
+            (step, value) for step, value in self._values(point) if step not in reported
         ]
         for step, value in new:
             trial.report(value, step)
