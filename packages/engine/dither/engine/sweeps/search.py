@@ -390,7 +390,9 @@ class Trials(PointList):
         ].intermediate_values
         # Of NaN alone the pruner warns; a run that must end with it does so itself.
         new = [
-            (step, value) for step, value in self._values(point) if step not in reported
+            (step, value)
+            for step, value in self._values(point)
+            if step not in reported and math.isfinite(value)
         ]
         for step, value in new:
             trial.report(value, step)
