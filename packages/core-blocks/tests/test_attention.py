@@ -105,11 +105,14 @@ def values_and_gradients(attend, given, mask):
 
 @pytest.mark.parametrize("mask", masks(), ids=str)
 @pytest.mark.parametrize(
-    "tile", [1, 4 * 2 * 70 * 90, tiled.TILE], ids=["one query", "two heads", "all"]
+    "tile",
+    [1, 2 * 70 * 90, 3 * 70 * 90, 6 * 70 * 90],
+    ids=["one query", "two heads", "one sample", "all"],
 )
 def test_values_and_gradients_are_exact(monkeypatch, mask, tile):
     """In float64, where only the logits are rounded, to float32."""
-    monkeypatch.setattr(tiled, "TILE", tile)
+    monkeypatch.setattr(tiled, "FORWARD_TILE", tile)
+    monkeypatch.setattr(tiled, "BACKWARD_TILE", tile)
     inputs, chosen = parts(dtype=torch.float64), masks()[mask]
     exact = values_and_gradients(
         scaled_dot_product_attention,
@@ -148,21 +151,27 @@ def test_bfloat16_is_as_precise_as_the_fused_kernel(mask):
     )
 
 
-def test_tiles_are_used_in_bfloat16_unless_samples_are_small_or_weights_too_many(
-    monkeypatch,
-):
+def test_tiles_are_used_in_bfloat16_unless_weights_are_few_or_too_many(monkeypatch):
     q, k, _ = parts()
     assert prefers_tiles(q, k, 0.0)
     assert not prefers_tiles(q, k, 0.1)
     assert not prefers_tiles(q.float(), k.float(), 0.0)
-    # A forward alone keeps no weights, but is slower for samples with few of them.
-    monkeypatch.setattr(tiled, "MAX_WEIGHTS", 2 * 3 * 70 * 90 - 1)
+    # A forward alone keeps no weights, but is slower for few of them.
+    weights = 2 * 3 * 70 * 90
+    monkeypatch.setattr(tiled, "MAX_WEIGHTS", weights - 1)
+    monkeypatch.setattr(tiled, "MIN_WEIGHTS", weights)
     assert not prefers_tiles(q, k, 0.0)
-    assert not prefers_tiles(q.detach(), k.detach(), 0.0)
-    monkeypatch.setattr(tiled, "MIN_WEIGHTS", 3 * 70 * 90)
     assert prefers_tiles(q.detach(), k.detach(), 0.0)
     with torch.no_grad():
         assert prefers_tiles(q, k, 0.0)
+        assert not prefers_tiles(q[:, :, 1:], k, 0.0)
+
+    # Single queries after a KV cache of 90 positions
+    monkeypatch.setattr(tiled, "MIN_WEIGHTS_OF_SINGLE_QUERIES", 2 * 3 * 90)
+    with torch.no_grad():
+        assert prefers_tiles(q[:, :, :1], k, 0.0)
+        assert not prefers_tiles(q[:1, :, :1], k[:1], 0.0)
+        assert not prefers_tiles(q[:, :, :2], k, 0.0)
 
 
 @pytest.mark.parametrize("kernel", ["sdpa", "math", "tiles"])

@@ -209,7 +209,7 @@ def _tiled(
     mask: Shaped[Tensor, "#B #H #L K"] | None,
     dropout: float,
 ) -> Float[Tensor, "B H L E"]:
-    """Attention by tiles of heads and queries, without dropout."""
+    """Attention by tiles of samples, heads and queries, without dropout."""
     assert not dropout
     return tiled_attention(q, k, v, mask)
 

@@ -1,8 +1,9 @@
-"""Attention in bfloat16 on a CPU, by tiles of heads and queries.
+"""Attention in bfloat16 on a CPU, by tiles of samples, heads and queries.
 
 torch's fused CPU kernel is slower than plain matrix products of tiles that fit in the cache. With it
 a training step of get_region/seed takes 1.21 times as long, one of language_model/seed 1.15 times,
-a sampling step of that 1.26 times (AMD EPYC with AVX-512, one thread). The precision is the same:
+a sampling step of that 1.26 times, and 64 texts of the autoregressive model of
+benchmarks/peers.py 1.28 times (AMD EPYC with AVX-512, one thread). The precision is the same:
 logits and softmax in float32, attention weights in bfloat16.
 
 Letters: B batch, H heads, L queries, K keys, E head width.
@@ -21,15 +22,16 @@ from torch.autograd.function import once_differentiable
 
 __all__ = ["prefers_tiles", "tiled_attention"]
 
-TILE = 1 << 22
-"""Bytes of a tile: logits in float32 in the forward, attention weights in bfloat16 in the backward."""
-MIN_WEIGHTS = 1 << 16
-"""Least number of attention weights of a sample for which a forward alone uses tiles.
-
-Below, they are slower: 2.3 times for 64 samples of 36 positions and 4 heads.
-"""
+FORWARD_TILE = 1 << 19
+"""Elements of a tile in the forward: of logits or keys, 2 MB in float32."""
+BACKWARD_TILE = 1 << 21
+"""Elements of a tile in the backward: of attention weights, 4 MB in bfloat16."""
+MIN_WEIGHTS = 1 << 18
+"""Least number of attention weights, over all heads and samples, for which a forward alone uses tiles."""
+MIN_WEIGHTS_OF_SINGLE_QUERIES = 1 << 12
+"""The same with one query a sample, for which torch's kernel takes as long as for 16."""
 MAX_WEIGHTS = 1 << 24
-"""Largest number of attention weights, over all heads and samples, that is kept for a backward."""
+"""Largest number of attention weights that is kept for a backward."""
 
 
 def prefers_tiles(
@@ -40,10 +42,12 @@ def prefers_tiles(
         return False
     if torch.compiler.is_compiling():
         return False
-    weights_of_sample = q.shape[1:-1].numel() * k.shape[-2]
+    weights = q.shape[:-1].numel() * k.shape[-2]
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
-        return len(q) * weights_of_sample <= MAX_WEIGHTS
-    return weights_of_sample >= MIN_WEIGHTS
+        return weights <= MAX_WEIGHTS
+    if q.shape[-2] == 1:
+        return weights >= MIN_WEIGHTS_OF_SINGLE_QUERIES
+    return weights >= MIN_WEIGHTS
 
 
 def tiled_attention(
@@ -77,28 +81,31 @@ class _Tiled(torch.autograd.Function):
         v: Float[Tensor, "B H K E"],
         added: Float[Tensor, "#B #H #L K"],
     ) -> Float[Tensor, "B H L E"]:
-        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         shape = *q.shape[:3], k.shape[2]
-        added = added.expand(*q.shape[:3], -1)
-        out = torch.empty_like(q)
+        added = added.expand(shape)
+        out = q.new_empty(q.shape)
         saved = None
         if any(ctx.needs_input_grad):
+            # Each is read twice in the backward.
+            q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
             saved = q.new_empty(shape)
 
+        # Logits, or keys if there are more of them: B H L K
+        largest = (*q.shape[:2], max(q.shape[2:]), k.shape[2])
         scale = q.shape[-1] ** -0.5
         # Softmax needs logits in float32; their products are exact with inputs in bfloat16.
         with _products_in_bfloat16(q.dtype == torch.bfloat16):
-            for heads in _heads(shape, TILE // 4):
-                keys = k[heads].float().mT
-                for rows in _slices(q.shape[2], TILE // 4 // k.shape[2]):
+            for heads in _heads(largest, FORWARD_TILE):
+                keys = _in_float32(k[heads]).mT
+                values = v[heads].flatten(0, 1)
+                for rows in _slices(q.shape[2], FORWARD_TILE // k.shape[2]):
                     tile = (*heads, rows)
-                    logits = torch.baddbmm(
-                        added[tile].float(), q[tile].float(), keys, alpha=scale
-                    )
+                    logits = _in_float32(added[tile])
+                    logits.baddbmm_(_in_float32(q[tile]), keys, alpha=scale)
                     weights = torch.softmax(logits, -1, out=logits).to(q.dtype)
-                    out[tile] = weights @ v[heads]
+                    out[tile] = (weights @ values).view_as(out[tile])
                     if saved is not None:
-                        saved[tile] = weights
+                        saved[tile] = weights.view_as(saved[tile])
         if saved is not None:
             ctx.save_for_backward(q, k, v, saved)
         return out
@@ -112,8 +119,8 @@ class _Tiled(torch.autograd.Function):
         grad = grads[0].contiguous()
         grad_q = torch.empty_like(q)
         grad_k = torch.empty_like(k)
-        for tile in _heads(weights.shape, TILE // 2):
-            # H L E @ H E K, the gradient of the attention weights
+        for tile in _heads(weights.shape, BACKWARD_TILE):
+            # B H L E @ B H E K, the gradient of the attention weights
             grad_weights = grad[tile] @ v[tile].mT
             # torch's own backward of softmax: 8 to 13 times as fast as the formula written out.
             grad_logits = torch._softmax_backward_data(
@@ -141,12 +148,18 @@ def _products_in_bfloat16(enabled: bool) -> Iterator[None]:
         products.fp32_precision = before
 
 
-def _heads(shape: Sequence[int], size: int) -> Iterator[tuple[int, slice]]:
-    """Yield (sample, slice of heads) with about `size` of `B H L K` logits each, at least one head."""
+def _in_float32(x: Float[Tensor, "B H R C"]) -> Float[Tensor, "BH R C"]:
+    """Copy matrices to one contiguous batch."""
+    return x.new_empty(x.shape, dtype=torch.float32).copy_(x).flatten(0, 1)
+
+
+def _heads(shape: Sequence[int], size: int) -> Iterator[tuple[slice, slice]]:
+    """Yield slices of samples and of heads with about `size` of `B H L K` logits each, at least one head."""
     samples, heads, queries, keys = shape
-    for sample in range(samples):
-        for part in _slices(heads, size // max(queries * keys, 1)):
-            yield sample, part
+    of_head = max(queries * keys, 1)
+    for some in _slices(samples, size // (heads * of_head)):
+        for part in _slices(heads, size // of_head):
+            yield some, part
 
 
 def _slices(count: int, size: int) -> Iterator[slice]:
