@@ -1,6 +1,7 @@
 """A signal ends a rank within 5 seconds while it waits in a collective for a rank that does not respond."""
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -43,6 +44,7 @@ def ranks():
         shared = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
+            "TORCHELASTIC_RUN_ID": secrets.token_hex(8),
             "WORLD_SIZE": "2",
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(free_port()),
@@ -87,27 +89,56 @@ def test_a_hung_collective_ends_within_five_seconds(ranks, silent, number):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_signal_ends_a_rank_that_waits_for_another_to_start(rank):
+@pytest.mark.parametrize("connects", [False, True])
+def test_a_signal_ends_a_rank_while_another_is_suspended_from_the_start(
+    tmp_path, rank, connects
+):
+    """It ends the other one, too, for which torchrun would wait 30 seconds."""
+    (tmp_path / "slow.py").write_text("import time\ntime.sleep(60)\n")
+    (tmp_path / "exp.toml").write_text('name = "slow"\n')
+    # Until torch is imported, a signal ends it like the import of a plugin.
+    command = [sys.executable, "-c", SCRIPT.replace("polled = True", "polled = False")]
+    if not connects:
+        command = [sys.executable, "-m", "dither.engine.cli", "run"]
+        command += [str(tmp_path / "exp.toml"), "-p", str(tmp_path / "slow.py")]
     environment = {
         **os.environ,
-        "RANK": str(rank),
+        "DITHER_EXIT_CODE": str(tmp_path / "code"),
+        "TORCHELASTIC_RUN_ID": secrets.token_hex(8),
         "WORLD_SIZE": "2",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
     }
-    process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT.replace("polled = True", "polled = False")],
-        env=environment,
-        stderr=subprocess.DEVNULL,
-    )
+    processes = []
+    for number in (1 - rank, rank):
+        ranks = {"RANK": str(number), "LOCAL_RANK": str(number)}
+        process = subprocess.Popen(
+            command, env=environment | ranks, stderr=subprocess.DEVNULL
+        )
+        processes.append(process)
+    suspended, process = processes
+    suspended.send_signal(signal.SIGSTOP)
     try:
-        # Until torch is imported, a signal ends it without this.
         time.sleep(8.0)
         process.send_signal(signal.SIGINT)
-        assert process.wait(5) in (1, 75)
+        assert process.wait(5) == 75
+        assert suspended.wait(2) == -signal.SIGKILL
+        # A job is queued again by this file.
+        assert (tmp_path / "code").exists() == (rank == 0)
     finally:
-        process.kill()
-        process.wait()
+        for each in processes:
+            each.kill()
+            each.wait()
+
+
+@pytest.mark.parametrize(("size", "code"), [("1", 0), ("2", 2)])
+def test_only_runs_have_several_ranks(size, code):
+    """Each rank of torchrun would evaluate or write the same."""
+    command = [sys.executable, "-m", "dither.engine.cli", "list", "sampler"]
+    environment = {**os.environ, "TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": size}
+    done = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert done.returncode == code
+    assert (b"[usage]" in done.stderr) == (code == 2)
 
 
 def test_ranks_that_respond_stop_together(ranks):

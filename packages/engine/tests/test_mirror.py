@@ -9,6 +9,7 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 import dither
 from dither.engine.cli import experiments, main
@@ -278,6 +279,56 @@ def test_a_signal_ends_the_wait_for_a_mirror_that_does_not_respond(
     respond.set()
     assert len(warnings) == (not stopped_before)
     assert memory.exists("/box/run/a") or not stopped_before
+
+
+def test_the_wait_for_a_mirror_is_limited_and_explained(tmp_path, memory, monkeypatch):
+    """As after a signal under torchrun, which kills ranks 30 seconds after it."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "a").write_text("a")
+    respond = threading.Event()
+    monkeypatch.setattr(type(memory), "put_file", lambda *_, **__: respond.wait(10))
+    monkeypatch.setattr("dither.engine.files.mirror.QUIET_SECONDS", 0.0)
+    warnings = []
+    Mirror(tmp_path / "run", "memory://box", warnings.append).close(seconds=0.5)
+    respond.set()
+    assert ["Ctrl-C" in text for text in warnings] == [True, False]
+
+
+class Buckets(MemoryFileSystem):
+    """Like s3fs: a path begins with a bucket, which `makedirs` creates."""
+
+    protocol = "buckets"
+    root_marker = ""
+    buckets = {"box"}
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return path.removeprefix("buckets://").strip("/")
+
+    def makedirs(self, path, exist_ok=False):
+        self.buckets.add(path.partition("/")[0])
+
+    def put_file(self, source, target, **options):
+        bucket, _, key = target.partition("/")
+        if bucket not in self.buckets:
+            raise FileNotFoundError("The specified bucket does not exist")
+        fsspec.filesystem("memory").pipe_file(key, Path(source).read_bytes())
+
+    def find(self, path, **options):
+        return {}
+
+
+def test_a_mirror_never_creates_a_bucket(tmp_path, memory):
+    """Its name may be misspelled."""
+    fsspec.register_implementation("buckets", Buckets, clobber=True)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "a").write_text("a")
+    warnings = []
+    Mirror(tmp_path / "run", "buckets://bos/runs", warnings.append).close()
+    assert len(warnings) == 1
+    assert Buckets.buckets == {"box"}
+    Mirror(tmp_path / "run", "buckets://box/runs", pytest.fail)._update()
+    assert memory.cat("/runs/run/a") == b"a"
 
 
 def test_a_checkpoint_that_was_written_again_is_read_again(tmp_path, memory):

@@ -63,6 +63,22 @@ def test_every_signal_requests_a_stop(number, ended):
     assert signal.getsignal(number) is before
 
 
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_second_signal_leaves_its_exit_code_for_a_job_file(
+    rank, tmp_path, monkeypatch, ended
+):
+    """As does a signal during an import; torchrun would exit with 1."""
+    monkeypatch.setenv("DITHER_EXIT_CODE", str(tmp_path / "code"))
+    monkeypatch.setenv("LOCAL_RANK", rank)
+    with stop_on_signals() as stop:
+        stop.polled = True
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+    assert ended == [143]
+    left = [path.read_text() for path in tmp_path.iterdir()]
+    assert left == (["143\n"] if rank == "0" else [])
+
+
 @pytest.mark.parametrize("is_command", [False, True])
 def test_libraries_that_catch_a_stop_do_not_hide_it(
     is_command, monkeypatch, tmp_path, capsys

@@ -12,22 +12,31 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 
 __all__ = [
+    "EXIT_CODE",
     "SIGNALS",
     "STOPPED",
+    "TORCHRUN",
     "Stop",
     "Stopped",
     "handle_signals",
     "interruption_message",
+    "kill_suspended_ranks",
     "received",
+    "record_exit_code",
     "stop_on_signals",
     "stop_signals",
 ]
 
 STOPPED = 75
 """Exit code after a signal (EX_TEMPFAIL): nothing is lost."""
+EXIT_CODE = "DITHER_EXIT_CODE"
+"""Variable with the file for the exit code: torchrun exits with 1 for every exit code of its ranks."""
+TORCHRUN = "TORCHELASTIC_RUN_ID"
+"""Variable that torchrun sets for its ranks."""
 NAMES = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP")
 """Ctrl-C, kill, the signals of clusters before a time limit or preemption, and a closed
 terminal."""
@@ -84,8 +93,11 @@ class Stop:
         self.requested = name
         self._first = time.monotonic()
         if self.polled:
+            again = "repeat"
+            if TORCHRUN in os.environ:
+                again = f"repeat after {DUPLICATE_WINDOW:.0f} seconds"
             _print(
-                f"\n{name}: finishing the step, then writing a checkpoint; repeat to end immediately\n"
+                f"\n{name}: finishing the step, then writing a checkpoint; {again} to end immediately\n"
             )
         # An exception might be lost or abort the process, and leaves modules half imported.
         elif _importing(frame):
@@ -97,7 +109,7 @@ class Stop:
     def _handle_again(self, number: int, name: str) -> None:
         """End the process at a second signal, unless it is a copy of the first."""
         window = DUPLICATE_WINDOW
-        if name == self.requested and "TORCHELASTIC_RUN_ID" not in os.environ:
+        if name == self.requested and TORCHRUN not in os.environ:
             window = 0.0
         if time.monotonic() - self._first >= window and name != "SIGHUP":
             # The exit code that a shell reports of a process that this signal ended.
@@ -181,11 +193,45 @@ def _importing(frame: FrameType | None) -> bool:
     return False
 
 
+def record_exit_code(code: int | None) -> None:
+    """Leave the exit code for a job file, or remove that of an earlier start of the ranks."""
+    file = os.environ.get(EXIT_CODE)
+    if file is None or os.environ.get("LOCAL_RANK") != "0":
+        return
+    # A full disk must not change the exit code.
+    with suppress(OSError):
+        if code is None:
+            Path(file).unlink(missing_ok=True)
+        else:
+            Path(file).write_text(f"{code}\n", encoding="ascii")
+
+
+def kill_suspended_ranks() -> None:
+    """Kill the ranks next to this one that are suspended, for which torchrun would wait 30 seconds; Linux only.
+
+    No other process is killed: one that works may be writing a checkpoint.
+    """
+    if TORCHRUN not in os.environ:
+        return
+    name = f"{TORCHRUN}={os.environ[TORCHRUN]}".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        # Of another user, or gone.
+        with suppress(OSError):
+            # After the name of the program, which may contain anything.
+            state = (folder / "stat").read_text().rpartition(")")[2].split()
+            suspended = state[:2] == ["T", str(os.getppid())]
+            # Without torchrun, the parent is one of many other processes.
+            if suspended and name in (folder / "environ").read_bytes().split(b"\0"):
+                os.kill(int(folder.name), signal.SIGKILL)
+
+
 def _end(code: int, text: str) -> None:
     """End the process, with the cursor that a progress bar hides shown again."""
     # stdout is missing or closed.
     with suppress(OSError, AttributeError, ValueError):
         _print((SHOW_CURSOR if sys.stdout.isatty() else "") + text)
+    record_exit_code(code)
+    kill_suspended_ranks()
     os._exit(code)
 
 

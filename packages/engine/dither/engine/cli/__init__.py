@@ -37,7 +37,13 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
             process to one command.
         verb: The command, if the first argument is none.
     """
-    from ..signals import STOPPED, Stopped, interruption_message, stop_on_signals
+    from ..signals import (
+        STOPPED,
+        Stopped,
+        interruption_message,
+        kill_suspended_ranks,
+        stop_on_signals,
+    )
 
     is_process = arguments is None
     if is_process:
@@ -54,6 +60,7 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
         # The terminal may be closed.
         with suppress(OSError):
             _print_end(interruption_message(stopped), "stopped", STOPPED)
+        kill_suspended_ranks()
         return STOPPED
 
 
@@ -72,6 +79,8 @@ def _run(arguments: Sequence[str], verb: str | None, stop: Stop) -> int:
     if words[:1] != ["prepare"]:
         words = expand_overrides(words)
     try:
+        if stop.last and words:
+            _require_one_rank(words[0])
         app, words = app_for(words)
         result = app([*options, *words], standalone_mode=False)
     # The reader of our output is gone, as with `| head`.
@@ -90,6 +99,21 @@ def _run(arguments: Sequence[str], verb: str | None, stop: Stop) -> int:
         stop.raise_again(error)
         return _report(error)
     return result if isinstance(result, int) else 0
+
+
+def _require_one_rank(command: str) -> None:
+    """Refuse a command on several ranks of torchrun, each of which would do all of it, unless it is `run`."""
+    from ..signals import TORCHRUN
+
+    if command == "run" or TORCHRUN not in os.environ:
+        return
+    size = os.environ.get("WORLD_SIZE", "1")
+    if size != "1":
+        from dither.registry.config.errors import Problem, Refused
+
+        message = f"torchrun has started {size} ranks, and only `run` shares its work among them"
+        hint = f"start {command} without torchrun"
+        raise Refused(Problem(message, help=hint, code="usage"))
 
 
 def _report_exit(ended: SystemExit) -> int:

@@ -19,7 +19,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import count
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -28,7 +27,7 @@ from torch import Tensor
 
 from dither.registry.config.errors import Refused
 
-from ..signals import SIGNALS, STOPPED
+from ..signals import SIGNALS, STOPPED, kill_suspended_ranks, record_exit_code
 
 __all__ = [
     "JOB",
@@ -163,6 +162,8 @@ def _ended_by_signals() -> Iterator[None]:
                 text = "stopped while the ranks connect; nothing is lost, repeat the command\n"
                 with suppress(OSError):
                     os.write(2, text.encode())
+                record_exit_code(STOPPED)
+                kill_suspended_ranks()
                 os._exit(STOPPED)
 
     thread = threading.Thread(target=watch, daemon=True)
@@ -213,9 +214,7 @@ class _Heartbeats:
         # The host of the store has ended.
         with suppress(RuntimeError):
             for number in count():
-                # Never the same, and how to find the process.
-                beat = f"{socket.gethostname()} {os.getpid()} {number}"
-                self._store.set(f"beat/{self._rank}", beat)
+                self._store.set(f"beat/{self._rank}", str(number))
                 for other, (value, _) in list(self._seen.items()):
                     key = f"beat/{other}"
                     if (
@@ -260,16 +259,11 @@ class _Heartbeats:
         """End the process: the main thread may wait in a collective, which nothing interrupts."""
         text = (
             f"stopped: rank {self._rank} has received a signal, and rank {other} does not respond; "
-            "no checkpoint of this step was written\n"
+            "the run can be resumed from its last checkpoint\n"
         )
         with suppress(OSError):
             os.write(2, text.encode())
-        beat, _ = self._seen[other]
-        # Nothing, if it has never responded.
-        if beat:
-            host, pid, _ = beat.decode().split(" ")
-            if host == socket.gethostname():
-                _kill_if_stopped(int(pid))
+        kill_suspended_ranks()
         os._exit(ABANDONED)
 
     def stop(self) -> None:
@@ -279,19 +273,6 @@ class _Heartbeats:
         for thread in self._threads:
             thread.join(1.0 + self._interval)
         self._signals.close()
-
-
-def _kill_if_stopped(pid: int) -> None:
-    """Kill a rank that is suspended, for which torchrun would wait 30 seconds; Linux only.
-
-    No other process is killed: one that works may be writing a checkpoint.
-    """
-    with suppress(OSError):
-        # After the name of the program, which may contain anything.
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        # A child of the same torchrun: a process of another container may have this number.
-        if state[:2] == ["T", str(os.getppid())]:
-            os.kill(pid, signal.SIGKILL)
 
 
 @contextmanager

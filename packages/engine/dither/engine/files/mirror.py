@@ -46,6 +46,10 @@ __all__ = [
 
 CLOSE_SECONDS = 600.0
 """Time that the last copies may take at the end of a run."""
+STOPPED_SECONDS = 20.0
+"""Likewise after a signal under torchrun, which kills its ranks 30 seconds after it."""
+QUIET_SECONDS = 5.0
+"""Time after which the end of a run says what it waits for."""
 SIGNAL_SECONDS = 0.2
 """How often the end of a run looks for a signal while it waits for them."""
 LISTINGS = 3
@@ -111,17 +115,26 @@ class Mirror:
                 self._thread = threading.Thread(target=self._work, daemon=True)
                 self._thread.start()
 
-    def close(self, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Copy the rest and wait for it, or until `stopped` becomes true."""
+    def close(
+        self,
+        stopped: Callable[[], bool] = lambda: False,
+        seconds: float = CLOSE_SECONDS,
+    ) -> None:
+        """Copy the rest and wait for it, `seconds` at most, or until `stopped` becomes true."""
         self._closing = True
         # The last checkpoint of a run that a signal has stopped is copied, too.
         was_stopped = stopped()
         self.update()
         thread = self._thread
         began = time.monotonic()
+        is_silent = True
         while thread is not None and thread.is_alive():
             thread.join(SIGNAL_SECONDS)
-            is_late = time.monotonic() - began > CLOSE_SECONDS
+            waited = time.monotonic() - began
+            if is_silent and waited > QUIET_SECONDS:
+                is_silent = False
+                self._say("is being updated; Ctrl-C ends the wait")
+            is_late = waited > seconds
             if is_late or (stopped() and not was_stopped):
                 if thread.is_alive():
                     self._say(f"is incomplete; {self._rest()}")
@@ -178,7 +191,10 @@ class Mirror:
         is_there = sizes.get(name, -1) in (None, state[1])
         if is_there and state == self._copied.get(name):
             return
-        file_system.makedirs(f"{root}/{PurePosixPath(name).parent}", exist_ok=True)
+        # Without a slash the root begins with a bucket, which `makedirs` would create: its name may be
+        # misspelled. Keys of objects need no folders.
+        if root.startswith("/") or Path(root).is_absolute():
+            file_system.makedirs(f"{root}/{PurePosixPath(name).parent}", exist_ok=True)
         try:
             file_system.put_file(str(path), f"{root}/{name}")
         # The run removed the checkpoint while it was copied.

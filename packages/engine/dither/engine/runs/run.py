@@ -52,7 +52,7 @@ from ..config.plugins import governing_policy_file
 from ..config.provenance import changes, provenance, recorded
 from ..distributed.ranks import JOB, Ranks, is_lost_rank, join_ranks
 from ..files.metrics_file import Position, damaged_lines
-from ..files.mirror import Mirror
+from ..files.mirror import CLOSE_SECONDS, STOPPED_SECONDS, Mirror
 from ..files.per_sample import write_per_sample
 from ..files.resource_errors import shortage, shortage_code
 from ..files.run_folders import Vanished
@@ -867,7 +867,9 @@ def closing_directory(this: Run) -> Iterator[Run]:
     finally:
         try:
             if this.mirror is not None:
-                this.mirror.close(this.stop)
+                is_short = this.ranks.launched and this.stop()
+                seconds = STOPPED_SECONDS if is_short else CLOSE_SECONDS
+                this.mirror.close(this.stop, seconds)
         finally:
             this.directory.release()
 

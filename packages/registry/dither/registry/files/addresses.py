@@ -17,7 +17,9 @@ __all__ = [
     "cause_of",
     "error_reason",
     "is_http",
+    "is_silent",
     "is_unreachable",
+    "lacks_credentials",
     "service_options",
 ]
 
@@ -25,6 +27,8 @@ ADDRESS = r"(?:(?:file|local):/{1,3}|[a-z][a-z0-9+.-]+://?)[^/].*"
 """Regular expression of an address. `Path` makes one slash of two or three; a scheme has two letters or more."""
 LOCAL = ("file", "local")
 """Schemes of this machine, whose addresses have no host."""
+S3 = ("s3", "s3a")
+"""Schemes of s3fs."""
 CONNECT = 5.0
 """Seconds until a host counts as unreachable; three packets ask for a connection in this time."""
 SILENCE = 60.0
@@ -33,7 +37,13 @@ GONE = (404, 410)
 """Status of HTTP for a file that does not exist."""
 UNREACHABLE = frozenset({"ClientConnectorError", "EndpointConnectionError"})
 """Exceptions of aiohttp and botocore for a host that is unknown or refuses connections."""
-CHECK_ADDRESS = "check the address and the network"
+CREDENTIALS = frozenset({"NoCredentialsError", "PartialCredentialsError"})
+"""Those of botocore without credentials."""
+SILENT = frozenset({"ConnectTimeoutError", "ReadTimeoutError"})
+"""Those of botocore for a host that does not answer; of other libraries they are TimeoutErrors."""
+ATTEMPTS = 2
+"""Requests of botocore until a failure counts. s3fs repeats these up to five times."""
+CHECK_ADDRESS = "check the address, the credentials and the network"
 
 
 def address_of(path: str | Path) -> str | None:
@@ -79,6 +89,9 @@ def is_http(address: str) -> bool:
 
 def service_options(address: str) -> dict[str, Any]:
     """Return options of fsspec for the service of an address; ImportError without its library."""
+    if urlsplit(address).scheme in S3:
+        # By default five, so that a host that accepts connections and is silent takes 7 minutes.
+        return {"config_kwargs": {"retries": {"total_max_attempts": ATTEMPTS}}}
     if not is_http(address):
         return {}
     from aiohttp import ClientTimeout
@@ -93,15 +106,35 @@ def cause_of(error: BaseException) -> BaseException:
     cause = error.__cause__
     if not isinstance(error, FileNotFoundError) or cause is None:
         return error
-    return error if getattr(cause, "status", None) in GONE else cause
+    # A ClientError of botocore, such as that of a missing bucket.
+    is_answer = getattr(cause, "response", None) is not None
+    if is_answer or getattr(cause, "status", None) in GONE:
+        return error
+    return cause
+
+
+def lacks_credentials(error: BaseException) -> bool:
+    """Return whether a service requires credentials that are not configured."""
+    return not CREDENTIALS.isdisjoint(_names(error))
+
+
+def is_silent(error: BaseException) -> bool:
+    """Return whether a host did not answer in time."""
+    reason = cause_of(error)
+    return isinstance(reason, TimeoutError) or not SILENT.isdisjoint(_names(reason))
 
 
 def is_unreachable(error: BaseException) -> bool:
     """Return whether a failure is that of a connection, and not an answer."""
     reason = cause_of(error)
-    names = {kind.__name__ for kind in type(reason).__mro__}
-    is_known = isinstance(reason, ConnectionError | TimeoutError)
-    return is_known or not UNREACHABLE.isdisjoint(names)
+    is_known = isinstance(reason, ConnectionError)
+    refused = is_known or not UNREACHABLE.isdisjoint(_names(reason))
+    return refused or is_silent(error)
+
+
+def _names(error: BaseException) -> set[str]:
+    """Return the names of the classes of an error, for those of libraries that may be missing."""
+    return {kind.__name__ for kind in type(error).__mro__}
 
 
 def error_reason(error: BaseException) -> str:

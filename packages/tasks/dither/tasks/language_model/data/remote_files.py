@@ -20,7 +20,9 @@ from dither.registry.files.addresses import (
     cause_of,
     error_reason,
     is_http,
+    is_silent,
     is_unreachable,
+    lacks_credentials,
     service_options,
 )
 
@@ -297,7 +299,7 @@ def _wait(service: str, error: Exception, attempt: int) -> float | None:
         _reached.add(service)
     elif service not in _reached:
         # A host that is silent would be so again.
-        waits = () if isinstance(cause_of(error), TimeoutError) else FIRST_WAITS
+        waits = () if is_silent(error) else FIRST_WAITS
     if _is_permanent(error) or attempt >= len(waits):
         return None
     return waits[attempt]
@@ -306,7 +308,7 @@ def _wait(service: str, error: Exception, attempt: int) -> float | None:
 def _is_permanent(error: Exception) -> bool:
     """Return whether another attempt would fail likewise."""
     # A ValueError is that of a server without ranges.
-    if isinstance(error, ValueError | PermissionError):
+    if isinstance(error, ValueError | PermissionError) or lacks_credentials(error):
         return True
     if isinstance(_os_error(error), FileNotFoundError | ChangedError):
         return True
