@@ -12,6 +12,7 @@ from dither.engine.sampling.session import Session, draw
 from dither.engine.training import diffusion
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.randomness import Stream, seed_generators
+from dither.engine.training.step_cost import step_flops
 from dither.engine.training.trainer import Trainer
 from dither.registry.config.errors import Refused
 
@@ -244,3 +245,17 @@ def test_a_program_without_the_input_is_refused():
     with pytest.raises(Refused) as refused:
         export_program(system_of(*ON))
     assert refused.value.problems[0].path == ("model", "self_conditioning")
+
+
+def test_flops_of_a_step_include_the_first_pass():
+    """Learned positions are a slice of a parameter, which torch's tracker of modules cannot follow."""
+    flops = {}
+    for on in (False, True):
+        experiment = load(
+            f"model.self_conditioning={str(on).lower()}",
+            'model.embedding.position="learned"',
+        )
+        trainer = Trainer(Diffusion.build(experiment), experiment.train, seed=0)
+        flops[on] = step_flops(trainer)
+    # A first pass is a third of forward and backward; the rest reads the prediction.
+    assert 4 / 3 < flops[True] / flops[False] < 2
