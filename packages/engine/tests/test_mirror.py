@@ -460,6 +460,9 @@ def test_names_of_a_server_never_leave_the_folder(tmp_path, memory, monkeypatch)
         "memory://",
         "memory:///",
         "file://relative",
+        # The command line could not name it.
+        "memory://box//runs",
+        "memory://box/./runs",
     ],
 )
 def test_addresses_of_mirrors_that_are_refused(experiment_file, address, cli):

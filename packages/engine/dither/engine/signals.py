@@ -206,22 +206,28 @@ def record_exit_code(code: int | None) -> None:
             Path(file).write_text(f"{code}\n", encoding="ascii")
 
 
-def kill_suspended_ranks() -> None:
-    """Kill the ranks next to this one that are suspended, for which torchrun would wait 30 seconds; Linux only.
+def kill_suspended_ranks(torchrun: int | None = None) -> None:
+    """Kill the ranks that are suspended, for which torchrun would wait 30 seconds; Linux only.
 
     No other process is killed: one that works may be writing a checkpoint.
+
+    Args:
+        torchrun: Its process id; by default the ranks are those next to this one.
     """
-    if TORCHRUN not in os.environ:
-        return
-    name = f"{TORCHRUN}={os.environ[TORCHRUN]}".encode()
+    if torchrun is None:
+        # Without torchrun, the parent is one of many other processes.
+        if TORCHRUN not in os.environ:
+            return
+        torchrun = os.getppid()
+    variable = f"{TORCHRUN}=".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         # Of another user, or gone.
         with suppress(OSError):
             # After the name of the program, which may contain anything.
             state = (folder / "stat").read_text().rpartition(")")[2].split()
-            suspended = state[:2] == ["T", str(os.getppid())]
-            # Without torchrun, the parent is one of many other processes.
-            if suspended and name in (folder / "environ").read_bytes().split(b"\0"):
+            is_suspended = state[:2] == ["T", str(torchrun)]
+            # Others may have this parent, if torchrun is gone.
+            if is_suspended and variable in (folder / "environ").read_bytes():
                 os.kill(int(folder.name), signal.SIGKILL)
 
 

@@ -1,5 +1,6 @@
 """Executors: third-party ones, SLURM (a stand-in), several ranks of a point."""
 
+import json
 import os
 import shutil
 import signal
@@ -232,6 +233,31 @@ def test_a_point_on_two_ranks_is_stopped_and_resumed(begin, tmp_path):
     assert (point.status()["state"], point.status()["attempts"]) == ("done", 2)
 
     assert read_manifest(point.run_directory())["environment"]["ranks"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("real")
+def test_a_signal_ends_a_point_whose_main_rank_is_suspended(begin):
+    """The signal reaches the main rank only, for which the others wait."""
+    _, sweep = begin("seed=[1]", *LONG)
+    (point,) = sweep.folders()
+    shutil.rmtree(point.run_directory())
+    point.write_status("waiting")
+    words = (str(point.path), "--ranks", "2")
+    command = Command(point_process.POINT_MODULE, words, "n", point.path, ranks=2)
+
+    process = subprocess.Popen(command.argv)
+    wait(lambda: list(point.path.glob("*/metrics.jsonl")))
+    main = json.loads((point.path / point_process.RANKS).read_text())["pid"]
+    os.kill(main, signal.SIGSTOP)
+    process.send_signal(signal.SIGTERM)
+    try:
+        assert process.wait(20) == 1
+    finally:
+        process.kill()
+        process.wait()
+    assert not Path(f"/proc/{main}").exists()
+    assert point.status()["state"] == "failed"
 
 
 @pytest.mark.slow

@@ -143,6 +143,8 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """Compare two runs or experiments: options, components, plugins, versions, git."""
+    from dither.registry.files.addresses import address_of
+
     from ..files.mirror import local_run
     from ..runs.diff_runs import differences, read_side
 
@@ -150,7 +152,7 @@ def diff(
     sections = differences(*sides)
     if echo_json(as_json, sections):
         return
-    echo(f"{first} -> {second}")
+    echo(f"{address_of(first) or first} -> {address_of(second) or second}")
     for name, rows in sections.items():
         if rows:
             _show_differences(name, rows)

@@ -28,6 +28,7 @@ from ..signals import (
     STOPPED,
     Stopped,
     handle_signals,
+    kill_suspended_ranks,
     received,
     stop_on_signals,
 )
@@ -73,6 +74,8 @@ SET_PARENT_DEATH_SIGNAL = 1
 """The first argument of prctl."""
 RANKS_SECONDS = 0.1
 """Seconds between two looks at torchrun."""
+SUSPENDED_SECONDS = 1.0
+"""Seconds after a signal until ranks that are suspended, and so do not handle it, are killed."""
 
 
 def run_point(folder: Path, select: Sequence[str] | None = None, ranks: int = 1) -> int:
@@ -175,6 +178,7 @@ def _run_ranks(
         command += ["--resume", str(run_directory)]
     pending: list[int] = []
     signalled = False
+    looked: float | None = None
 
     def remember(number: int, frame: FrameType | None) -> None:
         pending.append(number)
@@ -191,11 +195,16 @@ def _run_ranks(
         )
         while (code := process.poll()) is None:
             time.sleep(RANKS_SECONDS)
+            if looked is None and pending:
+                looked = time.monotonic()
             if pending and "pid" in (facts := _read_ranks(point)):
                 signalled = True
                 # It may have ended before torchrun does.
                 with suppress(ProcessLookupError):
                     os.kill(facts["pid"], pending.pop(0))
+            if looked is not None and time.monotonic() - looked > SUSPENDED_SECONDS:
+                looked = time.monotonic()
+                kill_suspended_ranks(process.pid)
 
     code_of_main = _read_ranks(point).get("code", CRASHED)
     # Another rank failed, so that torchrun stopped the main one. After a signal during the start
@@ -227,11 +236,20 @@ def _run_rank(
     facts = {"pid": os.getpid()}
     if is_main:
         write_json(point.path / RANKS, facts)
-    code = exit_code_of(lambda: _train(point, run_directory, select))
+    returned: list[int] = []
+
+    def train() -> int:
+        returned.append(_train(point, run_directory, select))
+        return returned[0]
+
+    code = exit_code_of(train)
     if is_main:
         write_json(point.path / RANKS, {**facts, "code": code})
-    # Otherwise torchrun would end ranks that are about to finish.
-    return 0 if code == STOPPED else code
+    if code == STOPPED:
+        kill_suspended_ranks()
+    # Otherwise torchrun would end ranks that are about to finish. Before the first step, only the
+    # main rank has stopped, and others may wait for it.
+    return 0 if returned == [STOPPED] else code
 
 
 def _measure(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -63,23 +63,24 @@ def address_problem(address: str) -> Problem | None:
         parts = urlsplit(address)
     except ValueError:
         return Problem("an address has an invalid host", code="invalid-value")
+    hint = None
     if "::" in address:
         message = "an address is one of a single service, without ::"
-        return Problem(message, code="invalid-value")
-    if parts.scheme in LOCAL and parts.netloc:
+    elif parts.scheme in LOCAL and parts.netloc:
         # Otherwise it would be another folder in each working directory.
         message = f"an address of this machine has three slashes: {parts.scheme}:///"
-        return Problem(message, code="invalid-value")
-    # fsspec would write below a local folder that is named like the service.
-    if not (parts.netloc + parts.path).strip("/"):
+    elif not (parts.netloc + parts.path).strip("/"):
+        # fsspec would write below a local folder that is named like the service.
         message = "an address names a folder, such as s3://bucket/runs"
-        return Problem(message, code="invalid-value")
-    if "@" not in parts.netloc and not parts.query:
+    elif "@" in parts.netloc or parts.query:
+        message = "an address contains no credentials"
+        hint = "use the variables or the configuration of the service, such as AWS_SECRET_ACCESS_KEY"
+    elif address_of(str(PurePosixPath(address))) != address_of(address.rstrip("/")):
+        # The command line, whose paths have no such parts, could not name it.
+        message = "an address has no empty part, and no part ."
+    else:
         return None
-    hint = "use the variables or the configuration of the service, such as AWS_SECRET_ACCESS_KEY"
-    return Problem(
-        "an address contains no credentials", help=hint, code="invalid-value"
-    )
+    return Problem(message, help=hint, code="invalid-value")
 
 
 def is_http(address: str) -> bool:
