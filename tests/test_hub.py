@@ -194,6 +194,39 @@ def test_push_and_load_by_name(folder, tmp_path):
 
 
 @pytest.mark.slow
+def test_program_is_compared_where_samples_are_valid(tmp_path):
+    """A model without positions computes no padding; its program, traced for any batch, does."""
+    pairs = [{"prompt": f"{n % 7}+1", "response": f"{n % 7 + 1}"} for n in range(40)]
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("\n".join(map(json.dumps, pairs)))
+    data = f"{{ use = 'prompt-response', paths = ['{file}'] }}"
+    changes = [
+        f"task.data={data}",
+        "task.length=12",
+        "task.documents=separate",
+        "task.end_of_text=true",
+        "task.ngrams=2",
+        "model.width=16",
+        "model.depth=1",
+        "model.block.heads=2",
+        "model.block.rope=false",
+    ]
+    experiment = load_experiment("language_model/attention", changes).experiment
+    system = Diffusion.build(experiment).eval()
+    for weights in system.model.parameters():
+        torch.nn.init.normal_(weights, std=0.3)
+    program = torch.export.load(export_program(system)).module()
+    inputs = _inputs(system, 4, 0.7, seed=9)
+    valid = inputs[3]
+    assert not valid.all()
+    with torch.no_grad():
+        expected = _Tensors(system.model)(*inputs)
+        torch.testing.assert_close(
+            program(*inputs)[valid], expected[valid], rtol=1e-4, atol=1e-4
+        )
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bubble_diagram/quick", "get_region/quick"])
 def test_program_equals_the_model(name, monkeypatch):
     system = Diffusion.build(
@@ -204,12 +237,11 @@ def test_program_equals_the_model(name, monkeypatch):
             weights.add_(0.05 * torch.randn_like(weights))
     program = torch.export.load(export_program(system)).module()
     inputs = _inputs(system, 4, 0.7, seed=9)
-    torch.testing.assert_close(
-        program(*inputs), _Tensors(system.model)(*inputs), rtol=1e-4, atol=1e-5
-    )
+    outputs = _Tensors(system.model)(*inputs)
+    torch.testing.assert_close(program(*inputs), outputs, rtol=1e-4, atol=1e-5)
     for value in (1.0, math.nan):
         wrong = SimpleNamespace(
-            module=lambda value=value: lambda *_: torch.full((), value)
+            module=lambda value=value: lambda *_: torch.full_like(outputs, value)
         )
         monkeypatch.setattr(torch.export, "export", lambda *_, wrong=wrong, **__: wrong)
         with pytest.raises(Refused):
