@@ -270,6 +270,7 @@ def test_describe(cli, monkeypatch):
             "",
             "start_layout requires start_from",
         ),
+        (["validate", QUICK, "train.start_partial=true"], "no-effect", "start_from"),
         (
             [
                 "validate",

@@ -193,6 +193,7 @@ def test_small_files_are_bundled(tmp_path):
             "threads": 3,
             "start_from": str(tmp_path),
             "start_layout": "get",
+            "start_partial": True,
         },
     }
     bundle = pack(tree, default_catalog())

@@ -352,6 +352,10 @@ class Train(Options):
             yield Misfit(
                 message, ("start_layout",), ("model",), similar, "unknown-value"
             )
+        if self.start_partial and self.start_from is None:
+            message = "start_partial has no effect without start_from"
+            hint = "set start_from to a run, an export or a weight file"
+            yield Misfit(message, ("start_partial",), help=hint, code="no-effect")
         if self.lora is not None and self.freeze:
             message = "freeze has no effect with LoRA, which freezes all but the weights of whole"
             yield Misfit(message, ("freeze",), ("train", "lora"), "remove freeze")

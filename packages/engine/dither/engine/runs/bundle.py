@@ -41,7 +41,9 @@ __all__ = [
 
 MAX_FILE_BYTES = 1 << 26
 """Size of a file, such as a tokenizer, up to which it is bundled if an option names it."""
-MACHINE_OPTIONS = frozenset({"device", "threads", "start_from", "start_layout"})
+MACHINE_OPTIONS = frozenset(
+    {"device", "threads", "start_from", "start_layout", "start_partial"}
+)
 """Options of [train] that are left out of an export."""
 
 
