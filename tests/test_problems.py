@@ -96,6 +96,12 @@ MISFITS = [
     (PLANS, ["train.gather='bfloat16'", "train.strategy='fsdp'"], "train.gather", None),
     (
         PLANS,
+        ["train.optimizer='adamw-8bit'", "train.strategy='fsdp'"],
+        "train.optimizer",
+        "strategy",
+    ),
+    (
+        PLANS,
         ["train.gather='bfloat16'", "train.precision='bfloat16'"],
         "train.gather",
         None,

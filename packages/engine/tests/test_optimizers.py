@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from dither.engine.optimizers import adamw_8bit
 from dither.engine.optimizers.components import (
     WSD,
     AdamW,
@@ -22,7 +21,6 @@ from dither.engine.optimizers.components import (
 from dither.engine.optimizers.ema import MovingAverage
 from dither.engine.optimizers.muon import orthogonal, parameter_groups
 from dither.engine.optimizers.optimizer_state import flatten, restore
-from dither.registry.config.errors import Refused
 
 
 class Net(nn.Module):
@@ -183,13 +181,6 @@ def test_adamw_8bit_equals_torchao():
     train(net, AdamW8bit(lr=3e-3, weight_decay=0.1, decay="all").build(net), 5)
     for a, b in zip(net.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
-
-
-def test_adamw_8bit_refuses_sharded_weights(monkeypatch):
-    monkeypatch.setattr(adamw_8bit, "ShardedTensor", nn.Parameter)
-    with pytest.raises(Refused) as refused:
-        AdamW8bit().build(wide_net())
-    assert refused.value.codes == ["misfit"]
 
 
 def test_moving_average_formula():

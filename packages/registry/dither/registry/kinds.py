@@ -513,9 +513,14 @@ class LossSpec(OverSpace):
 
 
 class OptimizerSpec(Spec):
-    """An optimizer of the weights."""
+    """An optimizer of the weights.
+
+    Attributes:
+        shardable: Whether it takes sharded weights, those of `train.strategy = "fsdp"`.
+    """
 
     kind: ClassVar[str] = "optimizer"
+    shardable: ClassVar[bool] = True
     built_attributes: ClassVar[tuple[str, ...]] = ("step", "param_groups")
 
     @abstractmethod

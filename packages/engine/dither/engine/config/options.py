@@ -336,6 +336,10 @@ class Train(Options):
             message = 'gather = "bfloat16" requires strategy = "fsdp" and precision = "bfloat16"'
             hint = "set both, not to auto, or remove gather"
             yield Misfit(message, ("gather",), ("train", "strategy"), hint)
+        if self.strategy == "fsdp" and not self.optimizer.shardable:
+            message = f'optimizer "{self.optimizer.name}" takes no sharded weights'
+            hint = 'use strategy = "ddp", or optimizer "adamw"'
+            yield Misfit(message, ("optimizer",), ("train", "strategy"), hint)
         yield from self._check_start(model)
 
     def _check_start(self, model: ModelSpec) -> Iterator[Misfit]:

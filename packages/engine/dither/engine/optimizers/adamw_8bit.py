@@ -10,9 +10,6 @@ import torch
 from jaxtyping import Bool, Float, Float32, UInt8
 from torch import Tensor
 
-from dither.registry.config.errors import Refused
-
-from ..distributed.ranks import ShardedTensor
 from .eager_optimizer import EagerOptimizer
 
 __all__ = ["AdamW8bit", "dequantized", "dynamic_map", "quantized"]
@@ -27,8 +24,8 @@ TINY = 1e-12
 class AdamW8bit(EagerOptimizer):
     """AdamW with averages in blocks of 8-bit values of a dynamic type.
 
-    `grad_scale` and `found_inf` are as for the fused optimizers of torch. Refused if parameters are
-    sharded (`misfit`): a block would not be the same on another number of ranks.
+    `grad_scale` and `found_inf` are as for the fused optimizers of torch. Parameters are not sharded:
+    a block would not be the same on another number of ranks.
     """
 
     # As for the fused optimizers of torch: the trainer sets the two tensors below, and does not wait
@@ -45,10 +42,6 @@ class AdamW8bit(EagerOptimizer):
         eps: float,
     ) -> None:
         super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps})
-        for group in self.param_groups:
-            if any(isinstance(weight, ShardedTensor) for weight in group["params"]):
-                message = 'adamw-8bit has no sharded state; use strategy = "ddp"'
-                raise Refused(message, ("train", "optimizer"), code="misfit")
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

@@ -49,6 +49,7 @@ class AdamW8bit(AdamW):
     """
 
     name = "adamw-8bit"
+    shardable = False
 
     def build(self, module: nn.Module) -> Optimizer:
         """Return the optimizer for a module on its device; ValueError if it has nothing to train."""
