@@ -12,6 +12,7 @@ from .mlps import make_mlp
 from .modulation import Modulation
 from .norms import modulate, norm_of_block
 from .options import TransformerBlock
+from .row_counts import rounded_up
 
 __all__ = ["AdaLNZeroBlock", "DropPath", "PreNormBlock"]
 
@@ -67,7 +68,7 @@ class AdaLNZeroBlock(nn.Module):
         # Every position is a key of the others; what follows attention is needed at few.
         rows = None
         if requested is not None:
-            rows = requested.flatten().nonzero()[:, 0]
+            rows = _rows(requested)
             # Modulation of a sample is that of each of its rows.
             source = rows if c.ndim == 3 else rows // x.shape[1]
             gate1 = gate1.flatten(0, 1).index_select(0, source)
@@ -116,7 +117,7 @@ class PreNormBlock(nn.Module):
         rows = None
         # Paths are dropped per sample, so that rows of a batch cannot stand alone.
         if requested is not None and not (self.training and self.drop_path.p):
-            rows = requested.flatten().nonzero()[:, 0]
+            rows = _rows(requested)
 
         y = self.attention(self.norm1(x), mask, cache, layer, positions, rows)
         h = take_rows(x, rows) + self.drop_path(y)
@@ -142,6 +143,14 @@ class DropPath(nn.Module):
         # Kept samples are scaled up, so that the mean is that of evaluation.
         scale = (mask / (1 - self.p)).to(x.dtype)
         return x * scale.view(-1, *[1] * (x.ndim - 1))
+
+
+def _rows(requested: Bool[Tensor, "B L"]) -> Int[Tensor, " N"]:
+    """Return the requested rows of the flattened batch, and others after them if their number is rounded."""
+    flat = requested.flatten()
+    count = rounded_up(int(flat.sum()))
+    # A stable sort puts the requested rows first, in order.
+    return flat.byte().argsort(descending=True, stable=True)[:count]
 
 
 def _put_rows(

@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from .row_counts import rounded_up
+
 __all__ = ["MergedPositions"]
 
 
@@ -51,7 +53,7 @@ class MergedPositions:
 
         # A row of padding alone keeps one token, because softmax requires a key.
         counts = remains.sum(1, keepdim=True).clamp_min(1)
-        longest = int(counts.max())
+        longest = rounded_up(int(counts.max()))
         if longest >= tokens.shape[1]:
             return None
 
