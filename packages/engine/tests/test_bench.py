@@ -4,6 +4,7 @@ import json
 import time
 
 import pytest
+import torch
 
 from dither.engine.cli import benchmark
 from dither.engine.cli.benchmark import timed_phases
@@ -48,6 +49,21 @@ def test_time_is_attributed_to_its_phase(trainer, monkeypatch):
         "optimizer": 0.05,
     }.items():
         assert seconds <= least[phase] < seconds + 0.02, phase
+
+
+@pytest.mark.parametrize(("rate", "size"), [(1e8, 256), (1e12, 1024)])
+def test_peak_is_measured_by_products_that_take_a_moment(monkeypatch, rate, size):
+    """float16 is emulated on many CPUs, at a thousandth of the rate."""
+    sizes = []
+
+    def timed(work, device):
+        sizes.append(len(work()))
+        return 2 * sizes[-1] ** 3 / rate
+
+    monkeypatch.setattr(benchmark, "timed", timed)
+    device = torch.device("cpu")
+    assert benchmark.peak_flops(device, "float32") == pytest.approx(rate)
+    assert max(sizes) == size
 
 
 def test_bench_is_consistent(experiment_file, cli, monkeypatch, console):

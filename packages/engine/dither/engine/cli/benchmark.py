@@ -35,6 +35,8 @@ LOW_MFU = 0.3
 """Share of the peak rate below which `advice` names a remedy."""
 MAX_OPTIMIZER = 0.25
 """Share of a step for the optimizer above which `advice` names a remedy."""
+SLOW_PRODUCT = 0.02
+"""Seconds of a matrix product of which no larger one is timed."""
 
 
 def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
@@ -92,12 +94,22 @@ def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
 
 def peak_flops(device: torch.device, precision: str) -> float:
     """Return the measured rate of a large matrix product, in operations per second."""
-    # Large enough to reach the peak, small enough to take a moment.
-    size = 8192 if device.type == "cuda" else 1024
+    # Large enough to reach the peak.
+    largest = 8192 if device.type == "cuda" else 1024
     dtype = HALF.get(precision, torch.float32)
+    size = 256
+    seconds = _product_seconds(size, device, dtype)
+    # A CPU that emulates float16 takes ten seconds for the largest.
+    while size < largest and seconds < SLOW_PRODUCT:
+        size *= 2
+        seconds = _product_seconds(size, device, dtype)
+    return 2 * size**3 / seconds
+
+
+def _product_seconds(size: int, device: torch.device, dtype: torch.dtype) -> float:
     a = torch.randn(size, size, device=device, dtype=dtype)
     # Other work of the machine can only slow a product down.
-    return 2 * size**3 / min(timed(lambda: a @ a, device) for _ in range(5))
+    return min(timed(lambda: a @ a, device) for _ in range(5))
 
 
 def advice(result: dict[str, Any]) -> Iterator[str]:
@@ -156,7 +168,7 @@ def show_bench(console: Console, result: dict[str, Any]) -> None:
         f"{result['positions_per_second']:,.0f} valid positions/s",
         f"memory: {memory}",
         f"MFU {result['mfu']:.1%}: {result['flops_per_step'] / 1e9:,.2f} GFLOP a step; "
-        f"a matrix product reaches {result['peak_flops'] / 1e9:,.0f} GFLOP/s",
+        f"a matrix product reaches {result['peak_flops'] / 1e9:,.1f} GFLOP/s",
     ]
     lines += [f"to do: {line}" for line in advice(result)]
     lines.append(
