@@ -150,6 +150,12 @@ def test_incompatible_components_name_both_places(file, changes, key, other, ref
             ("task", "largest"),
             "largest has no effect",
         ),
+        (
+            TEXT,
+            ["train.lora={rank=2,on=['mlp']}"],
+            ("train", "lora"),
+            "random weights",
+        ),
     ],
 )
 def test_valid_options_that_are_likely_a_mistake_are_warned_about(

@@ -222,6 +222,7 @@ class Experiment(Options):
         """Yield warnings before a long run. Call it only if `check` yields nothing."""
         space = self.task.space()
         process = self.process.facts(space)
+        yield from below("train", self.train.warn())
         yield from _checked("task", self.task, method="warn")
         yield from _checked("process", self.process, space, method="warn")
         yield from _checked("loss", self.loss, process, method="warn")

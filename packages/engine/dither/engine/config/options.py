@@ -342,6 +342,14 @@ class Train(Options):
             yield Misfit(message, ("optimizer",), ("train", "strategy"), hint)
         yield from self._check_start(model)
 
+    def warn(self) -> Iterator[Misfit]:
+        """Yield options that are likely a mistake."""
+        if self.lora is not None and self.start_from is None:
+            # A new head is zero: its gradients, and those of all updates, would be, too.
+            message = "LoRA without start_from adapts random weights, which stay frozen"
+            hint = "set start_from to a trained model"
+            yield Misfit(message, ("lora",), help=hint)
+
     def _check_start(self, model: ModelSpec) -> Iterator[Misfit]:
         layout = self.start_layout
         if layout is not None and self.start_from is None:
