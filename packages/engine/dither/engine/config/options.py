@@ -345,7 +345,7 @@ class Train(Options):
     def warn(self) -> Iterator[Misfit]:
         """Yield options that are likely a mistake."""
         if self.lora is not None and self.start_from is None:
-            # A new head is zero: its gradients, and those of all updates, would be, too.
+            # New heads and gates are zero, and so all gradients of the updates would be.
             message = "LoRA without start_from adapts random weights, which stay frozen"
             hint = "set start_from to a trained model"
             yield Misfit(message, ("lora",), help=hint)
