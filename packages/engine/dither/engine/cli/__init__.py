@@ -67,17 +67,13 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
 def _run(arguments: Sequence[str], verb: str | None, stop: Stop) -> int:
     # pydantic searches all entry points for its own plugins, and fails at a broken one
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    from .commands import app_for, expand_overrides
+    from .commands import app_for
     from .output import global_options, hoist_global_options
 
     # Reset options of an earlier call.
     global_options()
     options, words = hoist_global_options(arguments)
-    if verb is not None and not _is_command(words[0] if words else ""):
-        words.insert(0, verb)
-    # `prepare` takes the options of a component, which may have the same names.
-    if words[:1] != ["prepare"]:
-        words = expand_overrides(words)
+    words = _complete(words, verb)
     try:
         if stop.last and words:
             _require_one_rank(words[0])
@@ -99,6 +95,16 @@ def _run(arguments: Sequence[str], verb: str | None, stop: Stop) -> int:
         stop.raise_again(error)
         return _report(error)
     return result if isinstance(result, int) else 0
+
+
+def _complete(words: list[str], verb: str | None) -> list[str]:
+    """Return the words of a command with its verb, and with overrides written out."""
+    from .commands import expand_overrides
+
+    if verb is not None and not _is_command(words[0] if words else ""):
+        words = [verb, *words]
+    # `prepare` takes the options of a component, which may have the same names.
+    return words if words[:1] == ["prepare"] else expand_overrides(words)
 
 
 def _require_one_rank(command: str) -> None:
