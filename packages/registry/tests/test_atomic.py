@@ -143,6 +143,14 @@ def test_only_folders_of_killed_processes_are_abandoned(tmp_path):
     assert os.listdir(folder) == ["half"]
 
 
+def test_folders_of_another_host_are_not_abandoned(tmp_path):
+    """Their locks cannot be seen on a network disk."""
+    other = tmp_path / ".tmp-00000000-store-0123abcd"
+    other.mkdir()
+    write_folder(tmp_path / "store", "one")
+    assert other.exists()
+
+
 def test_the_former_content_stays_if_it_is_all_there_is(tmp_path):
     """A process killed between its two renames leaves the old folder and the new one."""
     folder = tmp_path / "store"

@@ -3,7 +3,7 @@
 The only renames of the project. A reader sees the old content or the new one, never half of it,
 also after a crash: everything is flushed to disk before the rename, and the rename after it.
 Temporary files and folders are called `.tmp-...` and are next to their target. Of a killed process,
-`atomic_folder` deletes the folders of the same target, and `remove_leftovers` everything.
+`atomic_folder` deletes the folders of the same target and host, and `remove_leftovers` everything.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import hashlib
 import os
 import secrets
 import shutil
+import socket
 import stat
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -111,7 +113,7 @@ def atomic_folder(folder: Path, *, overwrite: bool = True) -> Iterator[Path]:
         folder = Path(os.path.realpath(folder))
     folder.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(folder)
-    temporary = _temporary(folder)
+    temporary = _temporary(_at_this_host(folder))
     # Locked before it has the name that `_remove_abandoned` looks for.
     unlocked = _temporary(folder.with_name("unlocked"))
     unlocked.mkdir()
@@ -166,8 +168,8 @@ def _delete(path: Path) -> None:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Delete the temporary folders of killed processes that were writing `folder`."""
-    targets = [folder]
+    """Delete the temporary folders of killed processes of this host that were writing `folder`."""
+    targets = [_at_this_host(folder)]
     # Without the folder, its former content may be the only one.
     if exists(folder):
         targets.append(_former(folder))
@@ -197,6 +199,12 @@ def _lock(folder: Path) -> int | None:
             raise
         return descriptor
     return None
+
+
+def _at_this_host(folder: Path) -> Path:
+    """Return a name with that of the host: on a network disk hosts do not see each other's locks of folders."""
+    host = zlib.crc32(socket.gethostname().encode())
+    return folder.with_name(f"{host:08x}-{folder.name}")
 
 
 def _former(folder: Path) -> Path:
