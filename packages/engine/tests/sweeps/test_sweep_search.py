@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from dither.engine.sweeps import scheduler
+from dither.engine.sweeps import scheduler, search
 from dither.engine.sweeps.directory import SweepDirectory, rows_of
 from dither.engine.sweeps.launch import Settings, resume_sweep
 from dither.engine.sweeps.search import Trials
@@ -294,6 +294,22 @@ SPACES = {
     '"train.accumulate" = [1, 3, 2]': 2,
     '"train.lr_schedule" = ["cosine", { use = "linear", final = 0.5 }]': 2,
 }
+
+
+@pytest.mark.parametrize(
+    ("tried", "message"),
+    [
+        (2, "all 2 points of the search are invalid, such as train.accumulate = 5"),
+        # A space of more points than are tried
+        (1, "nearly all points are invalid"),
+    ],
+)
+def test_a_search_without_valid_points_is_refused(begin, monkeypatch, tried, message):
+    monkeypatch.setattr(search, "MAX_TRIED", tried)
+    # A batch of 8 is not divisible by 3 or 5.
+    text = FINITE.replace("SPACE", '"train.accumulate" = [3, 5]')
+    with pytest.raises(Refused, match=message):
+        begin(text=text.replace("SAMPLER", "random"))
 
 
 @pytest.mark.slow

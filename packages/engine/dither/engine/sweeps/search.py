@@ -41,7 +41,7 @@ from .directory import (
     write_json,
 )
 from .point_process import EXHAUSTED
-from .points import iter_keys, key_error, make_point, sweep_of
+from .points import MAX_TRIED, iter_keys, key_error, make_point, sweep_of
 from .scheduler import PointList
 
 __all__ = ["Trials", "open_study", "read_search", "search_problems"]
@@ -189,7 +189,30 @@ def search_problems(document: Document, plugins: Plugins) -> list[Problem]:
                 validate(Experiment, point.document(document), plugins.catalog)
             except Refused as refused:
                 problems |= {str(problem): problem for problem in refused.problems}
-    return list(problems.values())
+    return list(problems.values()) or _all_invalid(space, document, plugins)
+
+
+def _all_invalid(
+    space: Sequence[Key], document: Document, plugins: Plugins
+) -> list[Problem]:
+    """Return a problem if all points of a space of at most `MAX_TRIED` are invalid; some may be."""
+    axes = [key.all() or () for key in space]
+    count = math.prod(map(len, axes))
+    if not 0 < count <= MAX_TRIED:
+        return []
+    message = ""
+    for combination in itertools.product(*axes):
+        values = zip(space, combination, strict=True)
+        point = make_point("", [(key.path, key.value_of(v), None) for key, v in values])
+        try:
+            check_experiment(point.document(document), plugins)
+        except Refused as refused:
+            message = f"{point}: {refused.problems[0].message}"
+        else:
+            return []
+    at: Path = ("sweep", "search", "space")
+    message = f"all {count} points of the search are invalid, such as {message}"
+    return [Problem(message, at, document.origin(at), code="misfit")]
 
 
 def _read_space(document: Document) -> tuple[list[Key], list[Problem]]:
@@ -264,6 +287,11 @@ def _all_points(space: Sequence[Key]) -> dict[str, dict[str, Any]]:
     return points
 
 
+def _nearly_all_invalid() -> Refused:
+    message = "nearly all points are invalid; see the messages above"
+    return Refused(message, code="misfit")
+
+
 class Trials(PointList):
     """The points of a search; other processes may run some of them. `shared`: with one point each."""
 
@@ -323,9 +351,7 @@ class Trials(PointList):
                 new = self._suggest()
             if new:
                 yield new
-        raise Refused(
-            "nearly all points are invalid; see the messages above", code="misfit"
-        )
+        raise _nearly_all_invalid()
 
     def _is_complete(self) -> bool:
         """Return whether no point is left; failures count, or a search might never end."""
@@ -334,6 +360,8 @@ class Trials(PointList):
             return True
         self.suggested.update(_key_of(folder.values) for folder in folders)
         if self.all and len(self.suggested) >= len(self.all):
+            if not folders:
+                raise _nearly_all_invalid()
             say(self.console, f"all {len(self.all)} points of the space are known")
             return True
         return False
