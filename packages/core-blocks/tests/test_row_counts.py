@@ -2,6 +2,7 @@
 
 import torch
 
+from dither.core_blocks.blocks import _rows
 from dither.core_blocks.row_counts import rounded_up
 
 
@@ -17,3 +18,24 @@ def test_rows_are_added_in_half_precision_only():
     )
     # Eight values from each power of two to the next
     assert len({more for more in rounded if 512 <= more < 1024}) == 8
+
+
+def test_a_compiled_block_serves_many_counts():
+    """Reading bits of the count would compile it for each."""
+    compiled = []
+
+    def record(graph, inputs):
+        compiled.append(graph)
+        return graph
+
+    @torch.compile(backend=record)
+    def chosen(x, requested):
+        rows = _rows(requested)
+        return x.index_select(0, rows)
+
+    x = torch.arange(200.0)
+    with torch.autocast("cpu", torch.bfloat16):
+        for count in range(20, 200, 10):
+            requested = torch.arange(200)[None] < count
+            assert torch.equal(chosen(x, requested)[:count], x[:count])
+    assert len(compiled) < 8

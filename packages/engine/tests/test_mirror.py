@@ -16,7 +16,7 @@ from dither.engine.cli import experiments, main
 from dither.engine.config.plugins import recorded_checksums
 from dither.engine.files.mirror import Mirror, copy_run, fetch_run
 from dither.registry.config.errors import Refused
-from dither.registry.files.addresses import address_of
+from dither.registry.files.addresses import address_of, service_options
 
 CHECKPOINT = "checkpoints/step-00000001"
 
@@ -498,3 +498,16 @@ def test_a_run_is_read_from_a_web_server(mirrored, tmp_path):
         copy = fetch_run(address, tmp_path / "copy")
         server.shutdown()
     assert content(copy) == content(path)
+
+
+@pytest.mark.parametrize(
+    ("service", "option", "ours"),
+    [("s3", "config_kwargs", "retries"), ("http", "client_kwargs", "timeout")],
+)
+def test_the_configuration_of_fsspec_is_completed(monkeypatch, service, option, ours):
+    """An option of a call replaces that of the configuration, such as a proxy."""
+    given = {option: {"proxy": "one"}, "use_ssl": True}
+    monkeypatch.setitem(fsspec.config.conf, service, given)
+    options = service_options(f"{service}://bucket/runs")
+    assert set(options) == {option}
+    assert set(options[option]) == {"proxy", ours}

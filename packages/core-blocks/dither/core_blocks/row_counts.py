@@ -15,7 +15,8 @@ def rounded_up(count: int) -> int:
     times as long and 1,530 MB instead of 550, one of get_region/seed 1.03 times as long and 3,660 MB
     instead of 2,830.
     """
-    if not torch.is_autocast_enabled("cpu"):
+    # A compiled block would be compiled again for every count.
+    if torch.compiler.is_compiling() or not torch.is_autocast_enabled("cpu"):
         return count
     # Eight values from each power of two to the next
     unit = 1 << max(count.bit_length() - 4, 0)

@@ -76,8 +76,9 @@ def _fsspec(address: str) -> Any:
 
 def _file_system(address: str) -> tuple[Any, str]:
     """Return a file system of fsspec and the path in it."""
+    fsspec = _fsspec(address)
     options = service_options(address)
-    file_system, path = _fsspec(address).core.url_to_fs(address, **options)
+    file_system, path = fsspec.core.url_to_fs(address, **options)
     return file_system, path.rstrip("/")
 
 

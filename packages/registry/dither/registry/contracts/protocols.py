@@ -26,6 +26,7 @@ from .records import (
 )
 from .spaces import Space
 from .task_protocols import *
+from .tensors import lookup
 
 __all__ = [
     "FUSED_FROM",
@@ -251,7 +252,7 @@ class TokenProcess(Process, Protocol):
         prior = self.prior_at(noise)
         fixed = clean.fixed
         # Where the prior cannot produce x_t, x_0 is x_t and nothing is to predict.
-        replaced = prior.expand(*x.shape, -1).gather(-1, x[..., None])[..., 0] > 0
+        replaced = lookup(prior, x) > 0
         target_mask = ~fixed & replaced
         return Noised(
             clean.x0, State.of(x), noise, target_mask, clean.valid, fixed, prior

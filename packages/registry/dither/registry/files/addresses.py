@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,6 +30,8 @@ LOCAL = ("file", "local")
 """Schemes of this machine, whose addresses have no host."""
 S3 = ("s3", "s3a")
 """Schemes of s3fs."""
+HTTP = ("http", "https")
+"""Schemes of web servers."""
 CONNECT = 5.0
 """Seconds until a host counts as unreachable; three packets ask for a connection in this time."""
 SILENCE = 60.0
@@ -92,14 +95,26 @@ def service_options(address: str) -> dict[str, Any]:
     """Return options of fsspec for the service of an address; ImportError without its library."""
     if urlsplit(address).scheme in S3:
         # By default five, so that a host that accepts connections and is silent takes 7 minutes.
-        return {"config_kwargs": {"retries": {"total_max_attempts": ATTEMPTS}}}
+        retries = {"retries": {"total_max_attempts": ATTEMPTS}}
+        return _completed("config_kwargs", retries, S3)
     if not is_http(address):
         return {}
     from aiohttp import ClientTimeout
 
     # By default a request may take five minutes, however much arrives.
     timeout = ClientTimeout(total=None, sock_connect=CONNECT, sock_read=SILENCE)
-    return {"client_kwargs": {"timeout": timeout}}
+    return _completed("client_kwargs", {"timeout": timeout}, HTTP)
+
+
+def _completed(
+    option: str, values: dict[str, Any], services: Iterable[str]
+) -> dict[str, Any]:
+    """Return an option with what the configuration of fsspec has for it, which it would replace."""
+    from fsspec.config import conf  # type: ignore[import-untyped,unused-ignore]
+
+    for service in services:
+        values |= conf.get(service, {}).get(option, {})
+    return {option: values}
 
 
 def cause_of(error: BaseException) -> BaseException:
