@@ -511,3 +511,11 @@ def test_the_configuration_of_fsspec_is_completed(monkeypatch, service, option, 
     options = service_options(f"{service}://bucket/runs")
     assert set(options) == {option}
     assert set(options[option]) == {"proxy", ours}
+
+
+def test_what_a_killed_download_left_is_deleted(tmp_path, memory):
+    memory.pipe_file("/box/run/a", b"a")
+    folder = fetch_run("memory://box/run", tmp_path)
+    (folder / ".tmp-0123456789ab").write_text("half")
+    fetch_run("memory://box/run", tmp_path)
+    assert [path.name for path in folder.iterdir()] == ["a"]

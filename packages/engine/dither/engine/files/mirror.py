@@ -26,7 +26,7 @@ from dither.registry.files.addresses import (
     error_reason,
     service_options,
 )
-from dither.registry.files.atomic import move
+from dither.registry.files.atomic import move, remove_leftovers
 from dither.registry.files.cache import cache_folder
 from dither.registry.files.lookup import command_line
 from dither.registry.files.write_errors import is_full, unwritable
@@ -333,6 +333,8 @@ def fetch_run(address: str, into: Path | None = None) -> Path:
 
 
 def _download(address: str, folder: Path) -> None:
+    # A file of a killed download may be as large as a checkpoint.
+    remove_leftovers(folder)
     file_system, root = _file_system(address)
     for attempt in range(1, LISTINGS + 1):
         sizes = _sizes(file_system, root, address)
