@@ -117,6 +117,22 @@ def refusal() -> Callable[..., Refused]:
     return call
 
 
+def _content(folder: Path) -> dict[str, bytes]:
+    """Return the files of a run, its locks excepted."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in files
+        if path.suffix != ".lock"
+    }
+
+
+@pytest.fixture
+def content() -> Callable[[Path], dict[str, bytes]]:
+    """Return a function that reads all files of a run."""
+    return _content
+
+
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     """Return a function that calls a command, expects its exit code, and returns what was printed."""

@@ -36,7 +36,7 @@ pytestmark = [
 
 
 @pytest.fixture
-def ranks():
+def ranks(tmp_path):
     """Start two ranks; both have joined when this returns."""
     processes = []
 
@@ -44,6 +44,7 @@ def ranks():
         shared = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
+            "DITHER_EXIT_CODE": str(tmp_path / "code"),
             "TORCHELASTIC_RUN_ID": secrets.token_hex(8),
             "WORLD_SIZE": "2",
             "MASTER_ADDR": "127.0.0.1",
@@ -73,7 +74,7 @@ def ranks():
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("silent", [0, 1])
-def test_a_hung_collective_ends_within_five_seconds(ranks, silent, number):
+def test_a_hung_collective_ends_within_five_seconds(ranks, tmp_path, silent, number):
     processes = ranks()
     processes[silent].send_signal(signal.SIGSTOP)
     time.sleep(1.0)
@@ -86,6 +87,9 @@ def test_a_hung_collective_ends_within_five_seconds(ranks, silent, number):
     assert f"rank {silent} does not respond" in other.stderr.read()
     # Otherwise torchrun would wait 30 seconds for it.
     assert processes[silent].wait(2) == -signal.SIGKILL
+    # The main rank of the machine leaves the code with which a job is queued again.
+    code = tmp_path / "code"
+    assert (code.read_text() if code.exists() else "") == ("75\n" if silent else "")
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -63,16 +63,7 @@ def server(monkeypatch):
     server.stop()
 
 
-def content(folder):
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in files
-        if path.suffix != ".lock"
-    }
-
-
-def test_a_run_is_resumed_and_sampled_from_its_mirror(server, tmp_path):
+def test_a_run_is_resumed_and_sampled_from_its_mirror(content, server, tmp_path):
     (tmp_path / "exp.toml").write_text(EXPERIMENT)
     runs = tmp_path / "runs"
     words = ["run", str(tmp_path / "exp.toml"), "--runs", str(runs)]
@@ -113,7 +104,7 @@ def test_a_missing_file_of_data_is_not_requested_again(server, monkeypatch):
             RemoteReader(RemotePath(address)).read(1)
 
 
-def test_lists_of_many_objects_have_pages(server, tmp_path):
+def test_lists_of_many_objects_have_pages(content, server, tmp_path):
     """A page has 1,000."""
     folder = tmp_path / "run"
     folder.mkdir()

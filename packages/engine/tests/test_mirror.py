@@ -53,18 +53,9 @@ def write_checkpoint(run, weights="weights"):
     (folder / "MANIFEST.json").write_text(weights[::-1])
 
 
-def content(folder):
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in files
-        if path.suffix != ".lock"
-    }
-
-
 @pytest.mark.slow
 def test_a_mirror_has_every_file_of_the_run_and_is_loaded_sampled_and_evaluated(
-    mirrored, experiment_file, cli, tmp_path
+    content, mirrored, experiment_file, cli, tmp_path
 ):
     path, address = mirrored
     copy = fetch_run(address, tmp_path / "copy")
@@ -88,7 +79,7 @@ def test_a_mirror_has_every_file_of_the_run_and_is_loaded_sampled_and_evaluated(
 
 @pytest.mark.slow
 def test_a_run_is_resumed_from_its_mirror_never_over_a_local_one(
-    mirrored, experiment_file, cli
+    content, mirrored, experiment_file, cli
 ):
     path, address = mirrored
     words = ["run", "--resume", address, "train.steps=30", "--runs", str(path.parent)]
@@ -124,7 +115,7 @@ def test_a_failing_mirror_is_a_warning_and_tried_again(tmp_path, memory, monkeyp
     assert len(warnings) == 2
 
 
-def test_a_mirror_in_a_local_folder_is_read(tmp_path):
+def test_a_mirror_in_a_local_folder_is_read(content, tmp_path):
     write_checkpoint(tmp_path / "run")
     address = f"file://{tmp_path}/mirror"
     Mirror(tmp_path / "run", address, pytest.fail).close()
@@ -170,7 +161,7 @@ def test_a_checkpoint_is_complete_once_its_manifest_is_there(
     assert not memory.exists("/box/run/checkpoints/step-00000001/MANIFEST.json")
 
 
-def test_what_is_lost_in_the_mirror_is_copied_again(tmp_path, memory):
+def test_what_is_lost_in_the_mirror_is_copied_again(content, tmp_path, memory):
     write_checkpoint(tmp_path / "run")
     (tmp_path / "run" / "resolved.toml").write_text("experiment")
     mirror = Mirror(tmp_path / "run", "memory://box", pytest.fail)
@@ -198,7 +189,9 @@ def test_a_newer_checkpoint_of_another_copy_of_the_run_stays(tmp_path, memory):
     assert len(warnings) == 1
 
 
-def test_a_checkpoint_stays_until_the_next_is_copied(tmp_path, memory, monkeypatch):
+def test_a_checkpoint_stays_until_the_next_is_copied(
+    content, tmp_path, memory, monkeypatch
+):
     """Also where the best one is copied already, which is older."""
     write_checkpoint(tmp_path / "run")
     best = tmp_path / "run" / CHECKPOINT
@@ -331,7 +324,7 @@ def test_a_mirror_never_creates_a_bucket(tmp_path, memory):
     assert memory.cat("/runs/run/a") == b"a"
 
 
-def test_a_checkpoint_that_was_written_again_is_read_again(tmp_path, memory):
+def test_a_checkpoint_that_was_written_again_is_read_again(content, tmp_path, memory):
     for content_of_weights in ("old", "new"):
         write_checkpoint(tmp_path / "run", content_of_weights)
         Mirror(tmp_path / "run", "memory://box", pytest.fail).close()
@@ -340,7 +333,7 @@ def test_a_checkpoint_that_was_written_again_is_read_again(tmp_path, memory):
 
 
 def test_a_checkpoint_may_be_removed_while_a_mirror_is_read(
-    tmp_path, memory, monkeypatch
+    content, tmp_path, memory, monkeypatch
 ):
     write_checkpoint(tmp_path / "run")
     mirror = Mirror(tmp_path / "run", "memory://box", pytest.fail)
@@ -359,7 +352,7 @@ def test_a_checkpoint_may_be_removed_while_a_mirror_is_read(
     assert content(copy) == content(tmp_path / "run")
 
 
-def test_a_run_is_copied_whole_or_not_at_all(tmp_path, memory, monkeypatch):
+def test_a_run_is_copied_whole_or_not_at_all(content, tmp_path, memory, monkeypatch):
     write_checkpoint(tmp_path / "run")
     Mirror(tmp_path / "run", "memory://box", pytest.fail).close()
     runs = tmp_path / "runs"
@@ -486,7 +479,7 @@ def test_an_address_survives_as_a_path(path, address):
 
 
 @pytest.mark.slow
-def test_a_run_is_read_from_a_web_server(mirrored, tmp_path):
+def test_a_run_is_read_from_a_web_server(content, mirrored, tmp_path):
     pytest.importorskip("aiohttp")
     path, _ = mirrored
     handler = functools.partial(

@@ -175,3 +175,12 @@ def test_leftovers_of_killed_processes_are_removed(tmp_path):
     (tmp_path / "x.json").touch()
     remove_leftovers(tmp_path)
     assert os.listdir(tmp_path) == ["x.json"]
+
+
+def test_nothing_is_left_of_a_folder_whose_name_is_too_long(tmp_path):
+    with (
+        pytest.raises(OSError, match="too long"),
+        atomic_folder(tmp_path / (250 * "n")),
+    ):
+        pass
+    assert not list(tmp_path.iterdir())

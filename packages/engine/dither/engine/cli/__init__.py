@@ -118,7 +118,7 @@ def _require_one_rank(command: str) -> None:
         from dither.registry.config.errors import Problem, Refused
 
         message = f"torchrun has started {size} ranks, and only `run` shares its work among them"
-        hint = f"start {command} without torchrun"
+        hint = "start it without torchrun"
         raise Refused(Problem(message, help=hint, code="usage"))
 
 

@@ -263,6 +263,8 @@ class _Heartbeats:
         )
         with suppress(OSError):
             os.write(2, text.encode())
+        # A job is queued again: the run goes on from its last checkpoint.
+        record_exit_code(STOPPED)
         kill_suspended_ranks()
         os._exit(ABANDONED)
 

@@ -128,12 +128,12 @@ class Mirror:
         self.update()
         thread = self._thread
         began = time.monotonic()
-        is_silent = True
+        has_said = False
         while thread is not None and thread.is_alive():
             thread.join(SIGNAL_SECONDS)
             waited = time.monotonic() - began
-            if is_silent and waited > QUIET_SECONDS:
-                is_silent = False
+            if not has_said and waited > QUIET_SECONDS:
+                has_said = True
                 self._say("is being updated; Ctrl-C ends the wait")
             is_late = waited > seconds
             if is_late or (stopped() and not was_stopped):

@@ -41,7 +41,7 @@ from .directory import (
     write_json,
 )
 from .point_process import EXHAUSTED
-from .points import MAX_TRIED, iter_keys, key_error, make_point, sweep_of
+from .points import MAX_TRIED, Point, iter_keys, key_error, make_point, sweep_of
 from .scheduler import PointList
 
 __all__ = ["Trials", "open_study", "read_search", "search_problems"]
@@ -196,22 +196,19 @@ def _all_invalid(
     space: Sequence[Key], document: Document, plugins: Plugins
 ) -> list[Problem]:
     """Return a problem if all points of a space of at most `MAX_TRIED` are invalid; some may be."""
-    axes = [key.all() or () for key in space]
-    count = math.prod(map(len, axes))
-    if not 0 < count <= MAX_TRIED:
-        return []
+    points = [point for _, point in _every_point(space, MAX_TRIED)]
     message = ""
-    for combination in itertools.product(*axes):
-        values = zip(space, combination, strict=True)
-        point = make_point("", [(key.path, key.value_of(v), None) for key, v in values])
+    for point in points:
         try:
             check_experiment(point.document(document), plugins)
         except Refused as refused:
             message = f"{point}: {refused.problems[0].message}"
         else:
             return []
+    if not points:
+        return []
     at: Path = ("sweep", "search", "space")
-    message = f"all {count} points of the search are invalid, such as {message}"
+    message = f"all {len(points)} points of the search are invalid, such as {message}"
     return [Problem(message, at, document.origin(at), code="misfit")]
 
 
@@ -265,26 +262,28 @@ def _key_of(values: Mapping[str, Any]) -> str:
     return json.dumps(plain, sort_keys=True, default=str)
 
 
-def _all_points(space: Sequence[Key]) -> dict[str, dict[str, Any]]:
-    """Return the parameters of all points of a space by `_key_of`; none if they are too many."""
-    axes = []
-    for key in space:
-        values = key.all()
-        if values is None:
-            return {}
-        axes.append(values)
-    if math.prod(map(len, axes)) > MAX_VALUES:
-        return {}
-
-    points = {}
+def _every_point(
+    space: Sequence[Key], limit: int
+) -> Iterator[tuple[dict[str, Any], Point]]:
+    """Yield the points of a space with their parameters in the study; none if they are more than `limit`."""
+    axes = [key.all() or () for key in space]
+    if math.prod(map(len, axes)) > limit:
+        return
     names = [dotted(key.path) for key in space]
     for combination in itertools.product(*axes):
         values = []
-        for key, value in zip(space, combination, strict=True):
-            values.append((key.path, key.value_of(value), None))
+        for key, stored in zip(space, combination, strict=True):
+            values.append((key.path, key.value_of(stored), None))
         parameters = dict(zip(names, combination, strict=True))
-        points[_key_of(make_point("", values).by_key)] = parameters
-    return points
+        yield parameters, make_point("", values)
+
+
+def _all_points(space: Sequence[Key]) -> dict[str, dict[str, Any]]:
+    """Return the parameters of all points of a space by `_key_of`; none if they are too many."""
+    return {
+        _key_of(point.by_key): parameters
+        for parameters, point in _every_point(space, MAX_VALUES)
+    }
 
 
 def _nearly_all_invalid() -> Refused:

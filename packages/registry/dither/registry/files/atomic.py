@@ -116,9 +116,10 @@ def atomic_folder(folder: Path, *, overwrite: bool = True) -> Iterator[Path]:
     temporary = _temporary(_at_this_host(folder))
     # Locked before it has the name that `_remove_abandoned` looks for.
     unlocked = _temporary(folder.with_name("unlocked"))
-    unlocked.mkdir()
-    lock = _lock(unlocked)
+    lock = None
     try:
+        unlocked.mkdir()
+        lock = _lock(unlocked)
         unlocked.replace(temporary)
         yield temporary
 
@@ -132,7 +133,8 @@ def atomic_folder(folder: Path, *, overwrite: bool = True) -> Iterator[Path]:
         else:
             move(temporary, folder)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        for path in (unlocked, temporary):
+            shutil.rmtree(path, ignore_errors=True)
         if lock is not None:
             os.close(lock)
 
